@@ -2,82 +2,87 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Provider
+from textual.message import Message
 from textual.reactive import var
 
 from timeagent.errors import TenureError
 
-from .background import do_elsewhere
-from .exporting import HERE, Form, text_of, written
-from .messages import DetailsArrived, FeedFailed, StateArrived, WorkDone
-from .palette import ScreenCommands
-from .screens.base import TopScreen
-from .screens.detail import DetailScreen
-from .screens.export import ExportScreen
-from .screens.help import HelpScreen
-from .screens.registry import ENTRIES
-from .screens.revoke import RevokeScreen
-from .shelf import Shelf
-from .state import View
-from .themes import DARK, LIGHT
+from .model.archive_loader import ArchiveLoader
+from .model.exporting import EXPORT_DIRECTORY, ExportForm, sheet_text, write_export
+from .model.state import ViewKind
+from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
+from .screens.screen import SCREENS, DetailScreen, TopScreen
+from .widgets.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from typing import Protocol
 
+    from textual.command import Hits
+    from textual.dom import DOMNode
     from textual.screen import Screen
 
     from timeagent.units import Instant
 
-    from .exporting import Sheet
-    from .recorded import Record
-    from .state import ClusterState, LeaseRow
-    from .subjects import Details, Subject
+    from .model.doors import LeaseRevoker, StateFeed
+    from .model.exporting import ExportSheet
+    from .model.state import ClusterState, LeaseRow
+    from .model.subjects import DetailLine, Subject
+    from .screens.screen import Program
 
-    class Revokes(Protocol):
-        """Who ends leases: revoking.py."""
 
-        def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
-            """End one; return what came of it, in words. Blocks; raises TenureError."""
-            ...
+class StateArrived(Message):
+    """A newer state. One that is still waiting to be shown is replaced: a slow terminal gets fewer, never older."""
 
-    class StateFeed(Protocol):
-        """Where states come from: feed.py."""
+    def __init__(self, state: ClusterState) -> None:
+        """Carry the state."""
+        super().__init__()
+        self.state = state
 
-        @property
-        def record(self) -> Record | None:
-            """The copy that was read as a whole, where there is one."""
-            ...
+    def can_replace(self, message: Message) -> bool:
+        """Whether this takes the place of a message that waits."""
+        return isinstance(message, StateArrived)
 
-        def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
-            """Begin to hand over states, from other threads."""
-            ...
 
-        def stop(self) -> None:
-            """End; waits for nobody."""
-            ...
+class WorkDone(Message):
+    """A thread has done what the screen asked for."""
 
-        def ask_now(self) -> None:
-            """Hand over a fresh state soon."""
-            ...
+    def __init__(self, take: Callable[[], None]) -> None:
+        """Carry what is to be done with it."""
+        super().__init__()
+        self.take = take
 
-        def look_at(self, instant: Instant | None) -> None:
-            """Hand over the states of another instant from now on."""
-            ...
 
-        def look_up(
-            self,
-            subject: Subject,
-            instant: Instant | None,
-            take: Callable[[Details | TenureError], None],
-            failed: Callable[[BaseException], None],
-        ) -> None:
-            """Ask for the details of a subject; they come from another thread."""
-            ...
+class ScreenCommands(Provider):
+    """The bindings of the screen beneath, as commands."""
+
+    def _commands(self) -> Iterator[tuple[str, DOMNode, str]]:
+        """Yield (what it does and its key, where, its action) of each binding; each action once."""
+        seen = set()
+        for active in self.screen.active_bindings.values():
+            binding, name = active.binding, (id(active.node), active.binding.action)
+            if binding.description and active.enabled and not binding.system and name not in seen:
+                seen.add(name)
+                yield f"{binding.description}  ({self.app.get_key_display(binding)})", active.node, binding.action
+
+    async def discover(self) -> Hits:
+        """Yield all commands."""
+        for text, node, action in self._commands():
+            yield DiscoveryHit(text, partial(self.app.run_action, action, node), help=None)
+
+    async def search(self, query: str) -> Hits:
+        """Yield the commands that match."""
+        matcher = self.matcher(query)
+        for text, node, action in self._commands():
+            score = matcher.match(text)
+            if score > 0:
+                yield Hit(score, matcher.highlight(text), partial(self.app.run_action, action, node))
 
 
 TRAIL: Final = " > "
@@ -92,7 +97,7 @@ class TopApp(App[None]):
     CSS_PATH = "app.tcss"
     COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in ENTRIES),
+        *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in SCREENS),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("q", "quit", "Quit"),
         Binding("colon", "command_palette", "Commands", key_display=":"),
@@ -105,7 +110,7 @@ class TopApp(App[None]):
     ]
     paused: var[bool] = var(default=False, init=False)
 
-    def __init__(self, feed: StateFeed, *, revoker: Revokes | None = None, first: str = "overview") -> None:
+    def __init__(self, feed: StateFeed, *, revoker: LeaseRevoker | None = None, first: str = "overview") -> None:
         """Take the feed; it is started with the screen. ``revoker``: by whom leases are revoked; None: by nobody."""
         super().__init__()
         self.feed = feed
@@ -114,9 +119,9 @@ class TopApp(App[None]):
         """The newest that is shown."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
-        self.shelf = Shelf(self)
+        self.archives = ArchiveLoader(self, feed)
         """The evidence that was read, for the screens that show it."""
-        self.export_to = HERE
+        self.export_to = EXPORT_DIRECTORY
         """Where exports are written."""
         self._first = first
         self._screens: dict[str, TopScreen] = {}
@@ -131,7 +136,7 @@ class TopApp(App[None]):
         self.theme = DARK.name
         self.animation_level = "none"  # what moves four times a second need not glide
         self.push_screen(self._main(self._first))
-        self.feed.start(lambda state: self._post(StateArrived(state)), self._failed)
+        self.feed.start(self._take_state, self._failed)
 
     def _fatal_error(self) -> None:
         """End for what is a bug. The library would show it too: whoever starts the command does, once."""
@@ -141,13 +146,18 @@ class TopApp(App[None]):
         """Stop the feed."""
         self.feed.stop()
 
-    def _post(self, message: StateArrived | FeedFailed | DetailsArrived | WorkDone) -> None:
-        self.post_message(message)
-
     def _failed(self, problem: BaseException) -> None:
-        self._post(FeedFailed(problem))
+        """End with the traceback of what is a bug; the terminal is given back first."""
+
+        def end() -> None:
+            raise problem
+
+        self.post_message(WorkDone(end))
 
     # -- states ----------------------------------------------------------------------------------------------------
+
+    def _take_state(self, state: ClusterState) -> None:
+        self.post_message(StateArrived(state))
 
     def on_state_arrived(self, message: StateArrived) -> None:
         """Show it, unless paused."""
@@ -156,14 +166,6 @@ class TopApp(App[None]):
         self._one_more = False
         self.state = message.state
         self._show()
-
-    def on_feed_failed(self, message: FeedFailed) -> None:
-        """End with the traceback of what is a bug; the terminal is given back first."""
-        raise message.problem
-
-    def on_details_arrived(self, message: DetailsArrived) -> None:
-        """Hand them to whoever asked."""
-        message.take(message.found)
 
     def _show(self) -> None:
         for screen in self._seen():
@@ -196,9 +198,10 @@ class TopApp(App[None]):
         if not self._owed:
             self.feed.look_at(instant)
 
-    def look_up(self, subject: Subject, take: Callable[[Details | TenureError], None]) -> None:
+    def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None:
         """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
-        self.feed.look_up(subject, self.instant, lambda found: self._post(DetailsArrived(found, take)), self._failed)
+        instant = self.instant
+        self.work(lambda: self.feed.details(subject, instant), take)
 
     def on_work_done(self, message: WorkDone) -> None:
         """Hand over what a thread has done."""
@@ -206,7 +209,7 @@ class TopApp(App[None]):
 
     def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
         """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
-        do_elsewhere(body, lambda found: self._post(WorkDone(lambda: take(found))), self._failed)
+        self.feed.do(body, lambda found: self.post_message(WorkDone(lambda: take(found))), self._failed)
 
     def complain(self, problem: TenureError, what: str = "") -> None:
         """Say that something was not done, why, and the way out."""
@@ -217,7 +220,7 @@ class TopApp(App[None]):
 
     def _main(self, name: str) -> TopScreen:
         if name not in self._screens:
-            entry = next(each for each in ENTRIES if each.name == name)
+            entry = next(each for each in SCREENS if each.name == name)
             screen = entry.load()()
             self._screens[name] = screen
             self.install_screen(screen, name)
@@ -287,7 +290,7 @@ class TopApp(App[None]):
         if screen is self.screen and screen is not self.main:
             self.pop_screen()
 
-    def export(self, sheet: Sheet | None) -> None:
+    def export(self, sheet: ExportSheet | None) -> None:
         """Ask in which form, and write what is seen into the directory that this was started in."""
         picture = self.export_screenshot(title=self.TITLE)
         instant = self.state.clock.now.midpoint if self.state is not None else 0
@@ -295,13 +298,13 @@ class TopApp(App[None]):
             instant = self.instant
         name = self.main.NAME if sheet is None else sheet.name
 
-        def chosen(form: Form | None) -> None:
+        def chosen(form: ExportForm | None) -> None:
             if form is None:
                 return
 
             def body() -> Path:
-                text = picture if form is Form.SVG or sheet is None else text_of(sheet, form)
-                return written(self.export_to, name, instant, form, text)
+                text = picture if form is ExportForm.SVG or sheet is None else sheet_text(sheet, form)
+                return write_export(self.export_to, name, instant, form, text)
 
             self.work(body, self._exported)
 
@@ -362,4 +365,8 @@ class TopApp(App[None]):
     @property
     def of_record(self) -> bool:
         """Whether a copy is shown, not a live cluster."""
-        return self.state is not None and self.state.view is View.RECORD
+        return self.state is not None and self.state.view is ViewKind.RECORD
+
+
+if TYPE_CHECKING:
+    _: type[Program] = TopApp

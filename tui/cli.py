@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
+import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options
 from timeagent.clock import SystemClock
 from timeagent.console import Command, print_json, say
-from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import SECOND
+from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
+from timeagent.units import SECOND, rfc3339
 
 if TYPE_CHECKING:
-    from .live import LiveSource
-    from .revoking import Revoker
-    from .state import ClusterState, StateSource
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from appliance.cluster import Cluster
+
+    from .model.doors import StateSource
+    from .model.state import ClusterState
+    from .sources.live import LiveSource
+
 
 PATIENCE_NS: Final = 5 * SECOND
 """How long one snapshot waits for an answer."""
@@ -74,13 +81,13 @@ def run_top(options: argparse.Namespace) -> int:
         return _offline(options)
     from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
 
-    from .live import LiveSource  # noqa: PLC0415
-    from .mount import Where  # noqa: PLC0415
+    from .sources.live import LiveSource  # noqa: PLC0415
+    from .sources.mount import MountLocation  # noqa: PLC0415
 
     if options.path and options.root:
         raise BadRequest("two-roots", f"both {options.path} and --root {options.root} are named", hint="name one")
     node_dir = Path(options.node_dir).absolute() if options.node_dir else None
-    where = Where(root_path(options.path or options.root), node_dir, options.allow_root)
+    where = MountLocation(root_path(options.path or options.root), node_dir, options.allow_root)
     source = LiveSource(where, SystemClock())
     if _as_text(options):
         return _once(source, json=options.json)
@@ -89,7 +96,7 @@ def run_top(options: argparse.Namespace) -> int:
 
 def _offline(options: argparse.Namespace) -> int:
     """Show a copy; it is read while the screen is open already."""
-    from .record import RecordSource  # noqa: PLC0415
+    from .sources.record import RecordSource  # noqa: PLC0415
 
     if options.path or options.root:
         what = "--offline" if options.offline else "--db"
@@ -113,8 +120,6 @@ def _offline(options: argparse.Namespace) -> int:
 
 def _serve(options: argparse.Namespace) -> int:
     """Let a program be started like this one for each page."""
-    from .serving import serve  # noqa: PLC0415 - an extra
-
     options_of = ("offline", "db", "root", "node_dir")
     named = [(f"--{name.replace('_', '-')}", getattr(options, name)) for name in options_of]
     words = [word for option, value in named if value for word in (option, str(Path(value).absolute()))]
@@ -129,7 +134,7 @@ def _as_text(options: argparse.Namespace) -> bool:
 
 
 def _once(source: LiveSource, *, json: bool) -> int:
-    from .feed import ask_once  # noqa: PLC0415
+    from .sources.feed import ask_once  # noqa: PLC0415
 
     state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
@@ -140,7 +145,7 @@ def _once(source: LiveSource, *, json: bool) -> int:
 
 
 def _print(state: ClusterState, *, json: bool) -> int:
-    from .snapshot import json_fields, text_snapshot  # noqa: PLC0415
+    from .model.overview import json_fields, text_snapshot  # noqa: PLC0415
 
     if json:
         print_json("tenure.top", json_fields(state))
@@ -151,8 +156,6 @@ def _print(state: ClusterState, *, json: bool) -> int:
 
 def _live(source: LiveSource, *, write: bool) -> int:
     from threading import Thread  # noqa: PLC0415
-
-    from .revoking import Revoker  # noqa: PLC0415
 
     first = Thread(target=source.mount.put, daemon=True)
     first.start()
@@ -168,7 +171,7 @@ def _live(source: LiveSource, *, write: bool) -> int:
 
 def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
     from .app import TopApp  # noqa: PLC0415 - the screen's library, only for the screen
-    from .feed import Feed  # noqa: PLC0415
+    from .sources.feed import Feed  # noqa: PLC0415
 
     app = TopApp(Feed(source, SystemClock()), revoker=revoker)
     app.run()
@@ -180,3 +183,97 @@ def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
 COMMANDS: Final = {
     "top": Command("The live screen: nodes, leases, bags. Looks; changes nothing without --write.", _add_top, run_top)
 }
+
+
+HOST: Final = "127.0.0.1"
+
+
+def serve(words: Sequence[str], port: int) -> int:
+    """Answer on loopback until Ctrl-C. ``words``: what stands after ``tenure top``. Raises BadConfiguration."""
+    try:
+        library: Any = importlib.import_module("textual_serve.server")
+        web: Any = importlib.import_module("aiohttp.web")
+    except ImportError:
+        raise BadConfiguration(
+            "no-textual-serve",
+            "pages are served by textual-serve, which is not installed",
+            hint="pip install 'tenure[serve]'",
+        ) from None
+    command = shlex.join([sys.executable, "-m", "tenure", "top", *words, "--in-browser"])
+    server = library.Server(command, host=HOST, port=port, title="tenure top")
+    make = server._make_app  # noqa: SLF001 - the library has no other door to what it answers
+
+    async def guarded() -> object:
+        application = await make()
+        application.middlewares.append(web.middleware(_only_our_pages(web, port)))
+        return application
+
+    async def begun(_application: object) -> None:
+        say(f"tenure top: {server.public_url} until Ctrl-C")
+        sys.stdout.flush()
+
+    server._make_app, server.on_startup, server.initialize_logging = guarded, begun, _quiet  # noqa: SLF001 - as above
+    server.serve()
+    return 0
+
+
+def _quiet() -> None:
+    """Leave logging as it is."""
+
+
+def _only_our_pages(web: Any, port: int) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:  # noqa: ANN401 - an extra
+    """Refuse what another site's page asks for: a browser lets it, and it would see the screens."""
+    hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
+
+    async def asked(request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:  # noqa: ANN401
+        origin = request.headers.get("Origin")
+        if request.headers.get("Host") not in hosts or (origin and origin.removeprefix("http://") not in hosts):
+            return web.Response(status=403, text="this is for pages of this machine\n")
+        return await handler(request)
+
+    return asked
+
+
+class Revoker:
+    """Revokes through the cluster that a live source has opened. Any thread; one at a time."""
+
+    def __init__(self, source: LiveSource, randomness: random.Random) -> None:
+        """Ask nobody yet. ``randomness``: for the ids of requests."""
+        self._source = source
+        self._random = randomness
+
+    def check(self) -> None:
+        """Raise BadConfiguration where the mount has answered and shards cannot be asked from here."""
+        answer = self._source.mount.answer
+        if answer is not None and answer.offline:
+            raise BadConfiguration(
+                "cannot-write",
+                f"nothing can be revoked from here: {answer.offline}",
+                hint="join this machine, or name its settings with --node-dir",
+            )
+
+    def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
+        """End one lease; return what came of it, in words. Blocks for the shard, at most three attempts.
+
+        Raises BadRequest (the name does not match; no reason), BadConfiguration, ShardUnavailable.
+        """
+        from appliance.formats.lease import LeaseOutcome  # noqa: PLC0415
+        from appliance.single_leases import ByHand  # noqa: PLC0415 - the cluster's library, only when something is revoked
+
+        if typed != domain:
+            raise BadRequest("not-confirmed", f"{typed!r} is not {domain!r}: nothing was revoked", hint="type the name")
+        hand = ByHand(self._cluster(), self._random)
+        views = [view for view in hand.leases(domain) if view.correlation_id.hex() == correlation_id]
+        if not views:
+            return f"{domain}: there is no such lease (any more)"
+        outcome, _ = hand.revoke(views[0], reason)
+        if outcome is not LeaseOutcome.REVOKED:
+            return f"{domain}: {outcome}"
+        return f"{domain}: revoked. What its holder writes up to {rfc3339(views[0].expiry_ns)} still counts"
+
+    def _cluster(self) -> Cluster:
+        self.check()
+        cluster = self._source.cluster
+        if cluster is None:
+            raise BadConfiguration("cannot-write", "the mount has not answered yet", hint="wait for it, then try again")
+        return cluster

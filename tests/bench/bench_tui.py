@@ -39,25 +39,25 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     began = time.process_time()
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
-    from tui.state import Leases
-    from tui.subjects import Cell, Details, Line, Subject
-    from tui.widgets.detail_table import DetailTable
-    from tui.widgets.leases import LeaseList
+    from tui.model.state import LeaseRows
+    from tui.model.subjects import Cell, DetailLine, Subject
+    from tui.widgets.cluster_tables import LeaseList
+    from tui.widgets.details import DetailTable
 
-    class Messages(Sequence[Line]):
+    class Messages(Sequence[DetailLine]):
         def __len__(self) -> int:
             return messages
 
-        def __getitem__(self, index: int) -> Line:  # type: ignore[override]
-            return Line((Cell(f"message {index}"),))
+        def __getitem__(self, index: int) -> DetailLine:  # type: ignore[override]
+            return DetailLine((Cell(f"message {index}"),))
 
     class Source(RecordedSource):
-        def details(self, subject: Subject, instant: int | None = None) -> Details:
-            del instant
-            return Details(subject.title, Messages())
+        def details(self, subject: Subject, instant: int | None = None) -> Sequence[DetailLine]:
+            del subject, instant
+            return Messages()
 
     imported = time.process_time()
-    rows = Leases(lease(f"account/{n:07d}", n % 10_000_000_000) for n in range(leases))
+    rows = LeaseRows(lease(f"account/{n:07d}", n % 10_000_000_000) for n in range(leases))
     source = Source(replace(busy_state(), leases=rows))
     made = time.process_time()
     found: dict[str, object] = {"leases": leases, "messages": messages, "import_ms": 1e3 * (imported - began)}
@@ -107,9 +107,9 @@ def live(leases: int, seconds: int) -> dict[str, object]:
     """Watch a real shard that has so many leases out, for so long, and say which share of a core it takes."""
     from timeagent.clock import SystemClock
     from tui.app import TopApp
-    from tui.feed import Feed
-    from tui.live import LiveSource
-    from tui.mount import Where
+    from tui.sources.feed import Feed
+    from tui.sources.live import LiveSource
+    from tui.sources.mount import MountLocation
 
     with tempfile.TemporaryDirectory(prefix="tenure-bench-") as directory:
         holder = subprocess.Popen(
@@ -125,7 +125,7 @@ def live(leases: int, seconds: int) -> dict[str, object]:
 
             async def run() -> None:
                 clock = SystemClock()
-                app = TopApp(Feed(LiveSource(Where(Path(directory) / "place", allow_root=True), clock), clock))
+                app = TopApp(Feed(LiveSource(MountLocation(Path(directory) / "place", allow_root=True), clock), clock))
                 async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
                     await until(pilot, lambda: len(app.state.leases if app.state else ()) >= leases, "all leases")
                     await pilot.press("2")

@@ -139,9 +139,9 @@ def open_screens(leases: int) -> None:
 
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
-    from tui.state import Leases
+    from tui.model.state import LeaseRows
 
-    rows = Leases(lease(f"account/{n:07d}", n % 10_000_000_000) for n in range(leases))
+    rows = LeaseRows(lease(f"account/{n:07d}", n % 10_000_000_000) for n in range(leases))
     TopApp(HandFeed(RecordedSource(replace(busy_state(), leases=rows)))).run()
 
 

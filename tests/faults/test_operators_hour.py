@@ -23,7 +23,7 @@ from tests.support.daemons import Daemons
 from tests.support.mounts import fill, small_mount
 from tests.support.terminal import Terminal
 from timeagent.units import SECOND
-from tui import live, question
+from tui.sources import feed, live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,7 +148,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_what_is_asked_is_known_within_five_seconds() -> None:
     asked = (live.MOUNT_PERIOD_NS, live.SHARD_PERIOD_NS, live.OWN_PERIOD_NS)
     assert releases.LOOK_NS + releases.ASK_NS < 5 * SECOND
-    assert max(asked) + question.SILENT_NS < 5 * SECOND
+    assert max(asked) + feed.SILENT_NS < 5 * SECOND
     assert live.OWN_PERIOD_NS + daemon._PATIENCE_S * SECOND < 5 * SECOND
 
 

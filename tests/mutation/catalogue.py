@@ -126,7 +126,9 @@ TABLES: dict[str, Table] = {
     "log": _steps(bag.LOG_MUTANTS),
     "packing": _steps(packing.MUTANTS),
     "view": _within(view, {name: ("View.advance", *each) for name, each in races.MUTANTS.items()}, _in_lines),
-    "drawing": {f"{each[1]}: {each[3]}": _in_text(*each) for each in drawings.MUTANTS},
+    "drawing": {
+        f"{each[1]}: {each[3]}": _in_text(drawings.DRAWINGS[each[0]][0], *each[1:]) for each in drawings.MUTANTS
+    },
     "kept": {f"{each[1]}: {each[3]}": _in_string(*each) for each in kept.MUTANTS},
     "check": {f"{each[0]}: {each[1]}: {each[2]}": _in_text(checks, *each) for each in lineage.MUTANTS},
     "dropped": _within(session_rules, dropped.MUTANTS, _in_text),

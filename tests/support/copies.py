@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.support.machine import HandMachine
 from tui.app import TopApp
-from tui.feed import Feed
-from tui.record import RecordSource
+from tui.sources.feed import Feed
+from tui.sources.record import RecordSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -15,31 +15,31 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.showing import SourceView
 from timeagent.units import MS, SECOND
-from tui.state import (
+from tui.model.state import (
     BagCell,
     ClockView,
     ClusterState,
     Freshness,
+    LeaseOrigin,
     LeaseRow,
-    Leases,
+    LeaseRows,
     LogView,
     NodeClock,
     NodeView,
-    Origin,
     Reach,
     ShardView,
     Spans,
     TimeSources,
 )
-from tui.subjects import Cell, Details, Line
+from tui.model.subjects import Cell, DetailLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from timeagent.units import Instant
-    from tui.recorded import Record
-    from tui.state import Question
-    from tui.subjects import Subject
+    from tui.model.doors import Question
+    from tui.model.state import AuditedCopy
+    from tui.model.subjects import Subject
 
 NOW_NS = 1_795_212_607_400_000_000
 """2026-11-20T22:10:07.4Z."""
@@ -79,7 +79,7 @@ def lease(domain: str = "account/01", left_ns: int = 7 * SECOND, **fields: Any) 
         1_795_212_604_003_000_001,
         expiry,
         0,
-        Origin.SHARD,
+        LeaseOrigin.SHARD,
         expiry + AFTER_EXPIRY_NS,
         holder_present=True,
     )
@@ -136,7 +136,9 @@ def state(**fields: Any) -> ClusterState:  # noqa: ANN401
             "",
             SPANS,
             tuple(NodeView(each.node, each.node == "node1", (each,)) for each in shards),
-            Leases((lease("account/01"), lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly"))),
+            LeaseRows(
+                (lease("account/01"), lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly"))
+            ),
             (log(),),
         ),
         **fields,
@@ -201,7 +203,9 @@ def busy_state() -> ClusterState:
         lease("account/05", -SECOND, node="node3", process=4_194_304, waiting=0),
         lease("index/compact", 8 * SECOND, mode=Mode.IX, waiting=0, messages=411, renewals=90),
         lease("index/merge", 5 * SECOND, phase=Phase.TENTATIVE, node="node2", process=77, waiting=0),
-        lease("tenant/088", 4 * SECOND, origin=Origin.LAST_ANSWER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None),
+        lease(
+            "tenant/088", 4 * SECOND, origin=LeaseOrigin.LAST_ANSWER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None
+        ),
     )
     shards = (shard(0), silent_shard(1, "node2"), shard(2, "node3", resumes_ns=NOW_NS + SECOND))
     clocks = (
@@ -221,7 +225,7 @@ def busy_state() -> ClusterState:
     )
     times = TimeSources(ANSWERS, sources, TimeInterval.around(NOW_NS - 50_000, 900_000), agent=True)
     logs = (log("bank", "sssss.sscccc.ccccgcoo"), log("index", "...cccco"))
-    return with_shards(*shards, leases=Leases(leases), clocks=clocks, times=times, logs=logs)
+    return with_shards(*shards, leases=LeaseRows(leases), clocks=clocks, times=times, logs=logs)
 
 
 class RecordedSource:
@@ -237,10 +241,10 @@ class RecordedSource:
 
     record = None
 
-    def details(self, subject: Subject, instant: Instant | None = None) -> Details:
+    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
         """One line, which leads to the same."""
         del instant
-        return Details(subject.title, [Line((Cell(f"about {subject.identifier}"),), subject)])
+        return [DetailLine((Cell(f"about {subject.identifier}"),), subject)]
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
         wanted = instant if instant is not None else self.at
@@ -267,25 +271,26 @@ class HandFeed:
         self._take(self.source.state_at())
 
     @property
-    def record(self) -> Record | None:
+    def record(self) -> AuditedCopy | None:
         return self.source.record
 
     def look_at(self, instant: Instant | None) -> None:
         self.source.at = instant
         self.hand_over()
 
-    def look_up(
-        self,
-        subject: Subject,
-        instant: Instant | None,
-        take: Callable[[Details | TenureError], None],
-        failed: Callable[[BaseException], None],
+    def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
+        return self.source.details(subject, instant)
+
+    def do[T](
+        self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
     ) -> None:
+        """At once, on the screen's own thread."""
         del failed
         try:
-            take(self.source.details(subject, instant))
+            found: T | TenureError = body()
         except TenureError as problem:
-            take(problem)
+            found = problem
+        take(found)
 
     def stop(self) -> None:
         self.stopped = True

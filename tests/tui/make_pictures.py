@@ -10,11 +10,11 @@ from pathlib import Path
 
 from timeagent.clock import SystemClock
 from tui.app import TopApp
-from tui.feed import Feed
-from tui.live import LiveSource
-from tui.mount import Where
-from tui.record import RecordSource
-from tui.screens.registry import ENTRIES
+from tui.screens.screen import SCREENS
+from tui.sources.feed import Feed
+from tui.sources.live import LiveSource
+from tui.sources.mount import MountLocation
+from tui.sources.record import RecordSource
 
 PICTURES = Path(__file__).parents[2] / "docs/pictures"
 SIZE = (120, 30)
@@ -32,7 +32,7 @@ async def make(source: LiveSource | RecordSource, names: list[str]) -> None:
         await pilot.pause(2)
         for name in names:
             await pilot.resize_terminal(*WIDE.get(name, SIZE))
-            await pilot.press(next(entry.key for entry in ENTRIES if entry.name == name))
+            await pilot.press(next(entry.key for entry in SCREENS if entry.name == name))
             await pilot.press(*MORE.get(name, ()))
             await pilot.pause(2)
             (PICTURES / f"top-{name}.svg").write_text(app.export_screenshot(), encoding="utf-8")
@@ -41,7 +41,7 @@ async def make(source: LiveSource | RecordSource, names: list[str]) -> None:
 def main() -> None:
     kind, path, *names = sys.argv[1:]
     clock = SystemClock()
-    live = LiveSource(Where(Path(path), allow_root=True), clock)
+    live = LiveSource(MountLocation(Path(path), allow_root=True), clock)
     asyncio.run(make(live if kind == "live" else RecordSource(Path(path), clock), names))
 
 

@@ -11,9 +11,9 @@ from tests.support.screens import (
     busy_state,
 )
 from tui.app import TopApp
-from tui.screens.base import TopScreen
-from tui.state import ClusterState
-from tui.widgets.leases import LeaseList
+from tui.model.state import ClusterState
+from tui.screens.screen import TopScreen
+from tui.widgets.cluster_tables import LeaseList
 
 SIZES = ((80, 24), (120, 36), (200, 60))
 

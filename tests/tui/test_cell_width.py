@@ -6,15 +6,13 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-import tui.cellwidth
-import tui.columns
+import tui.model.columns
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tui.app import TopApp
-from tui.cellwidth import cells_of, head_of, tail_of, wrapped_ranges
-from tui.columns import Column, Layout, laid_out
-from tui.subjects import Cell
-from tui.widgets.leases import LeaseList
+from tui.model.columns import Column, Layout, cells_of, head_of, laid_out, tail_of, wrapped_ranges
+from tui.model.subjects import Cell
+from tui.widgets.cluster_tables import LeaseList
 
 NAMES = (
     "plain",
@@ -79,11 +77,11 @@ async def _lines(pilot: Pilot[None]) -> list[str]:
 def test_columns_by_letters_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.cellwidth,
+        tui.model.columns,
         "cells_of",
         "len(text) if text.isascii() or _NARROW(text) else _len(text)",
         "len(text)",
     )
-    monkeypatch.setattr(tui.columns, "cells_of", tui.cellwidth.cells_of)
+    monkeypatch.setattr(tui.model.columns, "cells_of", tui.model.columns.cells_of)
     with pytest.raises(AssertionError):
         test_text_of_any_width_fills_its_column("日本語の口座/東京", 7)

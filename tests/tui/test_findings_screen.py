@@ -18,13 +18,13 @@ from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from timeagent.errors import Environment
 from timeagent.units import SECOND
-from tui.screens.detail import DetailScreen
-from tui.screens.export import ExportScreen
+from tui.model.subjects import FindingSubject, PlaceSubject
+from tui.screens.dialogs import ExportScreen
 from tui.screens.findings import FindingsScreen
 from tui.screens.replay import ReplayScreen
-from tui.subjects import FindingSubject, PlaceSubject
-from tui.widgets.filter_field import FilterField
+from tui.screens.screen import DetailScreen
 from tui.widgets.findings import ChainTable, FindingTable
+from tui.widgets.lines import FilterField
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -57,7 +57,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def open_findings(pilot: Pilot[None], app: TopApp) -> FindingsScreen:
     await pilot.press("5")
-    await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.shelf.archive is not None)
+    await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.archives.archive is not None)
     screen = app.screen
     assert isinstance(screen, FindingsScreen)
     await until(pilot, lambda: bool(codes(app)) or any("every promise was kept" in line for line in seen(app)))
@@ -255,7 +255,7 @@ def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monk
     def refuse(*_: object) -> None:
         raise Environment("io", "the file server does not answer", hint="wait")
 
-    monkeypatch.setattr("tui.finding_loader.lineage", refuse)
+    monkeypatch.setattr("tui.model.findings.lineage", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await open_findings(pilot, app)
@@ -280,7 +280,7 @@ def test_archive_that_cannot_be_made_says_why_and_can_be_tried_again(
         await until(pilot, lambda: any("no audit: the file server does not answer" in line for line in seen(app)))
         monkeypatch.setattr(Archive, "of", whole)
         await pilot.press("a")
-        await until(pilot, lambda: app.shelf.archive is not None)
+        await until(pilot, lambda: app.archives.archive is not None)
         await until(pilot, lambda: bool(codes(app)))
 
     drive_copy(bad, course)
@@ -345,7 +345,7 @@ def test_incident_of_the_fault_demo_is_found_and_explained_in_at_most_five_keys(
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         assert "✗ NOT HEALTHY" in "\n".join(seen(app))
         await pilot.press(keys[0])
-        await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.shelf.archive is not None)
+        await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.archives.archive is not None)
         await chain_there(pilot, app)
         assert "✗ the lease before was over: granted by" in "\n".join(seen(app))
         await pilot.press(keys[1])

@@ -14,18 +14,16 @@ from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 import tui.widgets.framing
-import tui.widgets.line_bar
-import tui.widgets.words_line
+import tui.widgets.lines
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
+from tui.model.state import LeaseRows
 from tui.screens.replay import ReplayScreen
-from tui.state import Leases
-from tui.widgets.framing import Framing
-from tui.widgets.line_bar import LineBar
-from tui.widgets.words_line import WordsLine
+from tui.widgets.framing import Framing, LineBar
+from tui.widgets.lines import WordsLine
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -91,8 +89,8 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
         (tui.widgets.framing, "Framing.show_title", "self._edge = None", "None"),
         (tui.widgets.framing, "Framing._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
         (tui.widgets.framing, "Framing.lines", "crop.width != self._width", "self._width < 0"),
-        (tui.widgets.line_bar, "LineBar.render_lines", "bar.position", "0"),
-        (tui.widgets.line_bar, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
+        (tui.widgets.framing, "LineBar.render_lines", "bar.position", "0"),
+        (tui.widgets.framing, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
          "Strip([piece], self.thickness)"),
     ],
 )  # fmt: skip
@@ -108,7 +106,7 @@ def test_without_colours_lines_look_as_the_library_draws_them(monkeypatch: pytes
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def run() -> None:
-        rows = Leases(lease(f"account/{number:03d}") for number in range(500))
+        rows = LeaseRows(lease(f"account/{number:03d}") for number in range(500))
         app = TopApp(HandFeed(RecordedSource(replace(busy_state(), leases=rows))))
         async with app.run_test(size=WIDE) as pilot:
             await pilot.press("2")
@@ -123,7 +121,7 @@ def test_without_colours_lines_look_as_the_library_draws_them(monkeypatch: pytes
     ("module", "place", "old", "new"),
     [
         (tui.widgets.framing, "Framing._put_around", "line.apply_filter(each, self._background)", "line"),
-        (tui.widgets.line_bar, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
+        (tui.widgets.framing, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
     ],
 )
 def test_colours_where_there_are_to_be_none_are_caught(
@@ -158,6 +156,6 @@ def test_line_that_stays_is_not_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_lines_that_stay_and_are_drawn_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.words_line, "WordsLine.say_lines", "old != new", "True")
+    plant(monkeypatch, tui.widgets.lines, "WordsLine.say_lines", "old != new", "True")
     with pytest.raises(AssertionError):
         test_line_that_stays_is_not_drawn_anew(monkeypatch)

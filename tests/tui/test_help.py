@@ -7,19 +7,20 @@ from textual.widgets import Static
 from tests.support.screens import HandFeed
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
-from tui import evidence, findinglist, gantt, grid, replaying, scrubber
-from tui.screens.base import TopScreen
-from tui.words import BAG_SYMBOLS, SYMBOLS
+from tui.model import findings, gantt, replaying
+from tui.model.words import BAG_SYMBOLS, SYMBOLS
+from tui.screens.screen import TopScreen
+from tui.widgets import bag_grid
 
 MARKS: dict[str, tuple[str, ...]] = {
     "1": (*SYMBOLS.values(), *BAG_SYMBOLS.values()),
     "2": (*SYMBOLS.values(),),
-    "3": (*BAG_SYMBOLS.values(), grid.DAMAGED),
+    "3": (*BAG_SYMBOLS.values(), bag_grid.DAMAGED),
     "4": ("●", "◐", "✗", "·", "…", "├━━┤", UNICODE.beyond_low, UNICODE.beyond_high, UNICODE.shared),
-    "5": tuple(mark for mark, _ in (*findinglist.MARKS.values(), *evidence.CHECKED.values())),
+    "5": tuple(mark for mark, _ in (*findings.FINDING_MARKS.values(), *findings.CHECKED.values())),
     "6": (
         *(*gantt.BARS.values(), gantt.TENTATIVE, gantt.OVER, gantt.CLASH, gantt.FLOOR, gantt.SETTLE),
-        *(*scrubber.MARKS.values(), scrubber.CURSOR, scrubber.ON_FINDING),
+        *(*gantt.SCRUBBER_MARKS.values(), gantt.CURSOR, gantt.ON_FINDING),
         *(*replaying.BAG_MARKS.values(), replaying.DAMAGED, *map(str.strip, replaying.EVENT_MARKS.values())),
     ),
 }

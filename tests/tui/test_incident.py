@@ -11,8 +11,8 @@ import tui.widgets.findings
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock
 from tui.app import TopApp
-from tui.feed import Feed
-from tui.record import RecordSource
+from tui.sources.feed import Feed
+from tui.sources.record import RecordSource
 
 ROUNDS_MAX = 3_000
 SEEN = (

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-import tui.feed
-import tui.ledger
-import tui.live
+import tui.sources.feed
+import tui.sources.ledger
+import tui.sources.live
 from appliance.cluster import Cluster
 from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
@@ -20,11 +20,10 @@ from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
 from timeagent.units import HOUR, MINUTE, MS, SECOND
-from tui.feed import Feed, ask_once
-from tui.live import LiveSource
-from tui.mount import Where
-from tui.question import AskedQuestion
-from tui.state import ClusterState
+from tui.model.state import ClusterState
+from tui.sources.feed import AskedQuestion, Feed, ask_once
+from tui.sources.live import LiveSource
+from tui.sources.mount import MountLocation
 
 LOOKS_MAX = 50
 MAP = ShardMap(number=1, cluster_id=bytes(16), owners=("node1", "node2"))
@@ -45,7 +44,7 @@ def asked_again(source: LiveSource) -> ClusterState:
 
 
 def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoPlace) -> None:
-    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
     first = place.machines[0]
     with (
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
@@ -68,9 +67,9 @@ def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoP
 @pytest.mark.parametrize(
     ("module", "function", "old", "new"),
     [
-        (tui.live, "LiveSource._ask_shard", "before.leases == said", "False"),
-        (tui.ledger, "LedgerBook.told", "self._told is None", "True"),
-        (tui.live, "LiveRows._told", "each if each.earlier else None", "each"),
+        (tui.sources.live, "LiveSource._ask_shard", "before.leases == said", "False"),
+        (tui.sources.ledger, "LedgerBook.told", "self._told is None", "True"),
+        (tui.sources.live, "LiveRows._told", "each if each.earlier else None", "each"),
     ],
 )
 def test_rows_that_are_made_anew_each_time_are_caught(
@@ -85,7 +84,7 @@ def test_rows_that_stay_when_a_shard_says_something_new_are_caught(
     place: DemoPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = "values != self._made_from[1] or not _same(things, self._made_from[0])"
-    plant(monkeypatch, tui.live, "LiveRows.rows", new, "not self._made_from[1]")
+    plant(monkeypatch, tui.sources.live, "LiveRows.rows", new, "not self._made_from[1]")
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         test_rows_stay_the_same_value_until_somebody_says_something_new(place)
 
@@ -129,7 +128,7 @@ def test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once() -> No
 
 
 def test_frame_for_every_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_in_text(monkeypatch, tui.feed, "Feed._asking", "if waited_for", "if True")
+    plant_in_text(monkeypatch, tui.sources.feed, "Feed._asking", "if waited_for", "if True")
     with pytest.raises(AssertionError):
         test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once()
 

@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 from textual.pilot import Pilot
 
-import tui.clock_agreement
-import tui.clocks
-import tui.nodeclocks
+import tui.model.clocks
+import tui.sources.node_clocks
 from appliance.cluster import Cluster
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
@@ -20,17 +19,16 @@ from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
 from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, MS, SECOND
-from tui.clock_agreement import Agreement, agreement_words
-from tui.clocks import ClockRows
-from tui.health import health
-from tui.nodeclocks import CLOCK_PERIOD_NS, NodeClocks, Reading
-from tui.state import NodeClock, Reach, View
+from tui.model.clocks import Agreement, ClockRows, agreement_words
+from tui.model.health import health
+from tui.model.state import NodeClock, Reach, ViewKind
+from tui.sources.node_clocks import CLOCK_PERIOD_NS, NodeClocks, NodeReading
 
 BOOT_NS = 1_000 * SECOND
 
 
 def agreement(clocks: tuple[NodeClock, ...]) -> Agreement:
-    return tui.clock_agreement.agreement(clocks)
+    return tui.model.clocks.agreement(clocks)
 
 
 def there(
@@ -47,18 +45,18 @@ def there(
 
 
 def test_slow_round_trip_widens_and_never_moves_the_truth_outside() -> None:
-    quick, slow = Reading.of(there()), Reading.of(there(trip=40 * MS))
+    quick, slow = NodeReading.of(there()), NodeReading.of(there(trip=40 * MS))
     truth = NOW_NS - BOOT_NS
     assert quick.ahead == TimeInterval.around(truth, MS)
     assert slow.ahead == TimeInterval(truth - MS - 40 * MS, truth + MS)  # it looked as the question was sent
     assert (slow.radius_ns, slow.trip_ns) == (MS, 40 * MS)
-    looked_last = Reading.of(there(midpoint=NOW_NS + 40 * MS, trip=40 * MS)).ahead
+    looked_last = NodeReading.of(there(midpoint=NOW_NS + 40 * MS, trip=40 * MS)).ahead
     assert looked_last is not None
     assert looked_last.earliest <= truth <= looked_last.latest
 
 
 def test_node_without_a_bound_has_no_interval_and_says_why() -> None:
-    reading = Reading.of(there(problem="no source has a bound"))
+    reading = NodeReading.of(there(problem="no source has a bound"))
     assert (reading.ahead, reading.radius_ns, reading.problem) == (None, None, "no source has a bound")
 
 
@@ -247,7 +245,7 @@ def test_filter_narrows_what_is_shown_and_not_what_is_compared() -> None:
 
 def test_of_a_copy_widths_are_drawn_and_nothing_is_compared() -> None:
     narrow, wide = signed_clock("node1", MS), signed_clock("node2", 4 * MS)
-    rows = ClockRows(state(clocks=(narrow, wide), view=View.OFFLINE))
+    rows = ClockRows(state(clocks=(narrow, wide), view=ViewKind.OFFLINE))
     assert (len(rows), rows.agreed.compared) == (2, ())
     bars = [cells(rows, index)[3] for index in range(2)]
     assert all(abs(bar.index("├") + bar.index("┤") - (WIDTH - 1)) <= 1 for bar in bars)
@@ -312,13 +310,13 @@ def _ends(told: TimeThere) -> tuple[int, int]:
 
 def test_silence_shown_as_the_last_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = "said is None or freshness.reach is not Reach.ANSWERS"
-    plant(monkeypatch, tui.nodeclocks, "NodeClocks.told", silent, "said is None")
+    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks.told", silent, "said is None")
     with pytest.raises(AssertionError):
         test_node_that_does_not_answer_has_no_interval()
 
 
 def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.nodeclocks, "NodeClocks._answered", "drift_ns(age, DRIFT_PPM)", "0")
+    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks._answered", "drift_ns(age, DRIFT_PPM)", "0")
     with pytest.raises(AssertionError):
         test_answer_is_carried_to_now_and_ages()
 
@@ -326,7 +324,7 @@ def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.clock_agreement,
+        tui.model.clocks,
         "agreement",
         "ahead.earliest > common.latest or (by := (ahead.latest - common.earliest)) < 0",
         "(by := (ahead.latest - common.earliest)) < 0",
@@ -336,7 +334,7 @@ def test_liar_that_is_let_in_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_taken_for_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.clock_agreement, "tolerated", lambda voices, _liars: voices // 2)
+    monkeypatch.setattr(tui.model.clocks, "tolerated", lambda voices, _liars: voices // 2)
     with pytest.raises(AssertionError):
         test_half_of_the_clocks_are_no_majority()
 
@@ -344,6 +342,6 @@ def test_half_taken_for_a_majority_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 def test_comparison_of_the_rows_that_are_shown_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     init = "agreement(state.clocks if self.asked else ())"
     narrowed = "agreement([c for c in state.clocks if words in c.node] if self.asked else ())"
-    plant(monkeypatch, tui.clocks, "ClockRows.__init__", init, narrowed)
+    plant(monkeypatch, tui.model.clocks, "ClockRows.__init__", init, narrowed)
     with pytest.raises(AssertionError):
         test_filter_narrows_what_is_shown_and_not_what_is_compared()

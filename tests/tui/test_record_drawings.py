@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 from rich.cells import cell_len
 
@@ -17,15 +19,37 @@ from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
 from timeagent.console import counted
 from timeagent.units import SECOND
-from tui import cellwidth, findinglist, gantt, lensing, replaying, scrubber
-from tui.arranging import Heading
-from tui.cellwidth import fitted, width_of
-from tui.evidence import chain_lines, explanation_lines, wrapped
-from tui.findinglist import Group, Order, Wanted, arranged, finding_row
-from tui.gantt import CLASH, Bar, LeaseBars, Window, bars_within
-from tui.lensing import GRACES, SHIFTS, Switches, lens_words, switch_rows
-from tui.replaying import Place, Step, Wish, accused, at_instant, at_position, moment_of, stepped, window_of
-from tui.subjects import Cell
+from tui.model import columns, findings, gantt, replaying
+from tui.model.columns import fitted, width_of
+from tui.model.findings import (
+    FindingGroup,
+    FindingOptions,
+    FindingOrder,
+    arranged_findings,
+    chain_lines,
+    explanation_lines,
+    finding_row,
+    wrapped_lines,
+)
+from tui.model.gantt import CLASH, BarWindow, LeaseBar, LeaseBars, bars_within
+from tui.model.lease_list import GroupHeading
+from tui.model.replaying import (
+    GRACES,
+    SHIFTS,
+    MomentRequest,
+    ReplayPlace,
+    Step,
+    Switches,
+    accused,
+    at_instant,
+    at_position,
+    lens_words,
+    moment_of,
+    stepped,
+    switch_rows,
+    window_of,
+)
+from tui.model.subjects import Cell
 
 
 @pytest.fixture(scope="module")
@@ -67,18 +91,18 @@ def test_cut_is_shown() -> None:
 def test_scrubber_has_exactly_its_width_wherever_one_is(eventful: Archive, width: int) -> None:
     timeline = eventful.timeline
     for instant in (timeline.start_ns, timeline.start_ns + 7 * SECOND, timeline.end_ns):
-        drawn = scrubber.scrubber(timeline, timeline.start_ns, timeline.end_ns, instant, width)
+        drawn = gantt.scrubber(timeline, timeline.start_ns, timeline.end_ns, instant, width)
         assert width_of(drawn.axis) == width_of(drawn.density) == width
-        assert text(drawn.axis).count(scrubber.CURSOR) == 1
+        assert text(drawn.axis).count(gantt.CURSOR) == 1
 
 
 def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
     timeline = eventful.timeline
-    drawn = scrubber.scrubber(timeline, timeline.start_ns, timeline.end_ns, timeline.start_ns, 100)
+    drawn = gantt.scrubber(timeline, timeline.start_ns, timeline.end_ns, timeline.start_ns, 100)
     bars = text(drawn.density).removeprefix("  events ")
     counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
     assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
-    assert bars[counts.index(max(counts))] == scrubber.HEIGHTS[-1]
+    assert bars[counts.index(max(counts))] == gantt.HEIGHTS[-1]
     assert drawn.events_here == counts[0]
 
 
@@ -90,24 +114,24 @@ def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() 
         (stamps[1], finding(about="bob")),
         (stamps[2], finding(verdict=Verdict.INDETERMINATE)),
     ]
-    here = text(scrubber.scrubber(timeline, stamps[0], stamps[2], stamps[0], 80).axis)
+    here = text(gantt.scrubber(timeline, stamps[0], stamps[2], stamps[0], 80).axis)
     assert [mark for mark in here if mark in "▲△▵"] == ["▲", "△"]
-    on = scrubber.scrubber(timeline, stamps[0], stamps[2], stamps[1], 80)
-    assert scrubber.ON_FINDING in text(on.axis)
+    on = gantt.scrubber(timeline, stamps[0], stamps[2], stamps[1], 80)
+    assert gantt.ON_FINDING in text(on.axis)
     assert on.findings_here == 2
 
 
 def test_one_event_among_thousands_is_still_seen() -> None:
-    assert scrubber._height(0, 9_000) == 0
-    assert scrubber._height(1, 9_000) == 1
-    assert scrubber._height(9_000, 9_000) == len(scrubber.HEIGHTS) - 1
-    assert scrubber._height(1, 1) == 1
+    assert gantt._height(0, 9_000) == 0
+    assert gantt._height(1, 9_000) == 1
+    assert gantt._height(9_000, 9_000) == len(gantt.HEIGHTS) - 1
+    assert gantt._height(1, 1) == 1
 
 
 # -- bars --------------------------------------------------------------------------------------------------------------
 
 
-def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> Bar:
+def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> LeaseBar:
     values: dict[str, object] = {
         "domain": "alice",
         "correlation_id": bytes(15) + bytes([start % 256]),
@@ -122,11 +146,11 @@ def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> Ba
         "floor_ns": -SECOND,
         "settle_to_ns": -SECOND,
     }
-    return Bar(**(values | fields))  # type: ignore[arg-type]
+    return LeaseBar(**(values | fields))  # type: ignore[arg-type]
 
 
-def drawn(*bars: Bar, accused: tuple[bytes, ...] = (), cursor: int = 99) -> str:
-    window = Window(0, 100 * SECOND, cursor * SECOND)
+def drawn(*bars: LeaseBar, accused: tuple[bytes, ...] = (), cursor: int = 99) -> str:
+    window = BarWindow(0, 100 * SECOND, cursor * SECOND)
     line = gantt._row(list(bars), window, 100, accused)
     assert width_of(line) == 100
     return text(line)
@@ -167,7 +191,7 @@ def test_only_leases_that_the_audit_accuses_are_drawn_as_a_clash() -> None:
 
 
 def test_domain_with_wide_characters_keeps_the_bars_in_line() -> None:
-    window = Window(0, 10 * SECOND, 0)
+    window = BarWindow(0, 10 * SECOND, 0)
     for width in (80, 120):
         lines = gantt.gantt(["帳戶/零一", "alice", "x" * 70], lambda *_: [], window, width)
         assert {width_of(line) for line in lines} == {width}
@@ -230,10 +254,12 @@ def test_bars_of_another_stretch_are_caught(
 # -- steps -------------------------------------------------------------------------------------------------------------
 
 
-def steps(timeline: Timeline, place: Place, *, back: bool = False, follow: str | None = None) -> list[Place]:
+def steps(
+    timeline: Timeline, place: ReplayPlace, *, back: bool = False, follow: str | None = None
+) -> list[ReplayPlace]:
     """Every place that one comes to, event by event."""
-    found: list[Place] = []
-    here: Place | None = place
+    found: list[ReplayPlace] = []
+    here: ReplayPlace | None = place
     while here is not None and len(found) <= 2 * len(timeline.events):
         here = stepped(timeline, here, Step.EVENT, back=back, follow=follow)
         found += [here] if here is not None else []
@@ -242,7 +268,7 @@ def steps(timeline: Timeline, place: Place, *, back: bool = False, follow: str |
 
 def test_events_are_gone_through_one_by_one_though_many_share_an_instant(eventful: Archive) -> None:
     timeline = eventful.timeline
-    positions = [place.position for place in steps(timeline, Place(0, timeline.start_ns))]
+    positions = [place.position for place in steps(timeline, ReplayPlace(0, timeline.start_ns))]
     assert positions == list(range(1, len(timeline.events) + 1))
     back = [place.position for place in steps(timeline, at_position(timeline, len(timeline.events)), back=True)]
     assert back == positions[-2::-1]
@@ -250,14 +276,14 @@ def test_events_are_gone_through_one_by_one_though_many_share_an_instant(eventfu
 
 def test_steps_of_a_followed_domain_are_its_own(eventful: Archive) -> None:
     timeline = eventful.timeline
-    places = steps(timeline, Place(0, timeline.start_ns), follow="carol")
+    places = steps(timeline, ReplayPlace(0, timeline.start_ns), follow="carol")
     assert all("carol" in replaying.domains_of(timeline.events[place.position - 1]) for place in places)
     assert len(places) == len(list(timeline.between(timeline.start_ns, timeline.end_ns, domain="carol")))
 
 
 def test_bags_and_findings_are_steps_too(overlap: Archive, eventful: Archive) -> None:
     timeline = eventful.timeline
-    bag = stepped(timeline, Place(0, timeline.start_ns), Step.BAG, back=False)
+    bag = stepped(timeline, ReplayPlace(0, timeline.start_ns), Step.BAG, back=False)
     assert bag is not None
     assert bag.instant_ns == timeline.next_closing(timeline.start_ns)
     bad = overlap.timeline
@@ -270,19 +296,19 @@ def test_bags_and_findings_are_steps_too(overlap: Archive, eventful: Archive) ->
 def test_instant_outside_the_record_is_its_nearest_end(eventful: Archive) -> None:
     timeline = eventful.timeline
     assert at_instant(timeline, 0).instant_ns == timeline.start_ns
-    assert at_instant(timeline, 2**62) == Place(len(timeline.events), timeline.end_ns)
+    assert at_instant(timeline, 2**62) == ReplayPlace(len(timeline.events), timeline.end_ns)
 
 
 def test_window_stays_in_the_record(eventful: Archive) -> None:
     timeline = eventful.timeline
-    for place in (Place(0, timeline.start_ns), at_instant(timeline, timeline.end_ns)):
+    for place in (ReplayPlace(0, timeline.start_ns), at_instant(timeline, timeline.end_ns)):
         window = window_of(timeline, place, 10 * SECOND)
         assert timeline.start_ns <= window.first_ns <= place.instant_ns <= window.last_ns <= timeline.end_ns
 
 
 def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     timeline = eventful.timeline
-    wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
+    wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
     moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
     assert len(moment.domains) == len(moment.bars) == 5
     assert len(moment.bags) == 2
@@ -290,14 +316,17 @@ def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     assert len(moment.delivered) == 3
     assert moment.delivered == sorted(moment.delivered)
     early = moment_of(
-        timeline, LeaseBars(eventful.leases.within), eventful.tree, Wish(Place(0, timeline.start_ns), SECOND, 90, 5)
+        timeline,
+        LeaseBars(eventful.leases.within),
+        eventful.tree,
+        MomentRequest(ReplayPlace(0, timeline.start_ns), SECOND, 90, 5),
     )
     assert early.delivered == []
 
 
 def test_followed_domain_comes_first(eventful: Archive) -> None:
     timeline = eventful.timeline
-    wish = Wish(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
+    wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
     moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
     assert moment.domains[0] == "erin"
     assert all("under erin" in line for line in moment.delivered)
@@ -314,23 +343,25 @@ SEVERAL = [
 TIMES = {each.id: number for number, each in enumerate(reversed(SEVERAL))}
 
 
-def codes(wanted: Wanted) -> list[str]:
-    return [each.name if isinstance(each, Heading) else each.code for each in arranged(SEVERAL, TIMES, wanted)]
+def codes(wanted: FindingOptions) -> list[str]:
+    return [
+        each.name if isinstance(each, GroupHeading) else each.code for each in arranged_findings(SEVERAL, TIMES, wanted)
+    ]
 
 
 def test_findings_are_worst_first_and_sorted_as_wanted() -> None:
     worst = ["early-grant", "r1-breach", "ledger-gap", "late-writer"]
-    assert codes(Wanted()) == worst
-    assert codes(Wanted(order=Order.TIME)) == worst[::-1]
-    assert codes(Wanted(order=Order.TIME, backwards=True)) == worst
-    assert codes(Wanted(order=Order.CODE)) == sorted(worst)
-    assert codes(Wanted(order=Order.ABOUT)) == ["late-writer", "early-grant", "r1-breach", "ledger-gap"]
+    assert codes(FindingOptions()) == worst
+    assert codes(FindingOptions(order=FindingOrder.TIME)) == worst[::-1]
+    assert codes(FindingOptions(order=FindingOrder.TIME, backwards=True)) == worst
+    assert codes(FindingOptions(order=FindingOrder.CODE)) == sorted(worst)
+    assert codes(FindingOptions(order=FindingOrder.ABOUT)) == ["late-writer", "early-grant", "r1-breach", "ledger-gap"]
 
 
 def test_findings_are_narrowed_and_grouped() -> None:
-    assert codes(Wanted(words="violation")) == ["early-grant", "r1-breach"]
-    assert codes(Wanted(words="violation !bob")) == ["early-grant"]
-    grouped = codes(Wanted(group=Group.VERDICT))
+    assert codes(FindingOptions(words="violation")) == ["early-grant", "r1-breach"]
+    assert codes(FindingOptions(words="violation !bob")) == ["early-grant"]
+    grouped = codes(FindingOptions(group=FindingGroup.VERDICT))
     assert grouped == ["violation", "early-grant", "r1-breach", "indeterminate", "ledger-gap", "to know", "late-writer"]
 
 
@@ -338,7 +369,7 @@ def test_no_verdict_is_told_by_colour_alone() -> None:
     rows = [finding_row(each, None) for each in SEVERAL]
     assert len({row[0].text for row in rows}) == 3
     assert [row[1].text for row in rows] == ["violation", "violation", "indeterminate", "to know"]
-    assert set(findinglist.MARKS) == set(Verdict) == set(scrubber.MARKS)
+    assert set(findings.FINDING_MARKS) == set(Verdict) == set(gantt.SCRUBBER_MARKS)
 
 
 # -- chains ------------------------------------------------------------------------------------------------------------
@@ -373,10 +404,10 @@ def test_explanation_is_what_explain_prints_in_the_width_there_is(overlap: Archi
     found = overlap.audit.findings[0]
     lines = explanation_lines(found, overlap.tree, context_of(found, overlap.timeline))
     assert any(line.startswith("The leases around it") for line in lines)
-    for each in wrapped(lines, 60):
+    for each in wrapped_lines(lines, 60):
         assert width_of(each.cells) <= 60 or " " not in each.cells[0].text.strip()
     assert (
-        " ".join("".join(c.text for c in each.cells).strip() for each in wrapped(lines, 60)).split()
+        " ".join("".join(c.text for c in each.cells).strip() for each in wrapped_lines(lines, 60)).split()
         == " ".join(lines).split()
     )
 
@@ -419,69 +450,69 @@ def test_what_a_lens_changes_is_counted_and_named(overlap: Archive) -> None:
 
 MUTANTS = [
     (
-        scrubber,
+        "scrubber",
         "cell_of",
         "min(cells - 1, (instant - first) * cells // (last - first))",
         "(instant - first) * cells // (last - first)",
     ),
     (
-        scrubber,
+        "scrubber",
         "_height",
         "1 + (count - 1) * (len(HEIGHTS) - 2) // max(1, highest - 1)",
         "count * (len(HEIGHTS) - 1) // highest",
     ),
     (
-        scrubber,
+        "scrubber",
         "ground_of",
         "min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
         "max(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
     ),
-    (gantt, "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
-    (gantt, "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
-    (gantt, "_touching", "bar.start_ns <= last", "True"),
-    (cellwidth, "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
+    ("gantt", "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
+    ("gantt", "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
+    ("gantt", "_touching", "bar.start_ns <= last", "True"),
+    ("cell width", "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
     (
-        replaying,
+        "steps",
         "_event",
         "at_position(timeline, number + 1)",
         "at_instant(timeline, timeline.events[number].instant_ns)",
     ),
-    (replaying, "_event", "follow is not None", "False"),
-    (findinglist, "arranged", "matching(texts, wanted.words)", "range(len(texts))"),
-    (lensing, "switch_rows", "bool(shift)", "False"),
+    ("steps", "_event", "follow is not None", "False"),
+    ("findings", "arranged_findings", "matching(texts, wanted.words)", "range(len(texts))"),
+    ("switches", "switch_rows", "bool(shift)", "False"),
 ]
 
 
-def checks_of(module: object) -> list[str]:
-    """The tests here that look at a module's work without a copy of their own."""
-    own = {
-        scrubber: ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"],
-        gantt: ["bars_of_a_copy", "only_leases_that", "broken_lease_is"],
-        cellwidth: ["text_takes_exactly"],
-        replaying: ["events_are_gone", "steps_of_a_followed"],
-        findinglist: ["findings_are_narrowed"],
-        lensing: ["switches_say"],
-    }
-    return own[module]  # type: ignore[index]
+DRAWINGS: dict[str, tuple[ModuleType, list[str]]] = {
+    "scrubber": (gantt, ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"]),
+    "gantt": (gantt, ["bars_of_a_copy", "only_leases_that", "broken_lease_is"]),
+    "cell width": (columns, ["text_takes_exactly"]),
+    "steps": (replaying, ["events_are_gone", "steps_of_a_followed"]),
+    "findings": (findings, ["findings_are_narrowed"]),
+    "switches": (replaying, ["switches_say"]),
+}
+"""Where each is drawn, and the tests here that look at it without a copy of their own."""
 
 
-@pytest.mark.parametrize(("module", "name", "old", "new"), MUTANTS)
+@pytest.mark.parametrize(("drawing", "name", "old", "new"), MUTANTS)
 def test_fault_in_a_drawing_is_caught(
-    module: object, name: str, old: str, new: str, eventful: Archive, overlap: Archive, monkeypatch: pytest.MonkeyPatch
+    drawing: str, name: str, old: str, new: str, eventful: Archive, overlap: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, module, name, old, new)  # type: ignore[arg-type]
+    module, _ = DRAWINGS[drawing]
+    plant(monkeypatch, module, name, old, new)
     if name in globals():
         monkeypatch.setitem(globals(), name, getattr(module, name))
     arguments = {"eventful": eventful, "overlap": overlap, "width": 60, "name": "帳戶/零一/帳戶"}
     with pytest.raises((AssertionError, IndexError)):
-        look_again(module, arguments)
+        look_again(drawing, arguments)
 
 
-def look_again(module: object, arguments: dict[str, object]) -> None:
-    """Run the tests of a module's work once more."""
-    for wanted in checks_of(module):
+def look_again(drawing: str, arguments: dict[str, object]) -> None:
+    """Run the tests of a drawing once more."""
+    module, checks = DRAWINGS[drawing]
+    for wanted in checks:
         for test, body in list(globals().items()):
             if test.startswith(f"test_{wanted}"):
                 names = body.__code__.co_varnames[: body.__code__.co_argcount]
-                narrow = {"width": 7} if module is cellwidth else {}
+                narrow = {"width": 7} if module is columns else {}
                 body(**{each: (arguments | narrow)[each] for each in names})

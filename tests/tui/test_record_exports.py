@@ -11,27 +11,27 @@ import pytest
 
 from tests.tui.test_record_drawings import SEVERAL
 from timeagent.errors import Environment
-from tui.exporting import Form, Sheet, text_of, written
+from tui.model.exporting import ExportForm, ExportSheet, sheet_text, write_export
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_rows_are_written_as_jsonl_and_csv() -> None:
-    sheet = Sheet("findings", [each.fields() for each in SEVERAL])
-    lines = [json.loads(line) for line in text_of(sheet, Form.JSONL).splitlines()]
+    sheet = ExportSheet("findings", [each.fields() for each in SEVERAL])
+    lines = [json.loads(line) for line in sheet_text(sheet, ExportForm.JSONL).splitlines()]
     assert lines == [each.fields() for each in SEVERAL]
-    rows = list(csv.DictReader(io.StringIO(text_of(sheet, Form.CSV))))
+    rows = list(csv.DictReader(io.StringIO(sheet_text(sheet, ExportForm.CSV))))
     assert [row["code"] for row in rows] == [each.code for each in SEVERAL]
     assert json.loads(rows[0]["evidence"]) == SEVERAL[0].fields()["evidence"]
 
 
 def test_export_is_never_written_over_another(tmp_path: Path) -> None:
-    paths = [written(tmp_path, "findings", 0, Form.CSV, str(number)) for number in range(3)]
+    paths = [write_export(tmp_path, "findings", 0, ExportForm.CSV, str(number)) for number in range(3)]
     assert [path.read_text() for path in paths] == ["0", "1", "2"]
     assert len({path.name for path in paths}) == 3
 
 
 def test_export_that_cannot_be_written_says_where_and_why(tmp_path: Path) -> None:
     with pytest.raises(Environment, match=r"cannot write .*findings.*: No such file or directory"):
-        written(tmp_path / "gone", "findings", 0, Form.CSV, "")
+        write_export(tmp_path / "gone", "findings", 0, ExportForm.CSV, "")

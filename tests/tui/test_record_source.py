@@ -19,13 +19,13 @@ from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
-from tui.finding_loader import look_at
-from tui.gantt import LeaseBars
-from tui.record import RecordSource
-from tui.replaying import Place, Wish, moment_of
-from tui.state import Origin, Reach, View
-from tui.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
-from tui.words import Condition, condition
+from tui.model.findings import evidence_of
+from tui.model.gantt import LeaseBars
+from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
+from tui.model.state import LeaseOrigin, Reach, ViewKind
+from tui.model.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
+from tui.model.words import Condition, condition
+from tui.sources.record import RecordSource
 
 
 def read(tree: Path) -> RecordSource:
@@ -56,7 +56,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_is_claimed_of_a_copy_that_is_still_being_read(copy: Path) -> None:
     source = RecordSource(copy, HandMachine())
     state = source.state_at()
-    assert (state.view, state.mount.reach, state.findings, state.cluster_id) == (View.RECORD, Reach.WAITING, None, "")
+    assert (state.view, state.mount.reach, state.findings, state.cluster_id) == (
+        ViewKind.RECORD,
+        Reach.WAITING,
+        None,
+        "",
+    )
     with pytest.raises(TenureError, match="still being read"):
         source.details(DomainSubject("account/1"))
 
@@ -98,7 +103,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     source.reading.put()
     assert source.record is not None
     assert replace(source.state_at(), path="") == replace(expected, path="")
-    assert [line.subject for line in source.details(DomainSubject("account/1")).lines if line.subject]
+    assert [line.subject for line in source.details(DomainSubject("account/1")) if line.subject]
     where = source.record.timeline.events[0].where
     with pytest.raises(BadRequest) as caught:
         source.details(PlaceSubject(where.path, where.offset, where.length))
@@ -107,7 +112,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     with pytest.raises(BadRequest, match="only its index"):
         _ = archive.records
     events = source.record.timeline.events
-    wish = Wish(Place(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
+    wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
     moment = moment_of(source.record.timeline, LeaseBars(archive.leases.within), archive.copy, wish)
     assert moment.domains
     assert "only its index is here" in moment.delivered[0]
@@ -125,7 +130,7 @@ def test_finding_is_told_from_the_index_alone(tmp_path: Path) -> None:
     record = source.record
     assert record is not None
     (finding,) = record.audit.findings
-    looked = look_at(finding, Archive.of(None, record.audit, record.timeline))
+    looked = evidence_of(finding, Archive.of(None, record.audit, record.timeline))
     assert [check.holds for check in looked.link.checks] == [False]
     assert len(looked.link.under) == len(finding.evidence)
     assert any("--offline COPY" in line for line in looked.explanation)
@@ -194,7 +199,7 @@ def test_leases_stand_as_they_stood(copy: Path) -> None:
     for event in timeline.events:
         state = source.state_at(event.instant_ns)
         for row in state.leases:
-            assert row.origin is Origin.RECORD
+            assert row.origin is LeaseOrigin.RECORD
             seen.add((row.domain, condition(row, state.clock.now)))
     assert seen >= {("account/1", Condition.HELD), ("account/2", Condition.HELD)}
 
@@ -204,8 +209,8 @@ def followed(source: RecordSource, first: list[Subject], instant: int | None = N
     waiting, found = list(first), set(first)
     while waiting:
         details = source.details(waiting.pop(), instant)
-        assert details.lines
-        for line in details.lines:
+        assert details
+        for line in details:
             assert line.cells
             if line.subject is not None and line.subject not in found:
                 found.add(line.subject)
@@ -226,9 +231,7 @@ def test_every_identifier_leads_to_what_it_names(copy: Path) -> None:
 def test_message_is_found_from_its_domain(copy: Path) -> None:
     source = read(copy)
     reached = followed(source, [DomainSubject("account/2")])
-    text = "\n".join(
-        "".join(cell.text for cell in line.cells) for each in reached for line in source.details(each).lines
-    )
+    text = "\n".join("".join(cell.text for cell in line.cells) for each in reached for line in source.details(each))
     assert "three" in text
     assert "relinquished" in text
 
@@ -237,9 +240,7 @@ def test_bag_has_its_files_and_who_closed_it(copy: Path) -> None:
     source = read(copy)
     log = source.state_at().logs[0]
     written = next(cell for cell in log.bags if cell.files)
-    lines = [
-        "".join(cell.text for cell in line.cells) for line in source.details(BagSubject("bank", written.start_ns)).lines
-    ]
+    lines = ["".join(cell.text for cell in line.cells) for line in source.details(BagSubject("bank", written.start_ns))]
     text = "\n".join(lines)
     assert "by node1" in text
     assert "listed" in text
@@ -261,7 +262,7 @@ def test_bag_has_the_files_of_the_instant_and_not_of_the_end(tmp_path: Path) -> 
     source = read(tmp_path)
 
     def shown(instant: int | None) -> str:
-        lines = source.details(BagSubject("orders", bag.start_ns), instant).lines
+        lines = source.details(BagSubject("orders", bag.start_ns), instant)
         return "\n".join("".join(cell.text for cell in line.cells) for line in lines)
 
     assert "1 file" in shown(first)

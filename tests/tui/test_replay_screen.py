@@ -13,17 +13,15 @@ from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from tests.support.screens import NOW_NS
 from timeagent.errors import BadRequest
 from timeagent.units import DAY, MINUTE, MS, SECOND
-from tui.replaying import instant_near, window_of
-from tui.screens.replay import ReplayScreen
-from tui.screens.whatif import WhatIfScreen
+from tui.app import TopApp
+from tui.model.replaying import instant_near, window_of
+from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.widgets.replay import EventTable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from textual.pilot import Pilot
-
-    from tui.app import TopApp
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +48,8 @@ async def drawn(pilot: Pilot[None], screen: ReplayScreen) -> str:
     """Everything on the screen, once what comes from a thread is there."""
     await until(pilot, lambda: screen.idle)
     await pilot.pause()
-    return "\n".join(seen(screen.top))
+    assert isinstance(pilot.app, TopApp)
+    return "\n".join(seen(pilot.app))
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -9,20 +9,19 @@ import pytest
 from textual.events import Key
 
 import tests.support.copies
-import tui.reading
+import tui.model.replaying
 import tui.screens.replay
 from auditor.replay.events import LeaseTold
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.tui.test_replay_screen import drawn, open_replay
-from tui.replaying import at_instant
+from tui.model.replaying import at_instant
 from tui.screens.findings import FindingsScreen
-from tui.screens.replay import ReplayScreen
-from tui.screens.whatif import WhatIfScreen
+from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.widgets.findings import ChainTable, FindingTable
+from tui.widgets.lines import WordsLine
 from tui.widgets.replay import EventTable, ScrubberLine
-from tui.widgets.words_line import WordsLine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +104,7 @@ def test_finding_is_gone_to_in_the_record_that_is_seen(bad: Path) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         screen = await with_a_clock_turned(pilot, app)
         await pilot.press("5")
-        await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.shelf.archive is not None)
+        await until(pilot, lambda: isinstance(app.screen, FindingsScreen) and app.archives.archive is not None)
         await until(pilot, lambda: app.screen.query_one(ChainTable).link is not None)
         await pilot.press("t")
         await until(pilot, lambda: app.screen is screen)
@@ -149,8 +148,8 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
     ("module", "place", "old", "new", "test"),
     [
         (
-            tui.reading,
-            "Reading.take",
+            tui.model.replaying,
+            "ReplayedCopy.take",
             "LeaseBars(Traces(self.timeline).within)",
             "self.bars",
             test_bars_are_of_the_record_as_it_would_have_been_and_go_back,
@@ -163,8 +162,8 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
             test_finding_is_gone_to_in_the_record_that_is_seen,
         ),
         (
-            tui.reading,
-            "Reading.take",
+            tui.model.replaying,
+            "ReplayedCopy.take",
             "self.archive.timeline.events and (not found[0].events)",
             "False",
             test_copy_that_is_gone_is_told_and_what_was_read_stays,

@@ -10,9 +10,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-import tui.revoking
-import tui.screens.base
-import tui.screens.revoke
+import tui.cli
+import tui.screens.dialogs
+import tui.screens.screen
 from appliance.cluster import Cluster
 from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
@@ -23,12 +23,12 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import MS, SECOND
 from tui.app import TopApp
-from tui.feed import ask_once
-from tui.live import LiveSource
-from tui.mount import Where
-from tui.revoking import Revoker
-from tui.screens.revoke import RevokeScreen
-from tui.widgets.words_line import WordsLine
+from tui.cli import Revoker
+from tui.screens.dialogs import RevokeScreen
+from tui.sources.feed import ask_once
+from tui.sources.live import LiveSource
+from tui.sources.mount import MountLocation
+from tui.widgets.lines import WordsLine
 
 PATIENCE_NS = 60 * SECOND
 ROUNDS_MAX = 6_000
@@ -150,7 +150,7 @@ def place(tmp_path: Path) -> Iterator[DemoPlace]:
 
 @contextmanager
 def live(place: DemoPlace) -> Iterator[LiveSource]:
-    source = LiveSource(Where(place.root, place.machines[0].directory, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.root, place.machines[0].directory, allow_root=True), SystemClock())
     ask_once(source, PATIENCE_NS)
     assert source.cluster is not None
     with source.cluster:
@@ -190,7 +190,7 @@ def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: DemoPla
 
 
 def test_screen_that_cannot_ask_shards_is_not_opened_for_writing(place: DemoPlace, tmp_path: Path) -> None:
-    source = LiveSource(Where(place.root, None), SystemClock())
+    source = LiveSource(MountLocation(place.root, None), SystemClock())
     (tmp_path / "demo/machines").rename(tmp_path / "elsewhere")
     ask_once(source, PATIENCE_NS)
     with pytest.raises(BadConfiguration, match="nothing can be revoked from here"):
@@ -207,18 +207,20 @@ def test_write_is_for_the_live_screen(words: tuple[str, ...], capsys: pytest.Cap
 
 
 def test_revoking_without_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.screens.base, "TopScreen.check_action", "self.REVOKES and self.top.writable", "self.REVOKES")
+    plant(
+        monkeypatch, tui.screens.screen, "TopScreen.check_action", "self.REVOKES and self.top.writable", "self.REVOKES"
+    )
     with pytest.raises(AssertionError):
         test_nothing_can_be_revoked_without_write()
 
 
 def test_dialog_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.screens.revoke, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
+    plant(monkeypatch, tui.screens.dialogs, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
     with pytest.raises(AssertionError):
         test_lease_is_revoked_once_its_name_and_a_reason_are_typed("2")
 
 
 def test_revoker_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch, place: DemoPlace) -> None:
-    plant(monkeypatch, tui.revoking, "Revoker.revoke", "typed != domain", "False")
+    plant(monkeypatch, tui.cli, "Revoker.revoke", "typed != domain", "False")
     with pytest.raises(pytest.fail.Exception):
         test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place)

@@ -17,16 +17,14 @@ from textual.widget import Widget
 
 import tests.support.copies
 import tui.app
-import tui.batched_redraw
-import tui.record
-import tui.screens.base
 import tui.screens.replay
+import tui.screens.screen
+import tui.sources.record
+import tui.widgets.cluster_tables
 import tui.widgets.framing
-import tui.widgets.leases
-import tui.widgets.line_bar
+import tui.widgets.lines
 import tui.widgets.replay
 import tui.widgets.row_table
-import tui.widgets.words_line
 from auditor.load import Tree
 from auditor.replay.timeline import Timeline
 from tests.fault_injection.fixtures import eventful_tree
@@ -34,15 +32,15 @@ from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
-from tui.gantt import LeaseBars
-from tui.replaying import Moment, Wish, moment_of
+from tui.model.gantt import LeaseBars
+from tui.model.replaying import MomentRequest, ReplayMoment, moment_of
+from tui.model.state import LeaseRows
+from tui.model.words import clock_text
 from tui.screens.replay import ReplayScreen
-from tui.state import Leases
+from tui.widgets.cluster_tables import LeaseList
 from tui.widgets.framing import Framing
-from tui.widgets.leases import LeaseList
 from tui.widgets.lines import TitleBar
 from tui.widgets.row_table import RowTable
-from tui.words import clock_text
 
 SIZE = (120, 36)
 
@@ -68,7 +66,7 @@ class Counted:
 
 def drive(course: Callable[[Pilot[None]], Awaitable[None]]) -> None:
     async def run() -> None:
-        rows = Leases(lease(f"account/{number:03d}") for number in range(500))
+        rows = LeaseRows(lease(f"account/{number:03d}") for number in range(500))
         app = TopApp(HandFeed(RecordedSource(replace(busy_state(), leases=rows))))
         async with app.run_test(size=SIZE) as pilot:
             await pilot.pause()
@@ -132,7 +130,7 @@ def test_theme_that_was_changed_elsewhere_is_that_of_every_screen() -> None:
 def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.base,
+        tui.screens.screen,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = True",
@@ -144,7 +142,7 @@ def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch
 def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.base,
+        tui.screens.screen,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = False",
@@ -159,7 +157,7 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
     [
         (tui.widgets.row_table, "RowTable.kept", "strip is None"),
         (tui.widgets.framing, "Framing.lines", "known is None"),
-        (tui.widgets.words_line, "WordsLine._line_in", "strip is None"),
+        (tui.widgets.lines, "WordsLine._line_in", "strip is None"),
     ],
 )
 def test_lines_that_are_drawn_again_and_again_are_caught(
@@ -171,7 +169,7 @@ def test_lines_that_are_drawn_again_and_again_are_caught(
 
 
 def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.widgets.leases, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.widgets.cluster_tables, "INLINE_MAX", 5)
 
     async def course(pilot: Pilot[None]) -> None:
         await pilot.press("2", "j")
@@ -191,7 +189,7 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.widgets.leases, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
+    plant(monkeypatch, tui.widgets.cluster_tables, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 
@@ -215,7 +213,7 @@ REPLAY_KEYS = (
 def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     eventful: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tui.batched_redraw, "HELD", 3_600.0)
+    monkeypatch.setattr(tui.screens.replay, "HELD", 3_600.0)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("6")
@@ -229,7 +227,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         with monkeypatch.context() as patch:
             reflows = Counted(patch, Compositor, "reflow")
             painted = Counted(patch, ReplayScreen, "_paint")
-            states = Counted(patch, tui.record, "_state")
+            states = Counted(patch, tui.sources.record, "_state")
             drawings = Counted(patch, Screen, "_compositor_refresh")
             styled = Counted(patch, StylesCache, "render_line")
             for key in REPLAY_KEYS:
@@ -259,9 +257,9 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
         (tui.widgets.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
-        (tui.widgets.words_line, "WordsLine.say_lines", "len(after) != len(before)", "True"),
+        (tui.widgets.lines, "WordsLine.say_lines", "len(after) != len(before)", "True"),
         (tui.widgets.framing, "Framing.lines", "self._ground is None", "True"),
-        (tui.widgets.line_bar, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
+        (tui.widgets.framing, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
         (tui.screens.replay, "ReplayScreen._ask", "self._holding.begin()", "None"),
@@ -282,7 +280,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
 ) -> None:
     go_on = threading.Event()
 
-    def slow(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: Wish) -> Moment:
+    def slow(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
         go_on.wait()
         return moment_of(timeline, leases, tree, wish)
 
@@ -294,7 +292,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
         with monkeypatch.context() as patch:
             patch.setattr(tui.screens.replay, "moment_of", slow)
             if len(keys) > 1:
-                patch.setattr(tui.batched_redraw, "HELD", 3_600.0)
+                patch.setattr(tui.screens.replay, "HELD", 3_600.0)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
                 await pilot.press(*keys)
@@ -311,7 +309,12 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
 @pytest.mark.parametrize(
     ("module", "place", "old", "keys"),
     [
-        (tui.batched_redraw, "Holding.begin", "asyncio.get_running_loop().call_later(HELD, self.end, self._held)", "g"),
+        (
+            tui.screens.replay,
+            "BatchedRedraw.begin",
+            "asyncio.get_running_loop().call_later(HELD, self.end, self._held)",
+            "g",
+        ),
         (tui.screens.replay, "ReplayScreen.on_screen_suspend", "self._holding.end()", "g2"),
     ],
 )

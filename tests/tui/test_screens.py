@@ -18,23 +18,20 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen
 from timeagent.units import SECOND
-from tui.arranging import Group, Order
-from tui.screens.bags import BagsScreen
-from tui.screens.detail import DetailScreen
-from tui.screens.leases import LeasesScreen
-from tui.screens.overview import OverviewScreen
-from tui.screens.registry import ENTRIES
-from tui.state import ClusterState, Freshness, Leases, Reach, View
-from tui.subjects import LeaseSubject
-from tui.widgets import leases
-from tui.widgets.filter_field import FilterField
-from tui.widgets.leases import INLINE_MAX, LeaseList
+from tui.model.lease_list import LeaseGroup, LeaseOrder
+from tui.model.state import ClusterState, Freshness, LeaseRows, Reach, ViewKind
+from tui.model.subjects import LeaseSubject
+from tui.screens.cluster import BagsScreen, LeasesScreen, OverviewScreen
+from tui.screens.screen import SCREENS, DetailScreen
+from tui.widgets import cluster_tables as leases
+from tui.widgets.cluster_tables import INLINE_MAX, LeaseList
+from tui.widgets.lines import FilterField
 
 # -- the shell ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", SCREENS, ids=lambda entry: entry.name)
 def test_every_screen_opens_by_its_number_and_says_whether_it_is_healthy(entry: object, size: tuple[int, int]) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         text = await press(pilot, entry.key)  # type: ignore[attr-defined]
@@ -47,7 +44,7 @@ def test_every_screen_opens_by_its_number_and_says_whether_it_is_healthy(entry: 
     drive(course, size=size)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", SCREENS, ids=lambda entry: entry.name)
 def test_what_is_not_known_is_not_shown_as_nothing(entry: object) -> None:
     unknown = ClusterState("/srv/x", state().clock, silent(7 * SECOND, ""))
 
@@ -128,7 +125,7 @@ def test_copy_puts_the_identifier_into_the_clipboard() -> None:
     drive(course)
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", SCREENS, ids=lambda entry: entry.name)
 def test_resize_loses_nothing(entry: object) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         before = await press(pilot, entry.key)  # type: ignore[attr-defined]
@@ -152,12 +149,12 @@ def test_leases_are_sorted_turned_and_grouped_by_keys() -> None:
         assert "account/02" in rows(pilot)[1]
         await press(pilot, "s")
         table = screen(pilot).query_one(LeaseList)
-        assert table.wanted.order is Order.EXPIRY
+        assert table.wanted.order is LeaseOrder.EXPIRY
         assert "account/05" in rows(pilot)[0]
         await press(pilot, "S")
         assert "index/compact" in rows(pilot)[0]
         text = await press(pilot, "b")
-        assert table.wanted.group is Group.NODE
+        assert table.wanted.group is LeaseGroup.NODE
         assert "▾ node1  5" in text
         assert "sort: expiry ▼   by node" in text
 
@@ -190,7 +187,7 @@ def test_cursor_stays_with_its_lease_through_sort_filter_and_refresh() -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         await press(pilot, "2", "j", "j", "s", "S")
         assert screen(pilot).subject() == LeaseSubject("account/03", "5f" * 16)
-        more = Leases([lease("aaa"), *busy_state().leases])
+        more = LeaseRows([lease("aaa"), *busy_state().leases])
         feed.source = RecordedSource(replace(busy_state(), leases=more))
         feed.hand_over()
         await pilot.pause()
@@ -237,7 +234,7 @@ def test_filter_that_matches_nothing_says_so() -> None:
 
 
 def test_many_leases_are_arranged_behind_the_screen() -> None:
-    many = Leases(lease(f"account/{n:06d}", n * SECOND % (10 * SECOND)) for n in range(INLINE_MAX + 1))
+    many = LeaseRows(lease(f"account/{n:06d}", n * SECOND % (10 * SECOND)) for n in range(INLINE_MAX + 1))
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         await press(pilot, "2")
@@ -262,7 +259,10 @@ def test_many_leases_are_arranged_behind_the_screen() -> None:
 
 def test_copy_that_is_being_read_says_how_far_it_is() -> None:
     reading = ClusterState(
-        "/copy", state().clock, Freshness(Reach.WAITING, problem="auditing the copy: 3 of 9 parts"), view=View.RECORD
+        "/copy",
+        state().clock,
+        Freshness(Reach.WAITING, problem="auditing the copy: 3 of 9 parts"),
+        view=ViewKind.RECORD,
     )
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:

@@ -15,11 +15,11 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import drive, press, screen, seen
 from timeagent.units import SECOND
-from tui.screens.detail import DetailScreen
-from tui.state import ClusterState
-from tui.subjects import BagSubject
+from tui.model.state import ClusterState
+from tui.model.subjects import BagSubject
+from tui.screens.screen import DetailScreen
 from tui.widgets.bag_grid import BagGrid
-from tui.widgets.detail_table import DetailTable
+from tui.widgets.details import DetailTable
 
 # -- bags --------------------------------------------------------------------------------------------------------------
 

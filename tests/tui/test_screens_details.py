@@ -1,6 +1,7 @@
 """What is opened from an identifier, driven by the pilot: also where it fails, or does not come."""
 
 import asyncio
+from collections.abc import Sequence
 from threading import Event
 
 from textual.pilot import Pilot
@@ -17,18 +18,17 @@ from tests.tui.piloting import drive, press, screen, seen
 from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.app import TopApp
-from tui.feed import Feed
-from tui.screens.leases import LeasesScreen
-from tui.screens.overview import OverviewScreen
-from tui.state import ClusterState
-from tui.subjects import ClockSubject, Details, DomainSubject, NodeSubject, PlaceSubject, Subject
-from tui.widgets.detail_table import DetailTable
+from tui.model.state import ClusterState
+from tui.model.subjects import ClockSubject, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
+from tui.screens.cluster import LeasesScreen, OverviewScreen
+from tui.sources.feed import Feed
+from tui.widgets.details import DetailTable
 
 # -- details that fail, or do not come ---------------------------------------------------------------------------------
 
 
 class Failing(RecordedSource):
-    def details(self, subject: Subject, instant: int | None = None) -> Details:
+    def details(self, subject: Subject, instant: int | None = None) -> Sequence[DetailLine]:
         del subject, instant
         raise Environment("gone", "the mount is gone", hint="see whether its file server answers")
 
@@ -71,7 +71,7 @@ class Hanging(RecordedSource):
         super().__init__(*states)
         self.asked, self.let_go = Event(), Event()
 
-    def details(self, subject: Subject, instant: int | None = None) -> Details:
+    def details(self, subject: Subject, instant: int | None = None) -> Sequence[DetailLine]:
         self.asked.set()
         assert self.let_go.wait(self.patience_s)
         return super().details(subject, instant)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import tui.serving
+import tui.cli
 from tenure.__main__ import main
 from tests.support.mutants import plant
 
@@ -123,7 +123,7 @@ def test_page_of_another_site_that_is_let_in_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def status(origin: str) -> int:
-        guard = tui.serving._only_our_pages(aiohttp.web, 80)
+        guard = tui.cli._only_our_pages(aiohttp.web, 80)
         request = aiohttp.test_utils.make_mocked_request("GET", "/", headers={"Host": "127.0.0.1:80", "Origin": origin})
 
         async def handler(_request: object) -> Any:  # noqa: ANN401
@@ -134,5 +134,5 @@ def test_page_of_another_site_that_is_let_in_is_caught(
 
     importlib.import_module("aiohttp.test_utils")
     assert asyncio.run(status("http://elsewhere.example")) == 403
-    plant(monkeypatch, tui.serving, "_only_our_pages", "origin.removeprefix('http://') not in hosts", "not hosts")
+    plant(monkeypatch, tui.cli, "_only_our_pages", "origin.removeprefix('http://') not in hosts", "not hosts")
     assert asyncio.run(status("http://elsewhere.example")) == 200

@@ -14,16 +14,15 @@ from textual.widgets import Input
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
 from tui.app import TopApp
-from tui.feed import Feed
-from tui.lensing import Switches
-from tui.record import RecordSource
-from tui.screens import base
+from tui.model.replaying import Switches
+from tui.screens import screen
 from tui.screens.findings import FindingsScreen
-from tui.screens.registry import ENTRIES
-from tui.screens.replay import ReplayScreen
-from tui.screens.whatif import WhatIfScreen
+from tui.screens.replay import ReplayScreen, WhatIfScreen
+from tui.screens.screen import SCREENS, TopScreen
+from tui.sources.feed import Feed
+from tui.sources.record import RecordSource
 from tui.widgets.findings import ChainTable
-from tui.widgets.keys_line import KeysLine
+from tui.widgets.lines import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")
 PICTURES = {
@@ -118,7 +117,7 @@ def picture(name: str) -> str:
                 await pilot.press(key)
                 await pilot.pause()
             # The line of keys follows from the bindings, which have their own tests.
-            beneath = next(each for each in reversed(app.screen_stack) if isinstance(each, base.TopScreen))
+            beneath = next(each for each in reversed(app.screen_stack) if isinstance(each, TopScreen))
             beneath.query_one(KeysLine).styles.visibility = "hidden"
             dialog = DIALOGS.get(name.rpartition("-")[0])
             if dialog is not None:
@@ -129,7 +128,7 @@ def picture(name: str) -> str:
             return app.export_screenshot()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "ENTRIES", ENTRIES[:4])  # a new tab is no other picture of these screens
+        patch.setattr(screen, "SCREENS", SCREENS[:4])  # a new tab is no other picture of these screens
         return asyncio.run(run())
 
 

@@ -28,15 +28,13 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
 from tui.cli import run_top
-from tui.clock_agreement import agreement, agreement_words
-from tui.feed import ask_once
-from tui.live import LiveSource, ShardAnswer, process_is_present
-from tui.mount import Where
-from tui.question import AskedQuestion
-from tui.snapshot import json_fields, text_snapshot
-from tui.state import ClusterState, Origin, Reach
-from tui.watching import WatchingStorage
-from tui.words import Condition, condition
+from tui.model.clocks import agreement, agreement_words
+from tui.model.overview import json_fields, text_snapshot
+from tui.model.state import ClusterState, LeaseOrigin, Reach
+from tui.model.words import Condition, condition
+from tui.sources.feed import AskedQuestion, ask_once
+from tui.sources.live import LiveSource, ShardAnswer, process_is_present
+from tui.sources.mount import MountLocation, WatchingStorage
 
 PATIENCE_NS = 60 * SECOND
 
@@ -75,7 +73,7 @@ def until_written(root: Path, words: bytes) -> None:
 
 
 def look(where: Path, **options: object) -> ClusterState:
-    source = LiveSource(Where(where, allow_root=True), SystemClock(), **options)  # type: ignore[arg-type]
+    source = LiveSource(MountLocation(where, allow_root=True), SystemClock(), **options)  # type: ignore[arg-type]
     return ask_once(source, PATIENCE_NS)
 
 
@@ -119,7 +117,7 @@ def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, sessi
 def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> None:
     second = place.machines[1]
     save_settings(replace(second, peers={}))
-    where = Where(place.root, second.directory, allow_root=True)
+    where = MountLocation(place.root, second.directory, allow_root=True)
     seen = ask_once(LiveSource(where, SystemClock()), PATIENCE_NS)
     assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED, Reach.SILENT]
     assert "no address" in seen.shards[0].freshness.problem
@@ -133,7 +131,7 @@ def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: DemoPlace
 
 def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None:
     first = place.machines[0]
-    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
     with (
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
@@ -146,12 +144,12 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None
     seen = source.state_at()
     assert seen.shards[0].freshness.reach is Reach.SILENT
     assert seen.shards[0].leases is None
-    assert [row.origin for row in seen.leases] == [Origin.LAST_ANSWER]
+    assert [row.origin for row in seen.leases] == [LeaseOrigin.LAST_ANSWER]
 
 
 def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: DemoPlace) -> None:
     first = place.machines[0]
-    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
     asked = None
     for run in range(2):
         with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
@@ -179,7 +177,7 @@ def test_copy_is_read_without_settings_and_keys(place: DemoPlace, session: Sessi
     assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED] * 2
     assert [shard.leases for shard in seen.shards] == [None] * 2
     (row,) = seen.leases
-    assert (row.domain, row.origin, row.purpose) == (SHARD_0, Origin.LEDGER, "counting")
+    assert (row.domain, row.origin, row.purpose) == (SHARD_0, LeaseOrigin.LEDGER, "counting")
     assert [log.name for log in seen.logs] == ["bank"]
 
 
@@ -195,7 +193,7 @@ def test_looking_changes_nothing(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
     before = set((place.root / "logs").rglob("*"))
-    source = LiveSource(Where(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
     for _ in range(5):
         for question in source.questions():
             question.put()
@@ -407,7 +405,7 @@ def test_one_snapshot_loads_no_screen(repository: Path, place: DemoPlace) -> Non
         f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.root)!r}]) == 0"
     )
     modules = modules_after(statement, repository)
-    assert "tui.live" in modules
+    assert "tui.sources.live" in modules
     assert loaded(modules, "textual", "rich", "watchdog", "tui.app", "tui.screens", "tui.widgets") == []
 
 
@@ -415,14 +413,10 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
     modules = modules_after("import tui.app", repository)
     assert "textual" in modules
     reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.node.records", "appliance.lease", "apsw")
-    assert loaded(modules, *reaching, "auditor.load", "auditor.audit", *OWN) == []
+    assert loaded(modules, *reaching, "auditor.load", "auditor.audit", "tui.sources") == []
 
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
-OWN = {
-    *("tui.live", "tui.live_details", "tui.live", "tui.record", "tui.record_details", "tui.places"),
-    *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
-}
 PURE = {
     *("auditor.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
     *("auditor.replay.timeline", "auditor.replay.events"),
@@ -462,7 +456,7 @@ def reaching_imports(root: Path) -> list[str]:
                 base = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
                 names = [f"{base}.{node.module}" if node.level else node.module or ""]
             for name in names:
-                allowed = not (name.split(".")[0] in REACHING or name in OWN or judges(name))
+                allowed = not (name.split(".")[0] in REACHING or name.startswith("tui.sources") or judges(name))
                 if not allowed or name.startswith(("appliance.cluster", "appliance.bag.posix", "appliance.lease")):
                     found.append(f"{path.relative_to(root)}: {name}")
     return found
@@ -475,13 +469,15 @@ def test_screen_imports_nothing_that_reaches_a_mount(repository: Path) -> None:
 def test_import_that_reaches_a_mount_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tui/screens").mkdir(parents=True)
     (tmp_path / "tui/widgets").mkdir()
-    (tmp_path / "tui/app.py").write_text("import os.path\nfrom .live import LiveSource\n")
-    (tmp_path / "tui/screens/x.py").write_text("from ..mount import Where\nfrom ..state import ClusterState\n")
+    (tmp_path / "tui/app.py").write_text("import os.path\nfrom .sources.live import LiveSource\n")
+    (tmp_path / "tui/screens/x.py").write_text(
+        "from ..sources.mount import MountLocation\nfrom ..model.state import ClusterState\n"
+    )
     (tmp_path / "tui/widgets/y.py").write_text("from auditor.load import Tree\nimport textual\n")
     assert [each.split(": ")[1] for each in reaching_imports(tmp_path)] == [
         "os.path",
-        "tui.live",
-        "tui.mount",
+        "tui.sources.live",
+        "tui.sources.mount",
         "auditor.load",
     ]
 

@@ -26,18 +26,14 @@ from tests.support.screens import (
     with_shards,
 )
 from timeagent.units import MS, SECOND
-from tui.app import TopApp
-from tui.feed import Feed
-from tui.messages import StateArrived
-from tui.question import AskedQuestion
-from tui.screens.help import HelpScreen
-from tui.state import ClusterState, Leases
-from tui.widgets.bag_strip import BagStrip
-from tui.widgets.filter_field import FilterField
-from tui.widgets.leases import LeaseTable
-from tui.widgets.node_table import NodeTable
+from tui.app import StateArrived, TopApp
+from tui.model.state import ClusterState, LeaseRows
+from tui.screens.dialogs import HelpScreen
+from tui.sources.feed import AskedQuestion, Feed
+from tui.widgets.bag_grid import BagStrip
+from tui.widgets.cluster_tables import LeaseTable, NodeTable
+from tui.widgets.lines import FilterField, WordsLine
 from tui.widgets.row_table import RowTable
-from tui.widgets.words_line import WordsLine
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -411,7 +407,7 @@ class HungSource(RecordedSource):
 
     def state_at(self, instant: int | None = None) -> ClusterState:
         freshness = self.mount.freshness()
-        return replace(super().state_at(instant), mount=freshness, cluster_id="", nodes=(), leases=Leases(), logs=())
+        return replace(super().state_at(instant), mount=freshness, cluster_id="", nodes=(), leases=LeaseRows(), logs=())
 
 
 def test_hung_mount_leaves_the_keys_alive_and_is_named() -> None:
@@ -482,7 +478,7 @@ def test_tabs_keep_their_names_in_a_small_terminal_and_are_clicked(shown: Cluste
 
 def test_four_domains_that_begin_and_end_alike_are_four_on_every_screen() -> None:
     names = [f"account/alpha/{number}/of-the-tenant-in-the-north/{side}" for number in (1, 2) for side in ("a", "b")]
-    shown = state(leases=Leases([lease(name) for name in names]))
+    shown = state(leases=LeaseRows([lease(name) for name in names]))
 
     for size in (SMALL, WIDE):
 
@@ -499,7 +495,7 @@ def test_four_domains_that_begin_and_end_alike_are_four_on_every_screen() -> Non
 
 def test_rows_that_are_scrolled_to_are_laid_out_together_with_those_in_sight() -> None:
     names = [f"a/{number:03}" for number in range(100)] + [f"b/{'long-' * 9}{number:03}" for number in range(100)]
-    shown = state(leases=Leases([lease(name) for name in names]))
+    shown = state(leases=LeaseRows([lease(name) for name in names]))
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         del feed

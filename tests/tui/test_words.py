@@ -20,25 +20,25 @@ from tests.support.screens import (
 )
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
-from tui.cellwidth import cells_of
-from tui.columns import (
+from tui.model.columns import (
     LEASE_COLUMNS,
     LOG_COLUMNS,
     MANY_LEASE_COLUMNS,
     NODE_COLUMNS,
     Column,
     Layout,
+    cells_of,
     fit,
     laid_out,
     layout,
     shortened,
     text_of,
 )
-from tui.health import health
-from tui.overview import leases_count, nothing_words, numbers_words
-from tui.state import ClusterState, Freshness, NodeView, Origin, Reach
-from tui.subjects import Cell
-from tui.words import (
+from tui.model.health import health
+from tui.model.overview import leases_count, nothing_words, numbers_words
+from tui.model.state import ClusterState, Freshness, LeaseOrigin, NodeView, Reach
+from tui.model.subjects import Cell
+from tui.model.words import (
     BAG_LEGEND,
     BAG_SYMBOLS,
     SYMBOLS,
@@ -91,17 +91,17 @@ def test_presence_that_is_not_known_is_not_absence() -> None:
 
 
 def test_lease_of_a_silent_shard_will_expire() -> None:
-    row = lease(origin=Origin.LAST_ANSWER, shard=2)
+    row = lease(origin=LeaseOrigin.LAST_ANSWER, shard=2)
     assert lease_words(row, NOW) == "will expire in 7.0 s: shard 2 silent"
 
 
 def test_lease_of_an_earlier_run_will_expire() -> None:
-    row = lease(origin=Origin.EARLIER_RUN, shard=1)
+    row = lease(origin=LeaseOrigin.EARLIER_RUN, shard=1)
     assert lease_words(row, NOW) == "will expire in 7.0 s: shard 1 restarted"
 
 
 def test_lease_from_the_ledger_is_last_known() -> None:
-    row = lease(origin=Origin.LEDGER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None)
+    row = lease(origin=LeaseOrigin.LEDGER, as_of_ns=NOW_NS - 3 * SECOND, holder_present=None)
     assert lease_words(row, NOW) == "last known, 3.0 s ago"
 
 

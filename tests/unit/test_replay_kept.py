@@ -36,7 +36,7 @@ from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
-from tui.gantt import bars_within
+from tui.model.gantt import bars_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

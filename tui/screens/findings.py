@@ -12,15 +12,23 @@ from auditor.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
 
-from ..evidence import LEGEND as EVIDENCE_LEGEND
-from ..exporting import Sheet
-from ..finding_loader import Looked, look_at
-from ..findinglist import LEGEND, Group, Order, Wanted, exported, summary_cells
-from ..subjects import FindingSubject
+from ..model.exporting import ExportSheet
+from ..model.findings import (
+    EVIDENCE_LEGEND,
+    FINDING_LEGEND,
+    FindingEvidence,
+    FindingGroup,
+    FindingOptions,
+    FindingOrder,
+    evidence_of,
+    exported_findings,
+    summary_cells,
+)
+from ..model.subjects import FindingSubject
 from ..widgets.findings import ChainTable, FindingTable
-from ..widgets.pick_table import PickTable
-from ..widgets.words_line import WordsLine
-from .base import TopScreen
+from ..widgets.lines import WordsLine
+from ..widgets.row_table import PickTable
+from .screen import TopScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +37,9 @@ if TYPE_CHECKING:
 
     from auditor.archive import Archive
 
-    from ..state import ClusterState
-    from ..subjects import Subject
+    from ..model.state import ClusterState
+    from ..model.subjects import Subject
+
 
 BESIDE_WIDTH_MIN = 110
 """From this width on the chain stands beside the list."""
@@ -44,7 +53,7 @@ class FindingsScreen(TopScreen):
 
     NAME = "findings"
     FILTERS = True
-    LEGENDS = (("Findings", LEGEND), ("Evidence", EVIDENCE_LEGEND))
+    LEGENDS = (("Findings", FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "explain", "Explain"),
@@ -60,8 +69,8 @@ class FindingsScreen(TopScreen):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__()
-        self._wanted = Wanted()
-        self._looked: dict[str, Looked | TenureError] = {}
+        self._wanted = FindingOptions()
+        self._looked: dict[str, FindingEvidence | TenureError] = {}
         self._asked: str | None = None
         self._archive: Archive | None = None
         self._explaining = False
@@ -90,15 +99,15 @@ class FindingsScreen(TopScreen):
     def draw(self, state: ClusterState) -> None:
         """Show what the audit found."""
         del state
-        self.top.shelf.take_record(self.top.feed.record)
+        self.top.archives.take_record()
         self._look()
 
     def _look(self) -> None:
         if not self.is_current or not self._there:
             return
-        archive, state = self.top.shelf.archive, self.state
-        if archive is None or self.top.shelf.busy:
-            words = self.top.shelf.words(state)
+        archive, state = self.top.archives.archive, self.state
+        if archive is None or self.top.archives.busy:
+            words = self.top.archives.words(state)
             self._archive = None  # what was read before comes back where this reading fails
             self.query_one("#audit-line", WordsLine).say(words)
             self.query_one(FindingTable).show((), {}, self._wanted, words)
@@ -142,10 +151,10 @@ class FindingsScreen(TopScreen):
         elif self._asked != finding.id:
             self._asked = finding.id
             self.query_one(ChainTable).show_nothing("following the evidence …")
-            self.top.work(lambda: look_at(finding, archive), lambda found: self._take(finding, archive, found))
+            self.top.work(lambda: evidence_of(finding, archive), lambda found: self._take(finding, archive, found))
         self._whole()
 
-    def _take(self, finding: Finding, archive: Archive, found: Looked | TenureError) -> None:
+    def _take(self, finding: Finding, archive: Archive, found: FindingEvidence | TenureError) -> None:
         if archive is not self._archive:
             return
         if len(self._looked) >= KEPT:
@@ -155,7 +164,7 @@ class FindingsScreen(TopScreen):
         if self._there:
             self._about()
 
-    def _show_chain(self, finding: Finding, known: Looked | TenureError) -> None:
+    def _show_chain(self, finding: Finding, known: FindingEvidence | TenureError) -> None:
         table = self.query_one(ChainTable)
         if isinstance(known, TenureError):
             table.show_nothing(f"no answer: {known.message}")
@@ -177,13 +186,13 @@ class FindingsScreen(TopScreen):
         """Narrow the findings."""
         self._want(replace(self._wanted, words=words.strip()))
 
-    def _want(self, wanted: Wanted) -> None:
+    def _want(self, wanted: FindingOptions) -> None:
         self._wanted = wanted
         self._fill()
 
     def action_sort(self) -> None:
         """Sort by the next thing."""
-        orders = list(Order)
+        orders = list(FindingOrder)
         after = orders[(orders.index(self._wanted.order) + 1) % len(orders)]
         self._want(replace(self._wanted, order=after, backwards=False))
 
@@ -193,7 +202,7 @@ class FindingsScreen(TopScreen):
 
     def action_group(self) -> None:
         """Group by the next thing."""
-        groups = list(Group)
+        groups = list(FindingGroup)
         self._want(replace(self._wanted, group=groups[(groups.index(self._wanted.group) + 1) % len(groups)]))
 
     def action_explain(self) -> None:
@@ -208,7 +217,7 @@ class FindingsScreen(TopScreen):
     def action_audit(self) -> None:
         """Audit the whole tree now."""
         if self.state is not None:
-            self.top.shelf.audit_now(self.state)
+            self.top.archives.audit_now(self.state)
             self._look()
 
     def action_replay(self) -> None:
@@ -220,7 +229,9 @@ class FindingsScreen(TopScreen):
         placed = [instant for instant, each in archive.timeline.findings if each.id == finding.id]
         instant = link.instant_ns if link is not None and link.instant_ns is not None else placed[0] if placed else None
         known = self._looked.get(finding.id)
-        domains = [] if not isinstance(known, Looked) else [each.domain for each in known.link.walk() if each.domain]
+        domains = (
+            [] if not isinstance(known, FindingEvidence) else [each.domain for each in known.link.walk() if each.domain]
+        )
         self.top.replay_at(instant, domains[0] if domains else None)
 
     def on_finding_table_entered(self) -> None:
@@ -248,6 +259,6 @@ class FindingsScreen(TopScreen):
         """Put the cursor on a finding."""
         self.query_one(FindingTable).choose(name)
 
-    def exported(self) -> Sheet:
+    def exported(self) -> ExportSheet:
         """Return the findings that are seen."""
-        return Sheet("findings", exported(self.query_one(FindingTable).findings))
+        return ExportSheet("findings", exported_findings(self.query_one(FindingTable).findings))

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.containers import Container, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
 
 from auditor.replay.events import NAME_THE_COPY
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
 
-from ..batched_redraw import Holding
-from ..exporting import Sheet
-from ..reading import Reading
-from ..replaying import (
+from ..model.columns import Column
+from ..model.exporting import ExportSheet
+from ..model.replaying import (
     REPLAY_LEGENDS,
     SPANS,
     SPEEDS,
     TICK_NS,
-    Place,
+    MomentRequest,
+    ReplayedCopy,
+    ReplayPlace,
     Step,
-    Wish,
+    Switches,
     at_instant,
     at_position,
     events_shown,
@@ -31,16 +36,18 @@ from ..replaying import (
     speed_text,
     status_words,
     stepped,
+    switch_rows,
 )
-from ..widgets.lines import TabLine, TitleBar
+from ..widgets.lines import TabLine, TitleBar, WordsLine
 from ..widgets.replay import EventTable, InstantField, MomentParts, ScrubberLine
-from ..widgets.words_line import WordsLine
-from .base import TopScreen
-from .whatif import WhatIfScreen
+from ..widgets.row_table import PickTable
+from .screen import TopScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from textual.app import ComposeResult
+    from textual.screen import Screen
     from textual.widget import Widget
 
     from auditor.replay.gathering import WhatIf
@@ -48,10 +55,103 @@ if TYPE_CHECKING:
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 
-    from ..lensing import Switches
-    from ..replaying import Moment
-    from ..state import ClusterState
-    from ..subjects import Subject
+    from ..model.replaying import ReplayMoment
+    from ..model.state import ClusterState
+    from ..model.subjects import Subject
+
+
+HELD: Final = 0.05
+"""Seconds for which nothing is drawn while the thread works: mostly it is ready by then, and all is drawn at once."""
+
+
+class BatchedRedraw:
+    """Holds back what one screen draws; never longer than HELD."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        """Hold back nothing yet."""
+        self._screen = screen
+        self._held: ExitStack | None = None
+
+    @property
+    def on(self) -> bool:
+        """Whether something is held back."""
+        return self._held is not None
+
+    def begin(self) -> None:
+        """Draw nothing from now on, where the screen is the one that is seen."""
+        if self._held is None and self._screen.is_current:
+            self._held = ExitStack()
+            self._held.enter_context(self._screen.app.batch_update())
+            asyncio.get_running_loop().call_later(HELD, self.end, self._held)
+
+    def end(self, held: ExitStack | None = None) -> None:
+        """Draw what there is. ``held``: only if this is still held."""
+        if self._held is not None and held in (None, self._held):
+            self._held.close()
+            self._held = None
+            for screen in self._screen.app.screen_stack[-1:]:  # another one by now, or none while the program ends
+                screen.check_idle()
+
+
+SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))
+
+
+class SwitchTable(PickTable):
+    """Enter is handled where the keys before it are: before them, it would not see how they turn the switches."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "screen.apply", "Read it so")]
+
+
+class WhatIfScreen(ModalScreen[Switches | None]):
+    """Returns the switches; None: nothing is to change."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "turn(-1)", "Less"),
+        Binding("right,l,space", "turn(1)", "More, or on and off"),
+        Binding("0", "clear", "All as it was"),
+        Binding("escape,w", "leave", "Leave it"),
+    ]
+    AUTO_FOCUS = "#switches"
+
+    def __init__(self, switches: Switches, nodes: Sequence[str]) -> None:
+        """Take where the switches stand, and the nodes whose clocks can be moved."""
+        super().__init__()
+        self._switches = switches
+        self._clocks = list(nodes)
+
+    def compose(self) -> ComposeResult:
+        """Show the switches, and which keys turn them."""
+        with Vertical(id="dialog") as box:
+            box.border_title = "What if"
+            yield SwitchTable(SWITCH_COLUMNS, "", id="switches")
+            yield Static("← → turn   enter reads it so   0 as it was   esc leaves it", id="dialog-keys")
+
+    def on_mount(self) -> None:
+        """Show them."""
+        self._fill()
+
+    def _fill(self) -> None:
+        rows = switch_rows(self._switches, self._clocks)
+        self.query_one(PickTable).show_picks(len(rows), rows.__getitem__, "", lambda place: place)
+
+    def action_turn(self, steps: int) -> None:
+        """Turn the switch under the cursor."""
+        self._switches = self._switches.turned(self._clocks, self.query_one(PickTable).cursor, steps)
+        self._fill()
+
+    def action_clear(self) -> None:
+        """Let everything be as it was."""
+        self._switches = Switches()
+        self._fill()
+
+    def action_apply(self) -> None:
+        """Close, and read the copy so."""
+        self.dismiss(self._switches)
+
+    def action_leave(self) -> None:
+        """Close; nothing changes."""
+        self.dismiss(None)
+
 
 BESIDE_WIDTH_MIN: Final = 110
 TICK: Final = 0.1
@@ -91,17 +191,17 @@ class ReplayScreen(TopScreen):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__()
-        self._reading: Reading | None = None
+        self._reading: ReplayedCopy | None = None
         self._waiting = True
         """Whether what is seen is how far a reading is: what was read before comes back where that fails."""
-        self.place = Place(0, 0)
+        self.place = ReplayPlace(0, 0)
         self.playing = False
         self.speed = 1.0
         self.follow: str | None = None
         self._span = SPAN_AT_FIRST
-        self._moment: Moment | None = None
+        self._moment: ReplayMoment | None = None
         self._busy = False
-        self._holding = Holding(self)
+        self._holding = BatchedRedraw(self)
         self._wanted: tuple[Instant | None, str | None] | None = None
 
     def parts(self) -> Iterable[Widget]:
@@ -137,19 +237,19 @@ class ReplayScreen(TopScreen):
     def draw(self, state: ClusterState) -> None:
         """Take the evidence when it is there."""
         del state
-        self.top.shelf.take_record(self.top.feed.record)
+        self.top.archives.take_record()
         self._look()
 
     def _look(self) -> None:
-        archive = self.top.shelf.archive
-        self._waiting = archive is None or self.top.shelf.busy
+        archive = self.top.archives.archive
+        self._waiting = archive is None or self.top.archives.busy
         if archive is None or self._waiting:
-            self.query_one(ScrubberLine).say(self.top.shelf.words(self.state))
+            self.query_one(ScrubberLine).say(self.top.archives.words(self.state))
             self.query_one(EventTable).show((), 0, None, "")
             return
         reading = self._reading
         if reading is None or archive is not reading.archive:
-            reading = self._reading = Reading(archive)
+            reading = self._reading = ReplayedCopy(archive)
             self._moment = None
             self.place = at_instant(archive.timeline, archive.timeline.end_ns)
         if self._wanted is not None:
@@ -169,7 +269,7 @@ class ReplayScreen(TopScreen):
 
     # Drawing.
 
-    def _go(self, place: Place | None) -> None:
+    def _go(self, place: ReplayPlace | None) -> None:
         if place is None:
             self.notify("there is no other that way", timeout=2)
             return
@@ -196,7 +296,7 @@ class ReplayScreen(TopScreen):
         self._title(reading)
         self._ask()
 
-    def _title(self, reading: Reading) -> None:
+    def _title(self, reading: ReplayedCopy) -> None:
         """Say in the title which instant of a copy is seen, and whether it looks healthy up to there."""
         if self.state is None or not self.top.of_record:
             return
@@ -210,9 +310,9 @@ class ReplayScreen(TopScreen):
     def _logs(self) -> int:
         return 1 if self._reading is None else len(self._reading.archive.births)
 
-    def _wish(self) -> Wish:
+    def _wish(self) -> MomentRequest:
         width, rows, deliveries = self.query_one(MomentParts).room(self._logs)
-        return Wish(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
+        return MomentRequest(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
 
     def _ask(self) -> None:
         reading, wish = self._reading, self._wish()
@@ -223,7 +323,7 @@ class ReplayScreen(TopScreen):
         self._holding.begin()
         self.top.work(lambda: moment_of(timeline, bars, copy, wish), lambda found: self._take(timeline, found))
 
-    def _take(self, timeline: Timeline, found: Moment | TenureError) -> None:
+    def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
         self._busy = False
         if self._whole and not isinstance(found, TenureError):
             if timeline is self.timeline:
@@ -249,8 +349,8 @@ class ReplayScreen(TopScreen):
     def _tick(self) -> None:
         if not self.is_current or not self._whole:
             return
-        shelf = self.top.shelf
-        if self._waiting or shelf.busy or self._reading is None or shelf.archive is not self._reading.archive:
+        archives = self.top.archives
+        if self._waiting or archives.busy or self._reading is None or archives.archive is not self._reading.archive:
             self._look()
         else:
             if self.playing:
@@ -310,7 +410,7 @@ class ReplayScreen(TopScreen):
     def action_audit(self) -> None:
         """Audit the whole tree now."""
         if self.state is not None:
-            self.top.shelf.audit_now(self.state)
+            self.top.archives.audit_now(self.state)
             self._look()
 
     def _tell(self) -> None:
@@ -353,11 +453,11 @@ class ReplayScreen(TopScreen):
         self._paint()
         self.top.work(lambda: reading.archive.changed(lens), lambda found: self._otherwise(reading, lens, found))
 
-    def _otherwise(self, reading: Reading, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> None:
+    def _otherwise(self, reading: ReplayedCopy, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> None:
         if reading is self._reading and reading.take(lens, found) and self._whole:
             self._show_reading(reading)
 
-    def _show_reading(self, reading: Reading) -> None:
+    def _show_reading(self, reading: ReplayedCopy) -> None:
         """Look at the same instant of what is another record now."""
         self._moment = None
         self._go(at_instant(reading.timeline, self.place.instant_ns))
@@ -392,6 +492,6 @@ class ReplayScreen(TopScreen):
         self.query_one(InstantField).close()
         self.set_focus(self.query_one(EventTable))
 
-    def exported(self) -> Sheet:
+    def exported(self) -> ExportSheet:
         """Return the events of the stretch that the bars show."""
-        return Sheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))
+        return ExportSheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))

@@ -12,9 +12,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ..grid import CELLS, ZOOMS, Grid, next_damaged, oldest_open
-from ..subjects import BagSubject, Cell, Tone
-from ..words import clock_text
+from appliance.bag.survey import ClosingState
+
+from ..model.columns import LOG_COLUMNS
+from ..model.overview import log_row, not_known
+from ..model.subjects import BagSubject, Cell, Tone
+from ..model.words import BAG_LEGEND, BAG_SYMBOLS, BAG_TONES, clock_text
 from .row_table import RowTable
 
 if TYPE_CHECKING:
@@ -22,7 +25,87 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from ..state import BagCell, LogView
+    from ..model.state import BagCell, ClusterState, LogView
+
+
+class BagStrip(RowTable):
+    """One row per log; the legend is the title."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        super().__init__(LOG_COLUMNS, "Bags", id="bags")
+
+    def show(self, state: ClusterState) -> None:
+        """Show a state's logs."""
+        logs, now = state.logs, state.clock.now
+        self.show_title(f"Bags   {BAG_LEGEND}")
+        nothing = "there are no logs yet" if state.cluster_id else not_known(state)
+        self.show_rows(len(logs), lambda index: log_row(logs[index], now), nothing)
+
+
+CELLS: Final = 60
+"""In a row: with bags of a second it is a minute."""
+ZOOMS: Final = (1, 10, 60, 600)
+DAMAGED: Final = "✗"
+BAG_GRID_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote  ✗ damaged or rejected"
+
+_URGENCY: Final = (None, ClosingState.SEALED, ClosingState.CLOSED, ClosingState.CLOSING, ClosingState.OPEN)
+
+
+class BagLayout:
+    """The cells of one log at one zoom."""
+
+    def __init__(self, log: LogView, zoom: int = 1) -> None:
+        """Lay out a log. Costs nothing per bag."""
+        self.log = log
+        self.zoom = zoom
+        self._first = log.bags[0].start_ns if log.bags else 0
+        self._span = log.span_ns * zoom
+        self._row = self._span * CELLS
+        last = log.bags[-1].start_ns if log.bags else 0
+        self._oldest = self._first // self._row
+        self._newest = last // self._row
+        self.rows = self._newest - self._oldest + 1 if log.bags else 0
+
+    def row_start(self, row: int) -> Instant:
+        """Return where a row begins; row 0 is the newest."""
+        return (self._newest - row) * self._row
+
+    def place(self, start: Instant) -> tuple[int, int]:
+        """Return row and column of the cell that holds the bag that begins at an instant."""
+        return self._newest - start // self._row, start % self._row // self._span
+
+    def bags(self, row: int, column: int) -> tuple[BagCell, ...]:
+        """Return the bags of a cell; none where there is none yet, or none any more."""
+        begin = (self.row_start(row) + column * self._span - self._first) // self.log.span_ns
+        return self.log.bags[max(0, begin) : max(0, begin + self.zoom)]
+
+    def cell(self, row: int, column: int) -> Cell:
+        """Return what a cell shows."""
+        bags = self.bags(row, column)
+        if not bags:
+            return Cell(" ")
+        if any(bag.damage for bag in bags):
+            return Cell(DAMAGED, Tone.BAD)
+        state = max((bag.state for bag in bags), key=_URGENCY.index)
+        return Cell(BAG_SYMBOLS[state], BAG_TONES[state])
+
+    def chosen(self, start: Instant) -> BagCell | None:
+        """Return a bag by its beginning."""
+        index = (start - self._first) // self.log.span_ns
+        return self.log.bags[index] if 0 <= index < len(self.log.bags) else None
+
+
+def oldest_open(log: LogView) -> BagCell | None:
+    """Return the oldest bag that is not closed, of those that somebody wrote to."""
+    return next((bag for bag in log.bags if bag.state in (ClosingState.OPEN, ClosingState.CLOSING)), None)
+
+
+def next_damaged(log: LogView, after: Instant) -> BagCell | None:
+    """Return the next damaged bag after an instant; behind the last it begins at the first again."""
+    damaged = [bag for bag in log.bags if bag.damage]
+    return next((bag for bag in damaged if bag.start_ns > after), damaged[0] if damaged else None)
+
 
 LABEL: Final = 10
 _CURSOR: Final = Style(reverse=True, bold=True)
@@ -44,7 +127,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         Binding("minus", "zoom(1)", "Coarser", show=False),
     ]
 
-    class Moved(Message):
+    class BagChanged(Message):
         """Another bag is under the cursor."""
 
     class Zoomed(Message):
@@ -53,7 +136,7 @@ class BagGrid(RowTable, inherit_bindings=False):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__((), "Bags", id="bag-grid")
-        self._grid: Grid | None = None
+        self._grid: BagLayout | None = None
         self._start: Instant | None = None
         self._zoom = 0
         self._follows = True
@@ -72,13 +155,13 @@ class BagGrid(RowTable, inherit_bindings=False):
         else:
             if self._grid is not None and self._grid.log.name != log.name:
                 self._start, self._follows = None, True
-            self._grid = Grid(log, self.zoom)
+            self._grid = BagLayout(log, self.zoom)
             if self._start is None or self._follows or self._grid.chosen(self._start) is None:
                 written = [bag for bag in log.bags[-CELLS:] if bag.state is not None]
                 self._start = (written[-1] if written else log.bags[-1]).start_ns
             self.show_rows(self._grid.rows, lambda _index: (), "")
         if self.bag != before:
-            self.post_message(self.Moved())
+            self.post_message(self.BagChanged())
 
     @property
     def bag(self) -> BagCell | None:
@@ -104,7 +187,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         if not self.scroll_offset.y <= row < self.scroll_offset.y + height:
             self.scroll_to(y=max(0, row - height // 2), animate=False, immediate=True, force=True)
         self.refresh()
-        self.post_message(self.Moved())
+        self.post_message(self.BagChanged())
 
     def _step(self, cells: int) -> None:
         if self._grid is not None and self._start is not None:
@@ -149,7 +232,7 @@ class BagGrid(RowTable, inherit_bindings=False):
         """Put more bags into a cell, or fewer."""
         self._zoom = max(0, min(self._zoom + by, len(ZOOMS) - 1))
         if self._grid is not None:
-            self._grid = Grid(self._grid.log, self.zoom)
+            self._grid = BagLayout(self._grid.log, self.zoom)
             self.show_rows(self._grid.rows, lambda _index: (), "")
             self.go_to(self._start or 0)
             self.post_message(self.Zoomed())

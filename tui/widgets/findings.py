@@ -9,13 +9,20 @@ from textual.message import Message
 
 from auditor.finding import Finding
 
-from ..arranging import Heading
-from ..columns import cut
-from ..evidence import chain_lines, wrapped
-from ..findinglist import FINDING_COLUMNS, Group, Wanted, arranged, finding_row
-from ..subjects import Cell, FindingSubject, Tone
-from .detail_table import DetailTable
-from .pick_table import PickTable
+from ..model.columns import cut
+from ..model.findings import (
+    FINDING_COLUMNS,
+    FindingGroup,
+    FindingOptions,
+    arranged_findings,
+    chain_lines,
+    finding_row,
+    wrapped_lines,
+)
+from ..model.lease_list import GroupHeading
+from ..model.subjects import Cell, FindingSubject, Tone
+from .details import DetailTable
+from .row_table import PickTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,9 +30,8 @@ if TYPE_CHECKING:
     from auditor.lineage import Link
     from timeagent.units import Instant
 
-    from ..columns import Field
-    from ..evidence import Path
-    from ..findinglist import Row
+    from ..model.columns import Field
+    from ..model.findings import FindingRow, LinkPath
 
 
 class FindingTable(PickTable):
@@ -34,17 +40,19 @@ class FindingTable(PickTable):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__(FINDING_COLUMNS, "Findings", id="finding-list")
-        self._rows: list[Row] = []
+        self._rows: list[FindingRow] = []
         self._times: Mapping[str, Instant] = {}
 
-    def show(self, findings: Sequence[Finding], times: Mapping[str, Instant], wanted: Wanted, nothing: str) -> None:
+    def show(
+        self, findings: Sequence[Finding], times: Mapping[str, Instant], wanted: FindingOptions, nothing: str
+    ) -> None:
         """Show findings, worst first, as they are wanted. ``nothing``: why there are none."""
-        self._rows, self._times = arranged(findings, times, wanted), times
+        self._rows, self._times = arranged_findings(findings, times, wanted), times
         shown = len(self.findings)
         part = f" of {len(findings)}" if shown != len(findings) else ""
         words = f"   filter: {wanted.words}" if wanted.words else ""
         order = f"   {wanted.order}" + (" turned" if wanted.backwards else "")
-        order += "" if wanted.group is Group.NONE else f", by {wanted.group}"
+        order += "" if wanted.group is FindingGroup.NONE else f", by {wanted.group}"
         self.show_title(f"Findings {shown}{part}{order}{words}" if findings else "Findings")
         places = {_key(row): number for number, row in enumerate(self._rows)}
         self.show_picks(len(self._rows), self._row, nothing, lambda place: _key(self._rows[place]), places.get)
@@ -56,12 +64,12 @@ class FindingTable(PickTable):
 
     def in_sight(self, index: int) -> Sequence[Field]:
         """Return a row's fields; a heading has none."""
-        return () if isinstance(self._rows[index], Heading) else super().in_sight(index)
+        return () if isinstance(self._rows[index], GroupHeading) else super().in_sight(index)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         """Return a row's text: a heading goes over all columns."""
         row = self._rows[index]
-        if isinstance(row, Heading):
+        if isinstance(row, GroupHeading):
             return cut((Cell(f"{row.name} ({row.count})", Tone.STRONG),), room)
         return super().line_of(index, room)
 
@@ -99,7 +107,7 @@ class FindingTable(PickTable):
                 self.cursor = place
 
 
-def _key(row: Row) -> object:
+def _key(row: FindingRow) -> object:
     return FindingSubject(row.id) if isinstance(row, Finding) else ("heading", row.name)
 
 
@@ -123,8 +131,8 @@ class ChainTable(DetailTable):
         self.show_title("Evidence")
         self._finding: Finding | None = None
         self._root: Link | None = None
-        self._shut: set[Path] = set()
-        self._ways: list[tuple[Path, Link]] = []
+        self._shut: set[LinkPath] = set()
+        self._ways: list[tuple[LinkPath, Link]] = []
         self._explanation: tuple[Finding, Sequence[str]] | None = None
 
     def show_nothing(self, why: str) -> None:
@@ -151,7 +159,7 @@ class ChainTable(DetailTable):
         fresh = self._explanation is None or self._explanation[0] != finding
         self._explanation, self._finding, self._root, self._ways = (finding, lines), finding, None, []
         self.show_title(f"Explanation of {finding.id}; x: the evidence again")
-        self.show_lines(wrapped(lines, self.size.width - FRAME), "")
+        self.show_lines(wrapped_lines(lines, self.size.width - FRAME), "")
         if fresh:
             self.cursor = 0
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rich.segment import Segment
+from rich.style import Style as Drawn
 from textual.geometry import Region
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.style import Style
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from rich.style import Style as Drawn
     from textual.color import Color
     from textual.filter import LineFilter
     from textual.widget import Widget
+
 
 LINES_KEPT_MAX: Final = 1_024
 """So many lines are kept with what stands around them."""
@@ -116,3 +118,37 @@ class Framing:
         for each in self._filters:
             line = line.apply_filter(each, self._background)
         return line
+
+
+class LineBar(ScrollBar):
+    """Looks and behaves as the library's: only how it gets onto the screen is shorter."""
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Return its lines: many, but of no more than five kinds."""
+        bar = self.render()
+        if not isinstance(bar, ScrollBarRender) or not isinstance(bar.style, Drawn):
+            return ScrollBar.render_lines(self, crop)
+        assert bar.style.bgcolor is not None and bar.style.color is not None  # noqa: PT018 - both
+        _, background = self.background_colors
+        ground = self.visual_style.rich_style
+        filters = self.get_line_filters()
+        strips: dict[int, Strip] = {}
+
+        def drawn(piece: Segment) -> Strip:
+            if id(piece) not in strips:
+                strip = Strip([piece], self.thickness).apply_style(ground)
+                for each in filters:
+                    strip = strip.apply_filter(each, background)
+                strips[id(piece)] = strip
+            return strips[id(piece)]
+
+        made = bar.render_bar(
+            self.size.height,
+            bar.virtual_size,
+            bar.window_size,
+            bar.position,
+            bar.thickness,
+            back_color=bar.style.bgcolor,
+            bar_color=bar.style.color,
+        )
+        return [drawn(piece) for piece in made.segments][crop.y : crop.bottom]

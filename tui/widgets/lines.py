@@ -3,25 +3,166 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from itertools import accumulate, chain, starmap
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.segment import Segment
+from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Input
 
 from appliance.doctor.check import not_well
 
-from ..cellwidth import cells_of, tail_of
-from ..health import health, level_cell
-from ..overview import badge_words, numbers_words, time_line, time_words
-from ..subjects import Cell
-from ..tones import MUTED, styled
-from .words_line import WordsLine
+from ..model.columns import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
+from ..model.health import health, level_cell
+from ..model.overview import badge_words, numbers_words, time_line, time_words
+from ..model.subjects import Cell
+from .framing import Framing
+from .theme import MUTED, drawn, segments, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from rich.style import Style
     from textual.events import Click
+    from textual.geometry import Size
+    from textual.screen import Screen
 
-    from ..screens.registry import Entry
-    from ..state import ClusterState
+    from ..model.state import ClusterState
+
+
+type TextPart = str | tuple[str, str]
+"""Text, plain or with a style of the theme."""
+type TextLine = tuple[TextPart, ...]
+
+LINES_KEPT_MAX: Final = 256
+"""So many lines that were drawn are kept: of what is said anew, most was said before."""
+
+
+class WordsLine(Widget):
+    """Lines of parts. What is too wide goes on below; with ``cut`` it is cut."""
+
+    DEFAULT_CSS = "WordsLine { height: auto; }"
+
+    def __init__(self, words: str = "", *, id: str, cut: bool = False) -> None:  # noqa: A002 - Textual's word
+        """Say some words, or nothing yet."""
+        super().__init__(id=id)
+        self._said: tuple[TextLine, ...] = ((words,),)
+        self._cut = cut
+        self._laid: tuple[int, list[TextLine]] = (-1, [])
+        self._drawn: dict[TextLine, Strip] = {}
+        self._drawn_width = -1
+        self._styles: dict[str, Style] = {}
+        self._frame = Framing(self)
+
+    def say(self, *parts: TextPart) -> None:
+        """Show parts."""
+        self.say_lines([parts])
+
+    def say_cells(self, lines: Sequence[Sequence[Cell]]) -> None:
+        """Show lines of cells, each in its tone."""
+        self.say_lines([[styled(cell) for cell in line] for line in lines])
+
+    def say_lines(self, lines: Sequence[Sequence[TextPart]]) -> None:
+        """Show lines of parts. The same again costs nothing, and a line that stays is not drawn anew."""
+        said = tuple(tuple(parts) for parts in lines)
+        if said == self._said:
+            return
+        width, before = self._laid
+        self._said = said
+        self._laid = (-1, [])
+        after = self._lines_in(width) if width >= 0 else []
+        if width < 0 or len(after) != len(before):
+            self.refresh(layout=self.styles.is_auto_height)
+            return
+        others = [y for y, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        if others:
+            self.refresh(Region(0, others[0], self.size.width, others[-1] - others[0] + 1))
+
+    def show_title(self, title: str) -> None:
+        """Show a title, plain text; the same one again costs nothing."""
+        self._frame.show_title(title)
+
+    @property
+    def content(self) -> str:
+        """What it says, without style."""
+        return "\n".join("".join(map(_text, parts)) for parts in self._said)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Return how many lines it needs in a width."""
+        del container, viewport
+        return len(self._lines_in(width))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render its lines with what stands around them."""
+        width = self.content_size.width
+        return self._frame.lines(crop, lambda y: self._line_in(y, width), super().render_lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Render one of its lines."""
+        return self._line_in(y, self.content_size.width)
+
+    def _line_in(self, y: int, width: int) -> Strip:
+        lines = self._lines_in(width)
+        parts = lines[y] if y < len(lines) else ()
+        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
+            self._drawn.clear()
+            self._drawn_width = width
+        strip = self._drawn.get(parts)
+        if strip is None:
+            styled_parts = ((_text(part), self._style("" if isinstance(part, str) else part[1])) for part in parts)
+            line = Strip(chain.from_iterable(starmap(segments, styled_parts)))
+            strip = self._drawn[parts] = line.adjust_cell_length(width, self._style(""))
+        return strip
+
+    def notify_style_update(self) -> None:
+        """Forget styles of another theme."""
+        super().notify_style_update()
+        self._styles.clear()
+        self._drawn.clear()
+        self._frame.forget()
+
+    def _style(self, style: str) -> Style:
+        found = self._styles.get(style)
+        if found is None:
+            found = self._styles[style] = drawn(self, style)
+        return found
+
+    def _lines_in(self, width: int) -> list[TextLine]:
+        if self._laid[0] != width:
+            self._laid = width, [line for parts in self._said for line in self._in_width(parts, max(1, width))]
+        return self._laid[1]
+
+    def _in_width(self, parts: TextLine, width: int) -> Iterator[TextLine]:
+        text = "".join(map(_text, parts))
+        if cells_of(text) <= width:
+            yield parts
+        elif self._cut:
+            kept = head_of(text, width - 1).rstrip()
+            yield (*_slice(parts, 0, len(kept)), (ELLIPSIS, "" if isinstance(parts[-1], str) else parts[-1][1]))
+        else:
+            for first, end in wrapped_ranges(text, width):
+                yield tuple(_slice(parts, first, end))
+
+
+def _text(part: TextPart) -> str:
+    return part if isinstance(part, str) else part[0]
+
+
+def _slice(parts: Sequence[TextPart], first: int, end: int) -> list[TextPart]:
+    """Return what of some parts lies between two places of their text."""
+    found: list[TextPart] = []
+    at = 0
+    for part in parts:
+        text = _text(part)
+        piece = text[max(0, first - at) : max(0, end - at)]
+        if piece:
+            found.append(piece if isinstance(part, str) else (piece, part[1]))
+        at += len(text)
+    return found
+
 
 PATH_WIDTH_MIN: Final = 12
 """A piece of a path that is shorter says nothing."""
@@ -68,8 +209,8 @@ class TabLine(WordsLine):
     A click goes to a screen, as its number does.
     """
 
-    def __init__(self, name: str, entries: Sequence[Entry], *, writable: bool) -> None:
-        """Take the screens, and the name of the one that is seen."""
+    def __init__(self, name: str, entries: Sequence[tuple[str, str, str, str]], *, writable: bool) -> None:
+        """``entries``: key, name, title and place of each screen; ``name``: of the one that is seen."""
         super().__init__(id="tabs")
         self._name = name
         self._entries = entries
@@ -82,10 +223,9 @@ class TabLine(WordsLine):
         head = level_cell(health(state))
         room, badge = self.size.width, self._badge
         for pad in (" ", ""):
-            tabs = [f"{pad}{entry.key} {entry.title}{pad}" for entry in self._entries]
             tabs = [
-                f"[{tab.strip()}]" if entry.name == self._name else tab
-                for entry, tab in zip(self._entries, tabs, strict=True)
+                f"[{key} {title}]" if name == self._name else f"{pad}{key} {title}{pad}"
+                for key, name, title, _ in self._entries
             ]
             self._ends = list(accumulate(len(tab) + 1 for tab in tabs))
             if self._ends[-1] + len(head.text) + len(pad) + 1 + len(badge) <= room:
@@ -93,8 +233,8 @@ class TabLine(WordsLine):
         else:
             badge = "" if badge != WRITE else badge
         parts: list[str | tuple[str, str]] = []
-        for entry, tab in zip(self._entries, tabs, strict=True):
-            parts += [(tab, "bold $text-accent" if entry.name == self._name else MUTED), " "]
+        for (_, name, _, _), tab in zip(self._entries, tabs, strict=True):
+            parts += [(tab, "bold $text-accent" if name == self._name else MUTED), " "]
         right = f"{head.text}{pad} {badge}".rstrip()
         gap = " " * max(0, room - self._ends[-1] - len(right))
         style = "bold $text-warning" if badge == WRITE else MUTED
@@ -104,7 +244,7 @@ class TabLine(WordsLine):
         """Go to the screen whose tab is clicked."""
         place = bisect_right(self._ends, event.x - self.gutter.left)
         if place < len(self._entries):
-            await self.app.run_action(f"go('{self._entries[place].name}')")
+            await self.app.run_action(f"go('{self._entries[place][1]}')")
 
 
 class HealthLine(WordsLine):
@@ -140,3 +280,95 @@ class ClockLine(WordsLine):
     def show(self, state: ClusterState) -> None:
         """Show a state's clock."""
         self.say(*(styled(cell) for cell in time_line(state)))
+
+
+FIRST: Final = ("help", "quit")
+"""What stays where there is no room for all; the rest is in the help."""
+GAP: Final = 2
+
+
+class KeysLine(Widget):
+    """Key and meaning, as many as there is room for. A click is as the key."""
+
+    def __init__(self) -> None:
+        """Know of no keys yet."""
+        super().__init__(id="keys-line")
+        self._keys: list[tuple[str, str, str]] = []
+        self._places: list[tuple[int, int, str]] = []
+        self._strip: Strip | None = None
+        self._frame = Framing(self)
+
+    def on_mount(self) -> None:
+        """Follow the bindings."""
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self._changed(self.screen)
+
+    def _changed(self, screen: Screen[object]) -> None:
+        if not self.is_attached or screen is not self.screen:
+            return
+        keys = list(self._bound(screen))
+        if keys != self._keys:
+            self._keys, self._strip = keys, None
+            self.refresh()
+
+    def _bound(self, screen: Screen[object]) -> Iterator[tuple[str, str, str]]:
+        """Yield (key, as it is shown, what it does) of each binding that is to be shown; each action once."""
+        found: dict[str, Binding] = {}
+        for each in screen.active_bindings.values():
+            if each.binding.show:
+                found.setdefault(each.binding.action, each.binding)
+        for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
+            yield binding.key, self.app.get_key_display(binding), binding.description
+
+    def on_resize(self) -> None:
+        """Lay it out anew."""
+        self._strip = None
+
+    def notify_style_update(self) -> None:
+        """Draw it in another theme."""
+        super().notify_style_update()
+        self._strip = None
+        self._frame.forget()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Render it with what stands around it."""
+        return self._frame.lines(crop, self.render_line, super().render_lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Render the line."""
+        del y
+        if self._strip is None:
+            self._strip = self._made(self.size.width, drawn(self, "bold $text-accent"), drawn(self))
+        return self._strip
+
+    def _made(self, width: int, key_style: Style, style: Style) -> Strip:
+        segments = [Segment(" ", style)]
+        self._places = []
+        at = 1
+        for key, shown, what in self._keys:
+            size = cells_of(shown) + 1 + cells_of(what)
+            if at + size > width:
+                continue
+            self._places.append((at, at + size, key))
+            segments += [Segment(f"{shown} ", key_style), Segment(what + " " * GAP, style)]
+            at += size + GAP
+        return Strip(segments).adjust_cell_length(width, style)
+
+    def on_click(self, event: Click) -> None:
+        """Do what the key does."""
+        for first, end, key in self._places:
+            if first <= event.x < end:
+                self.app.simulate_key(key)
+
+
+class FilterField(Input):
+    """Filters while it is typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "submit", "Keep the filter"),
+        Binding("escape", "screen.unfilter", "No filter"),
+    ]
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        super().__init__(placeholder="words in domain, holder, purpose; !word: not this one", id="filter")

@@ -15,13 +15,13 @@ from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import span_text
 
-from ..columns import cut
-from ..replaying import BAG_MARK_WORDS, EVENT_MARKS, domains_of, event_tone, instant_near
-from ..scrubber import Ground, ground_of
-from ..subjects import Cell, DomainSubject, PlaceSubject, Tone
-from ..words import clock_text
-from .pick_table import PickTable
-from .words_line import WordsLine
+from ..model.columns import cut
+from ..model.gantt import ScrubberGround, ground_of
+from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, domains_of, event_tone, instant_near
+from ..model.subjects import Cell, DomainSubject, PlaceSubject, Tone
+from ..model.words import clock_text
+from .lines import WordsLine
+from .row_table import PickTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
 
-    from ..replaying import Moment
-    from ..subjects import Subject
-    from .words_line import Part
+    from ..model.replaying import ReplayMoment
+    from ..model.subjects import Subject
+    from .lines import TextPart
 
 
 class ScrubberLine(WordsLine):
@@ -43,7 +43,7 @@ class ScrubberLine(WordsLine):
     def __init__(self) -> None:
         """Show nothing yet."""
         super().__init__(id="scrubber")
-        self._ground: tuple[Timeline, int, Ground] | None = None
+        self._ground: tuple[Timeline, int, ScrubberGround] | None = None
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
@@ -122,7 +122,7 @@ class MomentParts(Vertical):
         deliveries = 1 if low else size.height // 6
         return max(20, size.width), max(1, size.height - deliveries - logs - (4 if low else 5)), deliveries
 
-    def show(self, found: Moment, logs: int) -> None:
+    def show(self, found: ReplayMoment, logs: int) -> None:
         """Show a moment of so many logs."""
         bars = self.query_one("#bars", WordsLine)
         bars.say_cells(_filled([found.axis, *found.bars], found.wish.rows + 1))
@@ -135,7 +135,7 @@ class MomentParts(Vertical):
         bags.say_cells(strips)
         bags.show_title("Bags")
         delivered = self.query_one("#delivered", WordsLine)
-        lines: list[list[Part]] = [[text] for text in found.delivered or ["no message"]]
+        lines: list[list[TextPart]] = [[text] for text in found.delivered or ["no message"]]
         delivered.say_lines(_filled(lines, found.wish.deliveries if found.delivered_known else 1))
         under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
         delivered.show_title(f"Delivered so far{under}, the newest last")

@@ -1,0 +1,315 @@
+"""Text in cells of a terminal: wide characters take two, combining ones none. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import blake2s
+from typing import TYPE_CHECKING, Final
+
+from .subjects import Cell, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+ELLIPSIS: Final = "…"
+
+
+_NARROW: Final = re.compile("[ -~¡-¬®-ʯ–—‖…←-⇿─-▟■-◼◿●◐✓✗⣀-⣿▸−×]*").fullmatch
+"""Text of characters that take a cell each: letters of the west, and the symbols of the screens."""
+
+
+def _len(text: str) -> int:
+    from rich.cells import cell_len  # noqa: PLC0415 - a table of all characters, for those who need it
+
+    return cell_len(text)
+
+
+def cells_of(text: str) -> int:
+    """Return how many cells a text takes, as the screen's library reckons them."""
+    return len(text) if text.isascii() or _NARROW(text) else _len(text)
+
+
+def head_of(text: str, width: int) -> str:
+    """Return the beginning of a text in exactly so many cells; half of a wide character is a space."""
+    if text.isascii() or _NARROW(text):
+        return text[:width].ljust(width)
+    from rich.cells import set_cell_size  # noqa: PLC0415 - see above
+
+    return set_cell_size(text, width)
+
+
+def tail_of(text: str, width: int) -> str:
+    """Return the end of a text in at most so many cells."""
+    if text.isascii() or _NARROW(text):
+        return text[max(0, len(text) - width) :]
+    start, room = len(text), width
+    while start and (room := room - _len(text[start - 1])) >= 0:
+        start -= 1
+    return text[start:]
+
+
+def fitted(text: str, width: int) -> str:
+    """Return text in exactly so many cells; what is cut off is shown by an ellipsis."""
+    if width <= 0:
+        return ""
+    if cells_of(text) <= width:
+        return head_of(text, width)
+    return head_of(text, width - 1) + ELLIPSIS
+
+
+def wrapped_ranges(text: str, width: int) -> list[tuple[int, int]]:
+    """Return where each line of a text begins and ends, broken between words; a word that is too long, in itself."""
+    ranges, start = [], 0
+    while cells_of(text[start:]) > width:
+        room, end = width, start
+        while (room := room - cells_of(text[end])) >= 0:
+            end += 1
+        end = max(end, start + 1)  # a character that is wider than all the room
+        space = end if text[end] == " " else text.rfind(" ", start, end)
+        end = space if space > start else end
+        ranges.append((start, end))
+        start = end
+        while start < len(text) and text[start] == " ":
+            start += 1
+    return [*ranges, (start, len(text))]
+
+
+def width_of(line: Iterable[Cell]) -> int:
+    """Return how many cells a line takes."""
+    return sum(cells_of(cell.text) for cell in line)
+
+
+def merged(cells: Sequence[tuple[str, Tone]]) -> list[Cell]:
+    """Return characters with their tones as few pieces of text."""
+    line: list[Cell] = []
+    for text, tone in cells:
+        if line and line[-1].tone is tone:
+            line[-1] = Cell(line[-1].text + text, tone)
+        else:
+            line.append(Cell(text, tone))
+    return line
+
+
+GAP: Final = 1
+
+type Field = Cell | tuple[Cell, ...]
+"""What stands in one column: one piece of text, or several in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. Where a table is too narrow, the column with the highest rank goes first; rank 0 stays."""
+
+    title: str
+    width: int
+    """At least this wide, in cells."""
+    most: int = 0
+    """At most this wide; 0: never wider than ``width``."""
+    rank: int = 0
+    right: bool = False
+    """Aligned to the right, and cut at the left: the newest of a strip stays."""
+    name: bool = False
+    """It holds identifiers: cut when nothing else can give way, in the middle, and no two to the same."""
+
+
+LEASE_COLUMNS: Final = (
+    Column("", 1),
+    Column("domain", 13, most=44, name=True),
+    Column("mode", 4, rank=3),
+    Column("phase", 9, rank=4),
+    Column("holder", 13, most=26, name=True),
+    Column("purpose", 12, most=28, rank=5),
+    Column("left", 7, right=True),
+    Column("fence", 8, rank=6),
+    Column("state", 40, most=48),
+)
+MANY_LEASE_COLUMNS: Final = (
+    Column("", 1),
+    Column("domain", 13, most=40, name=True),
+    Column("mode", 4, rank=3),
+    Column("phase", 9, rank=6),
+    Column("holder", 13, most=24, name=True),
+    Column("purpose", 10, most=20, rank=9),
+    Column("expiry", 10, rank=4, right=True),
+    Column("left", 7, right=True),
+    Column("watermark", 10, rank=7, right=True),
+    Column("msgs", 6, rank=8, right=True),
+    Column("wait", 4, rank=2, right=True),
+    Column("renew", 5, rank=10, right=True),
+    Column("state", 40, most=44),
+)
+NODE_COLUMNS: Final = (
+    Column("node", 8, most=22, name=True),
+    Column("shard", 5, right=True),
+    Column("answers", 18),
+    Column("leases", 6, right=True),
+    Column("ceiling", 7, right=True),
+    Column("ledger", 8, rank=1, right=True),
+    Column("state", 29, most=60),
+)
+LOG_COLUMNS: Final = (
+    Column("log", 8, most=20, name=True),
+    Column("bags, newest right", 24, most=240, right=True),
+    Column("closed up to", 33, most=44),
+)
+
+
+PROSE_LEAST: Final = 8
+"""So narrow the last column may get before identifiers are cut; afterwards narrower still."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How rows that are seen together are laid out in a width."""
+
+    widths: Sequence[int]
+    """Of each column; 0: it is left out."""
+    short: Sequence[Mapping[str, str]]
+    """Of each column, how its identifiers are written that are too long for it."""
+
+
+def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]] = ()) -> Layout:
+    """Return how rows fit a width; a row may have fewer fields than there are columns, and counts for those."""
+    fields = [[_pieces(row[place]) for row in rows if place < len(row)] for place in range(len(columns))]
+    widths = fit(columns, width, [max(map(width_of, found), default=None) for found in fields])
+    short = [
+        shortened({"".join(cell.text for cell in pieces) for pieces in found}, wide) if column.name and wide else {}
+        for column, wide, found in zip(columns, widths, fields, strict=True)
+    ]
+    return Layout(widths, short)
+
+
+def fit(columns: Sequence[Column], width: int, needs: Sequence[int | None] = ()) -> list[int]:
+    """Return the width of each column, 0 for those that are left out, so that the row is at most ``width`` wide.
+
+    ``needs``: how wide what stands in each column is; None: that is not known. Where there is no room for all, columns
+    with a rank go first, then the last one gives way, and identifiers when nothing else is left. What is left over is
+    shared by the columns that can grow, equally, up to what each may take.
+    """
+    known = needs or [None] * len(columns)
+    widths = []  # the least with which nothing is cut that is more than prose
+    for column, need in zip(columns, known, strict=True):
+        least = column.width if need is None else max(1, min(column.width, max(need, cells_of(column.title))))
+        widths.append(max(least, need or 0) if column.name else least)
+
+    def over() -> int:
+        shown = [each for each in widths if each]
+        return sum(shown) + GAP * (len(shown) - 1) - width
+
+    for rank in sorted({column.rank for column in columns} - {0}, reverse=True):
+        if over() <= 0:
+            break
+        widths = [0 if column.rank == rank else each for column, each in zip(columns, widths, strict=True)]
+    names = [place for place, column in enumerate(columns) if column.name and column is not columns[-1]]
+    for least, places in ((PROSE_LEAST, [-1]), (PROSE_LEAST, names), (1, [-1])):
+        while over() > 0 and any(widths[place] > least for place in places):
+            widths[max(places, key=lambda place: widths[place])] -= 1
+    for most in ([column.width for column in columns], [column.most for column in columns]):
+        _grow(widths, most, -over())
+    return widths
+
+
+def _grow(widths: list[int], most: Sequence[int], spare: int) -> None:
+    while spare > 0:
+        growing = [place for place, each in enumerate(widths) if 0 < each < most[place]]
+        if not growing:
+            return
+        for place in growing[:spare]:
+            widths[place] += 1
+        spare -= min(spare, len(growing))
+
+
+def shortened(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Return those of some texts that are wider than a width, each cut in its middle to something of its own.
+
+    Where they differ only in what would be cut out, the end is a few digits of the text's digest.
+    """
+    every = set(texts)
+    long = sorted(text for text in every if cells_of(text) > width)
+    found: dict[str, str] = {}
+    taken = every.difference(long)
+    for tail in sorted(range(width), key=lambda tail: abs(width // 2 - tail)):
+        cuts = {text: _middle(text, width, tail_of(text, tail)) for text in long}
+        counts = Counter(cuts.values())
+        for text in long:
+            if text not in found and counts[cuts[text]] == 1 and cuts[text] not in taken:
+                found[text] = cuts[text]
+                taken.add(cuts[text])
+        if len(found) == len(long):
+            return found
+    for text in long:
+        digits = blake2s(text.encode(errors="surrogatepass")).hexdigest()
+        marked = (_middle(text, width, digits[:count]) for count in range(min(3, width - 1), width))
+        if text not in found:
+            found[text] = next((each for each in marked if each not in taken), digits[:width])
+            taken.add(found[text])
+    return found
+
+
+def _middle(text: str, width: int, end: str) -> str:
+    """Return the beginning of a text and an end, with an ellipsis between, in exactly a width."""
+    return head_of(text, width - 1 - cells_of(end)) + ELLIPSIS + end
+
+
+def _pieces(field: Field) -> tuple[Cell, ...]:
+    return field if isinstance(field, tuple) else (field,)
+
+
+def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
+    """Cut pieces to a width; a cut is shown, in text, by an ellipsis."""
+    if width_of(pieces) <= width:
+        return list(pieces)
+    kept: list[Cell] = []
+    room = width if right else width - 1
+    for piece in reversed(pieces) if right else pieces:
+        size = cells_of(piece.text)
+        part = piece.text if size <= room else tail_of(piece.text, room) if right else head_of(piece.text, room)
+        kept.append(Cell(part, piece.tone))
+        room -= size
+        if room <= 0:
+            break
+    if right:
+        return kept[::-1]
+    return [*kept, Cell(ELLIPSIS, pieces[-1].tone)]
+
+
+def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
+    """Return pieces of text in at most a width; a cut is shown by an ellipsis."""
+    return _cut(pieces, max(1, width), right=False)
+
+
+def laid_out(columns: Sequence[Column], as_laid: Layout, row: Sequence[Field]) -> list[Cell]:
+    """Return a row as pieces of text that together fill the columns, gaps included; what follows a text is its tone's.
+
+    No piece begins with a space and goes on with words: where a terminal is drawn as SVG, such spaces get lost.
+    """
+    line: list[Cell] = []
+    widths = as_laid.widths
+    last = max((number for number, width in enumerate(widths) if width), default=-1)
+    for number, (column, width, field) in enumerate(zip(columns, widths, row, strict=True)):
+        if not width:
+            continue
+        if isinstance(field, Cell) and field.text in as_laid.short[number]:
+            field = Cell(as_laid.short[number][field.text], field.tone)  # noqa: PLW2901 - the same, shorter
+        pieces = _cut(_pieces(field), width, right=column.right) or [Cell("")]
+        spaces = " " * (width - width_of(pieces))
+        gap = " " * GAP if number != last else ""
+        if column.right and spaces:
+            line.append(Cell(spaces))
+        line += pieces[:-1]
+        end = pieces[-1]
+        line.append(Cell(end.text + (gap if column.right else spaces + gap), end.tone))
+    return line
+
+
+def heading(columns: Sequence[Column]) -> list[Field]:
+    """Return the titles as a row."""
+    return [Cell(column.title, Tone.DIM) for column in columns]
+
+
+def text_of(line: Sequence[Cell]) -> str:
+    """Return a line without its tones."""
+    return "".join(piece.text for piece in line).rstrip()

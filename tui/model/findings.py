@@ -1,0 +1,269 @@
+"""The findings of an audit as rows: narrowed, sorted, in groups. Pure; every verdict is the auditor's."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from auditor.checks import Check
+from auditor.context import context_of
+from auditor.explain import context_lines, explain_lines
+from auditor.finding import Severity, Verdict
+from auditor.lineage import Link, LinkKind, lineage
+from auditor.replay.events import NAME_THE_COPY
+from timeagent.console import printable
+
+from .columns import Column
+from .lease_list import GroupHeading
+from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Tone
+from .words import clock_text, matching
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from auditor.archive import Archive
+    from auditor.context import Context
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.result import Summary
+    from timeagent.units import Instant
+
+    from .subjects import Subject
+
+
+FINDING_COLUMNS: Final = (
+    Column("", 1),
+    Column("verdict", 13),
+    Column("code", 14, most=24, name=True),
+    Column("time", 12, rank=2),
+    Column("about", 12, most=120, name=True),
+    Column("id", 12, rank=3),
+)
+FINDING_MARKS: Final = {
+    Verdict.VIOLATION: ("✗", Tone.BAD),
+    Verdict.INDETERMINATE: ("?", Tone.WARN),
+    Verdict.UNVERIFIABLE: ("!", Tone.WARN),
+    Verdict.PROVISIONAL: ("…", Tone.DIM),
+    Verdict.OK: ("i", Tone.PLAIN),
+}
+FINDING_LEGEND: Final = "  ".join(
+    f"{mark} {'to know' if verdict is Verdict.OK else verdict.value}" for verdict, (mark, _) in FINDING_MARKS.items()
+)
+
+
+class FindingOrder(StrEnum):
+    """By what findings are sorted."""
+
+    WORST = "worst first"
+    TIME = "time"
+    CODE = "code"
+    ABOUT = "about"
+
+
+class FindingGroup(StrEnum):
+    """What findings stand together."""
+
+    NONE = "none"
+    VERDICT = "verdict"
+    CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class FindingOptions:
+    """How they should be arranged."""
+
+    words: str = ""
+    order: FindingOrder = FindingOrder.WORST
+    backwards: bool = False
+    group: FindingGroup = FindingGroup.NONE
+
+
+type FindingRow = Finding | GroupHeading
+
+
+def arranged_findings(
+    findings: Sequence[Finding], times: Mapping[str, Instant], wanted: FindingOptions
+) -> list[FindingRow]:
+    """Return the rows. ``findings``: worst first. ``times``: when the evidence of each was complete, by its id."""
+    texts = [
+        f"{each.code} {verdict_word(each)} {each.id} {each.title} {printable(each.subject)}".casefold()
+        for each in findings
+    ]
+    found = [findings[place] for place in matching(texts, wanted.words)] if wanted.words else list(findings)
+    match wanted.order:
+        case FindingOrder.WORST:
+            pass
+        case FindingOrder.TIME:
+            found.sort(key=lambda each: times.get(each.id, 0))
+        case FindingOrder.CODE:
+            found.sort(key=lambda each: each.code)
+        case FindingOrder.ABOUT:
+            found.sort(key=lambda each: each.subject)
+    if wanted.backwards:
+        found.reverse()
+    if wanted.group is FindingGroup.NONE:
+        return list(found)
+    groups: dict[str, list[Finding]] = {}
+    for each in found:
+        groups.setdefault(verdict_word(each) if wanted.group is FindingGroup.VERDICT else each.code, []).append(each)
+    rows: list[FindingRow] = []
+    for name, members in groups.items():
+        rows += [GroupHeading(name, len(members)), *members]
+    return rows
+
+
+def verdict_word(finding: Finding) -> str:
+    """Return the verdict; of what the rules dealt with, how much it matters."""
+    if finding.verdict is not Verdict.OK:
+        return finding.verdict.value
+    return "to know" if finding.severity is Severity.INFO else finding.severity.value
+
+
+def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
+    """Return the cells of a finding, in the order of FINDING_COLUMNS."""
+    mark, tone = FINDING_MARKS[finding.verdict]
+    return (
+        Cell(mark, tone),
+        Cell(verdict_word(finding), tone),
+        Cell(finding.code),
+        Cell("-" if instant is None else clock_text(instant, 3), Tone.DIM),
+        Cell(printable(finding.subject)),
+        Cell(finding.id, Tone.DIM),
+    )
+
+
+def summary_cells(summary: Summary) -> list[Cell]:
+    """Say what the audit came to, in one line; every number also says what of."""
+    bad = Tone.BAD if summary.violations else Tone.GOOD
+    parts = [
+        Cell(f"{'✗' if summary.violations else '●'} {_counted(summary.violations, 'violation')}  ", bad),
+        Cell(f"{summary.indeterminate} indeterminate  ", Tone.WARN if summary.indeterminate else Tone.PLAIN),
+        Cell(f"{summary.unverifiable} unverifiable  ", Tone.WARN if summary.unverifiable else Tone.PLAIN),
+        Cell(f"{summary.informational} to know   "),
+        Cell(f"{summary.messages:,} messages  ", Tone.DIM),
+        Cell(f"{summary.bags:,} bags ({summary.provisional:,} provisional)  ", Tone.DIM),
+        Cell(f"{summary.witnesses:,} witnesses", Tone.DIM),
+    ]
+    if summary.rejected:
+        parts.insert(5, Cell(f"{summary.rejected:,} rejected  ", Tone.WARN))
+    return parts
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def exported_findings(findings: Iterable[Finding]) -> list[dict[str, object]]:
+    """Return findings as they are written to a file."""
+    return [finding.fields() for finding in findings]
+
+
+OPEN: Final = "▾"
+CLOSED: Final = "▸"
+LEAF: Final = "·"
+CHECKED: Final = {True: ("✓", Tone.GOOD), False: ("✗", Tone.BAD), None: ("?", Tone.WARN)}
+EVIDENCE_LEGEND: Final = "✓ holds  ✗ does not  ? cannot be told  ▾ open  ▸ closed  · nothing inside"
+
+type LinkPath = tuple[int, ...]
+"""Which link under which: the way from the finding down."""
+
+
+def chain_lines(link: Link, closed: Collection[LinkPath] = ()) -> list[tuple[LinkPath, DetailLine, Link]]:
+    """Return the chain as lines, each with the way to its link. ``closed``: links whose insides are not shown."""
+    return list(_lines(link, (), closed))
+
+
+def _lines(link: Link, path: LinkPath, closed: Collection[LinkPath]) -> Iterator[tuple[LinkPath, DetailLine, Link]]:
+    indent = "  " * len(path)
+    inside = bool(link.checks or link.under)
+    mark = LEAF if not inside else CLOSED if path in closed else OPEN
+    failing = sum(check.holds is False for check in link.checks)
+    hidden = sum(check.holds is False for check in link.chain()) if path in closed else 0
+    told = f"  ✗ {hidden} inside" if hidden else ""
+    tone = Tone.BAD if failing or hidden else Tone.STRONG if not path else Tone.PLAIN
+    title = printable(link.title)
+    known = link.kind is LinkKind.FINDING or title.startswith(link.kind.value)
+    head = "" if known else f"{link.kind}: "
+    cells = (Cell(f"{indent}{mark} ", Tone.DIM), Cell(f"{head}{title}{told}", tone))
+    yield path, DetailLine(cells, subject_of(link)), link
+    if path in closed:
+        return
+    for check in link.checks:
+        yield path, DetailLine((Cell(f"{indent}    "), *check_cells(check))), link
+    for number, each in enumerate(link.under):
+        yield from _lines(each, (*path, number), closed)
+
+
+def check_cells(check: Check) -> tuple[Cell, ...]:
+    """Return a check: mark, what, value, limit."""
+    mark, tone = CHECKED[check.holds]
+    plain = Tone.PLAIN if check.holds else tone
+    limit = f"{'limit ' if check.holds is not False else 'but must be '}{check.limit}" if check.limit else ""
+    return (
+        Cell(f"{mark} ", tone),
+        Cell(f"{check.what}: ", Tone.DIM if check.holds else tone),
+        Cell(printable(check.value) + ("   " if limit else ""), plain),
+        Cell(printable(limit), Tone.DIM if check.holds else tone),
+    )
+
+
+def subject_of(link: Link) -> Subject | None:
+    """Return what a link leads to: its bytes; a key, to its node."""
+    if link.where is not None and link.kind is not LinkKind.MISSING:
+        return PlaceSubject(link.where.path, link.where.offset, link.where.length)
+    if link.domain is not None:
+        return DomainSubject(printable(link.domain))
+    return None if link.node is None else NodeSubject(link.node)
+
+
+def explanation_lines(finding: Finding, tree: Tree, context: Context) -> list[str]:
+    """Return the explanation as ``tenure explain`` prints it. Reads the pieces of evidence from the tree."""
+    return [*explain_lines(finding, tree), *context_lines(context)]
+
+
+def wrapped_lines(lines: Collection[str], width: int) -> list[DetailLine]:
+    """Return text in lines of at most a width, what goes on further in."""
+    found = []
+    for line in lines:
+        deep = " " * (len(line) - len(line.lstrip()) + 4)
+        pieces = textwrap.wrap(line, max(20, width), subsequent_indent=deep, break_on_hyphens=False) or [""]
+        strong = bool(line) and not line.startswith(" ")
+        found += [DetailLine((Cell(piece, Tone.STRONG if strong else Tone.PLAIN),)) for piece in pieces]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FindingEvidence:
+    """What is known of one finding."""
+
+    link: Link
+    """The top of its chain of evidence."""
+    explanation: list[str]
+
+
+def evidence_of(finding: Finding, archive: Archive) -> FindingEvidence:
+    """Put together what is known of a finding. Blocks: it reads the tree. Raises Damaged, Environment."""
+    if archive.copy is None:
+        return FindingEvidence(_without_bytes(finding), list(_told(finding, archive)))
+    context = context_of(finding, archive.timeline)
+    return FindingEvidence(lineage(finding, archive), explanation_lines(finding, archive.tree, context))
+
+
+def _without_bytes(finding: Finding) -> Link:
+    """Return what the audit said, and where the bytes were that it rests on: the chain itself is read from those."""
+    holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
+    own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
+    under = tuple(
+        Link(LinkKind.MISSING, f"{printable(each.path)} at {each.offset}: {NAME_THE_COPY}", where=each)
+        for each in finding.evidence
+    )
+    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own,), under)
+
+
+def _told(finding: Finding, archive: Archive) -> Iterator[str]:
+    yield f"{finding.code}: {finding.title}"
+    yield printable(finding.explanation)
+    yield from context_lines(context_of(finding, archive.timeline))
+    yield f"its bytes are in the copy, and only the index is here: {NAME_THE_COPY}"

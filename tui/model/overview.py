@@ -1,0 +1,342 @@
+"""The overview in words: titles and rows that the screen and ``--once`` share. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from appliance.doctor.check import not_well
+from timeagent.console import instant_fields
+
+from .clocks import agreement, agreement_words
+from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, heading, laid_out, layout, text_of
+from .health import health, level_cell
+from .state import Reach, ViewKind
+from .subjects import Cell
+from .words import (
+    BAG_LEGEND,
+    bag_cell,
+    clock_text,
+    clock_words,
+    condition,
+    is_idle,
+    lease_row,
+    lease_words,
+    log_words,
+    node_rows,
+    radius_words,
+    short_span,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from timeagent.interval import TimeInterval
+
+    from .clocks import Agreement
+    from .columns import Column, Field
+    from .state import ClusterState, Freshness, LeaseRow, LogView, NodeClock, ShardView, TimeSources
+
+
+def title_words(state: ClusterState) -> str:
+    """Return the first line: which cluster, live or not, what time."""
+    cluster = f"cluster {state.cluster_id[:12]}" if state.cluster_id else "cluster ?"
+    return f"{cluster}  {state.path}  {badge_words(state)}  {time_words(state)}"
+
+
+def badge_words(state: ClusterState) -> str:
+    """Say in a word what kind of view this is."""
+    if state.view is ViewKind.RECORD:
+        if state.mount.reach is not Reach.ANSWERS:
+            return "READING" if state.mount.reach is Reach.WAITING else "NO COPY"
+        return "COPY" if state.last_ns is None or state.clock.now.midpoint >= state.last_ns else "REPLAY"
+    if state.mount.reach is Reach.SILENT:
+        return "NO ANSWER"
+    return "OFFLINE" if state.offline else "LIVE"
+
+
+def time_words(state: ClusterState) -> str:
+    """Return the time for the title: the middle of the interval, and its radius."""
+    if state.view is ViewKind.RECORD:
+        return f"{clock_text(state.clock.now.midpoint, 3)} UTC" if state.cluster_id else ""
+    return f"{clock_text(state.clock.now.midpoint)} UTC {radius_words(state.clock)}"
+
+
+def time_line(state: ClusterState) -> tuple[Cell, ...]:
+    """Return what is known of the time; of a record, which instant is seen, and of which it tells."""
+    if state.view is ViewKind.RECORD and state.first_ns is not None and state.last_ns is not None:
+        first, last = clock_text(state.first_ns, 3), clock_text(state.last_ns, 3)
+        return (Cell(f"as of {clock_text(state.clock.now.midpoint, 3)} UTC; the copy tells of {first} to {last}"),)
+    return clock_words(state.clock)
+
+
+def numbers_words(state: ClusterState) -> str:
+    """Return the numbers that belong on the health line."""
+    shards = state.shards
+    parts = []
+    if shards and not state.offline:
+        answering = sum(shard.freshness.reach is Reach.ANSWERS for shard in shards)
+        parts.append(f"{answering} of {len(shards)} shards answer")
+    if shards:
+        parts.append(f"leases {leases_count(state)}")
+    waiting = [log for log in state.logs if log.horizon_ns is not None and not is_idle(log)]
+    if waiting:
+        lag = max(state.clock.now.midpoint - (log.horizon_ns or 0) for log in waiting)
+        parts.append(f"horizon {short_span(max(0, lag))} ago")
+    elif any(is_idle(log) for log in state.logs):
+        parts.append("no message waits")
+    return " · ".join(parts)
+
+
+def leases_count(state: ClusterState) -> str:
+    """Return how many leases there are; of shards without an answer that is not known, and it says so."""
+    known = len(state.leases)
+    if state.view is ViewKind.RECORD and state.cluster_id:
+        return str(known)
+    if state.offline:
+        return f"{known} last known"
+    silent = _silent(state)
+    if not state.cluster_id or (not known and len(silent) == len(state.shards)):
+        return "?"
+    return f"at least {known}" if silent else str(known)
+
+
+def leases_title(state: ClusterState, shown: int | None = None, words: str = "") -> str:
+    """Return the title of the table of leases: how many, and of which shards that is not known."""
+    title = f"Leases   {leases_count(state)}"
+    silent = _silent(state)
+    if state.view is ViewKind.RECORD:
+        return _narrowed(title, shown, words)
+    if state.offline:
+        title += ", from the ledgers"
+    elif silent and state.cluster_id:
+        title += f"; shard{'s' if len(silent) > 1 else ''} {', '.join(silent)} silent"
+    return _narrowed(title, shown, words)
+
+
+def _narrowed(title: str, shown: int | None, words: str) -> str:
+    return f"{title}   {shown} shown, filter: {words}" if words and shown is not None else title
+
+
+def _silent(state: ClusterState) -> list[str]:
+    return [str(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
+
+
+def nothing_words(state: ClusterState, words: str = "") -> str:
+    """Say why there are no rows in the table of leases."""
+    if not state.cluster_id:
+        return not_known(state)
+    if words and state.leases:
+        return f"none of {len(state.leases)} leases matches the filter"
+    if state.view is ViewKind.RECORD:
+        return "no leases were out"
+    if state.offline:
+        return "the ledgers know of no lease that is still out"
+    silent = _silent(state)
+    if silent:
+        others = "; the others have no leases out" if len(silent) < len(state.shards) else ""
+        return f"not known: {len(silent)} of {len(state.shards)} shards have no answer{others}"
+    return "no leases are out"
+
+
+def not_known(state: ClusterState) -> str:
+    """Say why there is nothing to be seen at all."""
+    if state.view is ViewKind.RECORD:
+        return state.mount.problem or "not known: the copy is still being read"
+    return "not known: the mount has not answered yet"
+
+
+def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
+    """Return the fields of a log, in the order of LOG_COLUMNS."""
+    return (Cell(log.name), tuple(bag_cell(bag) for bag in log.bags), log_words(log, now))
+
+
+def text_snapshot(state: ClusterState, width: int) -> str:
+    """Return the overview as lines of at most ``width`` characters, as far as words can be cut."""
+    return "\n".join(_lines(state, width))
+
+
+def _lines(state: ClusterState, width: int) -> Iterator[str]:
+    now = state.clock.now
+    checks = health(state)
+    yield title_words(state)
+    yield f"{level_cell(checks).text}  {numbers_words(state)}".rstrip()
+    for check in not_well(checks):
+        yield f"  {check.words}"
+        yield f"    way out: {check.way_out}"
+    yield ""
+    yield from _table("Nodes", NODE_COLUMNS, [row for node in state.nodes for row in node_rows(node, now)], width)
+    yield ""
+    rows = [lease_row(lease, now) for lease in state.leases]
+    yield from _table(leases_title(state), LEASE_COLUMNS, rows, width, nothing_words(state))
+    yield ""
+    logs = [log_row(log, now) for log in state.logs]
+    yield from _table(f"Bags   {BAG_LEGEND}", LOG_COLUMNS, logs, width, "no logs are known")
+    yield ""
+    yield "Time"
+    yield f"  {text_of(time_line(state))}"
+
+
+def _table(
+    title: str, columns: Sequence[Column], rows: Sequence[Sequence[Field]], width: int, nothing: str = "not known"
+) -> Iterator[str]:
+    yield title
+    if not rows:
+        yield f"  {nothing}"
+        return
+    as_laid = layout(columns, width - 2, rows)
+    for row in (heading(columns), *rows):
+        yield f"  {text_of(laid_out(columns, as_laid, row))}"
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def json_fields(state: ClusterState) -> dict[str, Any]:
+    """Return the state as JSON shows it. What is not known is null, never zero."""
+    clock, checks = state.clock, health(state)
+    return {
+        "root": state.path,
+        "cluster": state.cluster_id or None,
+        "view": state.view,
+        "offline_because": state.offline or None,
+        "health": {
+            "level": level_cell(checks).text[2:].lower(),
+            "reasons": [check.words for check in not_well(checks)],
+            "checks": [check.fields() for check in checks],
+        },
+        "mount": _freshness(state.mount),
+        "time": {
+            **instant_fields("earliest", clock.now.earliest if clock.bounded else None),
+            **instant_fields("latest", clock.now.latest if clock.bounded else None),
+            "radius_ns": clock.now.radius if clock.bounded else None,
+            "bounded": clock.bounded,
+            "source": clock.source,
+            "status": clock.status,
+            "assumed": clock.assumed,
+            "problem": clock.problem or None,
+        },
+        "nodes": [
+            {
+                "node": node.name,
+                "own": node.own,
+                "answers": node.answers,
+                "shards": [_shard(shard) for shard in node.shards],
+            }
+            for node in state.nodes
+        ],
+        "leases": [_lease(lease, clock.now) for lease in state.leases],
+        "logs": [
+            {
+                "log": log.name,
+                **instant_fields("horizon", log.horizon_ns),
+                "problem": log.problem or None,
+                "bags": [
+                    {
+                        **instant_fields("start", bag.start_ns),
+                        "state": "absent" if bag.state is None else bag.state,
+                        "files": bag.files,
+                    }
+                    for bag in log.bags
+                ],
+            }
+            for log in state.logs
+        ],
+        "clocks": [_clock(clock) for clock in state.clocks],
+        "clocks_together": _together(agreement(state.clocks)),
+        "time_sources": _times(state.times),
+    }
+
+
+def _clock(clock: NodeClock) -> dict[str, Any]:
+    """Instants are CLOCK_REALTIME of that node; ``ahead`` is true time minus this machine's CLOCK_BOOTTIME, by it."""
+    ahead = clock.ahead
+    return {
+        "node": clock.node,
+        "reach": clock.reach.replace(" ", "-"),
+        **instant_fields("midpoint", clock.midpoint_ns),
+        "radius_ns": clock.radius_ns,
+        "status": clock.status,
+        "assumed": clock.assumed,
+        "age_ns": clock.age_ns,
+        "epochs": clock.epochs,
+        "widest_radius_ns": clock.widest_ns,
+        "ahead_earliest_ns": None if ahead is None else ahead.earliest,
+        "ahead_latest_ns": None if ahead is None else ahead.latest,
+        "round_trip_ns": clock.trip_ns,
+        "silent_ns": clock.silent_ns,
+        "problem": clock.problem or None,
+        "remark": clock.remark or None,
+    }
+
+
+def _together(found: Agreement) -> dict[str, Any]:
+    """What the clocks that can be compared have in common, and by how much others are outside, at least."""
+    common = found.common
+    return {
+        "agree": found.good if found.compared else None,
+        "compared": list(found.compared),
+        "not_known": found.not_known,
+        "common_ahead_earliest_ns": None if common is None else common.earliest,
+        "common_ahead_latest_ns": None if common is None else common.latest,
+        "outside": [{"node": each.node, "by_ns": each.by_ns} for each in found.outside],
+        "words": agreement_words(found) or None,
+    }
+
+
+def _times(times: TimeSources | None) -> dict[str, Any] | None:
+    if times is None:
+        return None
+    together = times.together
+    return {
+        **_freshness(times.freshness),
+        "agent": times.agent,
+        **instant_fields("earliest", None if together is None else together.earliest),
+        **instant_fields("latest", None if together is None else together.latest),
+        "sources": [each.fields() for each in times.sources],
+    }
+
+
+def _freshness(freshness: Freshness) -> dict[str, Any]:
+    return {
+        "reach": freshness.reach.replace(" ", "-"),
+        "age_ns": freshness.age_ns,
+        "silent_ns": freshness.silent_ns,
+        "problem": freshness.problem or None,
+    }
+
+
+def _shard(shard: ShardView) -> dict[str, Any]:
+    return {
+        "shard": shard.shard,
+        "run_by": shard.runner,
+        **_freshness(shard.freshness),
+        "incarnation": shard.incarnation,
+        "leases": shard.leases,
+        "domains": shard.domains,
+        **instant_fields("ceiling", shard.ceiling_ns),
+        "blocks_lost": shard.blocks_lost,
+        "ledger_bytes": shard.ledger_bytes,
+        **instant_fields("resumes", shard.resumes_ns),
+    }
+
+
+def _lease(lease: LeaseRow, now: TimeInterval) -> dict[str, Any]:
+    return {
+        "domain": lease.domain,
+        "mode": lease.mode,
+        "phase": lease.phase,
+        "condition": condition(lease, now).replace(",", "").replace(" ", "-"),
+        "words": lease_words(lease, now),
+        "node": lease.node,
+        "process": lease.process,
+        "process_present": lease.holder_present,
+        "purpose": lease.purpose,
+        "correlation_id": lease.correlation_id,
+        "fence": lease.fence,
+        **instant_fields("expiry", lease.expiry_ns),
+        **instant_fields("resumes", lease.resumes_ns),
+        "shard": lease.shard,
+        "known_from": lease.origin.replace(" ", "-"),
+        **instant_fields("as_of", lease.as_of_ns),
+        "previous": lease.previous,
+    }

@@ -1,0 +1,433 @@
+"""The switches of *what if*: what is taken to have been otherwise, as rows that can be turned. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.replay.gathering import WhatIf
+from auditor.replay.report import newest_delivered
+from auditor.replay.state import BagPhase
+from timeagent.console import printable
+from timeagent.errors import TenureError
+from timeagent.units import MINUTE, MS, SECOND, parse_instant, rfc3339, span_text
+
+from .gantt import GANTT_LEGEND as LEASES_LEGEND
+from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
+from .gantt import BarWindow, LeaseBars, axis, gantt
+from .subjects import Cell, Tone
+from .words import clock_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from auditor.archive import Archive
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.replay.events import Event
+    from auditor.replay.judging import Changes
+    from auditor.replay.state import LogsAt
+    from auditor.replay.timeline import Timeline
+    from timeagent.units import Instant, Span
+
+
+SHIFTS: Final[tuple[Span, ...]] = (
+    *(-n * SECOND for n in (60, 10, 5, 2, 1)),
+    -250 * MS,
+    -10 * MS,
+    0,
+    10 * MS,
+    250 * MS,
+    *(n * SECOND for n in (1, 2, 5, 10, 60)),
+)
+"""By how much more a node's clock is taken to have shown."""
+GRACES: Final[tuple[Span | None, ...]] = (None, 0, 250 * MS, 500 * MS, *(n * SECOND for n in (1, 2, 4, 8, 30)))
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Where every switch stands."""
+
+    drop_late: bool = False
+    grace_ns: Span | None = None
+    shifts: Mapping[str, Span] = field(default_factory=dict)
+
+    def lens(self) -> WhatIf:
+        """Return it as the auditor takes it."""
+        shifts = {node: span for node, span in sorted(self.shifts.items()) if span}
+        return WhatIf(shifts, self.grace_ns, self.drop_late)
+
+    def turned(self, nodes: Sequence[str], row: int, steps: int) -> Switches:
+        """Return the switches with one turned, by so many steps; at its end it stays."""
+        if row == 0:
+            return Switches(not self.drop_late, self.grace_ns, self.shifts)
+        if row == 1:
+            place = GRACES.index(self.grace_ns) + steps
+            return Switches(self.drop_late, GRACES[max(0, min(place, len(GRACES) - 1))], self.shifts)
+        node = nodes[row - 2]
+        place = SHIFTS.index(self.shifts.get(node, 0)) + steps
+        shift = SHIFTS[max(0, min(place, len(SHIFTS) - 1))]
+        return Switches(self.drop_late, self.grace_ns, {**self.shifts, node: shift})
+
+
+def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
+    """Return a row for each switch: whether it is turned, what it is, where it stands."""
+    rows = [
+        _row("drop late messages", "yes" if switches.drop_late else "no", turned=switches.drop_late),
+        _row(
+            "grace of every log",
+            "as it was" if switches.grace_ns is None else span_text(switches.grace_ns),
+            turned=switches.grace_ns is not None,
+        ),
+    ]
+    for node in nodes:
+        shift = switches.shifts.get(node, 0)
+        words = f"{'+' if shift > 0 else '−'}{span_text(abs(shift))}" if shift else "as it was"
+        rows.append(_row(f"clock of {node}", words, turned=bool(shift)))
+    return rows
+
+
+def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
+    tone = Tone.WARN if turned else Tone.PLAIN
+    return Cell("[x]" if turned else "[ ]", tone), Cell(what, tone), Cell(value, tone)
+
+
+def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
+    """Say what is otherwise, and what that changes; or why that cannot be told."""
+    parts = ["late messages dropped"] if lens.drop_late else []
+    if lens.grace_ns is not None:
+        parts.append(f"grace {span_text(lens.grace_ns)}")
+    parts += [f"clock of {node} {'+' if span > 0 else '−'}{span_text(abs(span))}" for node, span in lens.shifts.items()]
+    words = f"WHAT IF {', '.join(parts)}"
+    if problem:
+        return f"{words}: not known: {problem}; all is shown as it was"
+    if changes is None:
+        return f"{words}: reading the copy so …"
+    return (
+        f"{words}: {_told(len(changes.appear), '+', changes.appear)}, {_told(len(changes.vanish), '−', changes.vanish)}"
+    )
+
+
+def _told(count: int, sign: str, findings: Sequence[object]) -> str:
+    codes = sorted({str(getattr(each, "code", "")) for each in findings})
+    shown = ", ".join(codes[:3]) + ("…" if len(codes) > 3 else "")  # noqa: PLR2004
+    more = "more" if sign == "+" else "fewer"
+    return f"{count:,} finding{'' if count == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
+
+
+SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)
+TICK_NS: Final[Span] = SECOND // 10
+"""How much time of a playing replay passes at once, at the speed of 1."""
+SPANS: Final[tuple[Span, ...]] = tuple(n * SECOND for n in (1, 2, 5, 10, 20, 60, 300, 1800, 7200, 86400))
+"""How much of a record the bars show."""
+EVENTS_NEAR: Final = 1_000
+"""So many events on each side of the cursor decide which domains are shown."""
+EVENTS_WRITTEN_MAX: Final = 100_000
+BAG_MARKS: Final = {
+    BagPhase.OPEN: "▯",
+    BagPhase.DUE: "◫",
+    BagPhase.CLOSING: "◧",
+    BagPhase.CLOSED: "■",
+    BagPhase.SEALED: "▣",
+    BagPhase.PACKED: "▣",
+}
+BAG_MARK_WORDS: Final = "▯ open  ◫ due  ◧ closing  ■ closed  ▣ sealed"
+DAMAGED: Final = "✗"
+EVENT_MARKS: Final = {Tone.BAD: "✗ ", Tone.WARN: "! "}
+REPLAY_LEGENDS: Final = (
+    ("Record", RECORD_LEGEND),
+    ("Leases", LEASES_LEGEND),
+    ("Bags", f"{BAG_MARK_WORDS}  {DAMAGED} damaged"),
+    ("Events", "✗ counts for nobody  ! a lease not given back, or a bag with a loss"),
+)
+OVERLAPS: Final = frozenset({"early-grant", "grant-overlap"})
+_NAMES: Final = re.compile(r"\b[0-9a-f]{32}\b")
+
+
+class Step(StrEnum):
+    """By what one goes on."""
+
+    EVENT = "event"
+    BAG = "bag"
+    FINDING = "finding"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlace:
+    """Where one is in a record: so many events have happened, and it is this instant."""
+
+    position: int
+    instant_ns: Instant
+
+
+def at_instant(timeline: Timeline, instant: Instant) -> ReplayPlace:
+    """Return the place at an instant of the record; outside it, its nearest end."""
+    instant = max(timeline.start_ns, min(instant, timeline.end_ns))
+    return ReplayPlace(timeline.position(instant), instant)
+
+
+def at_position(timeline: Timeline, position: int) -> ReplayPlace:
+    """Return the place after so many events."""
+    position = max(0, min(position, len(timeline.events)))
+    return ReplayPlace(position, timeline.events[position - 1].instant_ns if position else timeline.start_ns)
+
+
+def stepped(
+    timeline: Timeline, place: ReplayPlace, step: Step, *, back: bool, follow: str | None = None
+) -> ReplayPlace | None:
+    """Return the next place, or None where there is none. ``follow``: of events, only those about this domain."""
+    match step:
+        case Step.EVENT:
+            return _event(timeline, place, back=back, follow=follow)
+        case Step.BAG:
+            go = timeline.previous_closing if back else timeline.next_closing
+            found = go(place.instant_ns)
+            return None if found is None else at_instant(timeline, found)
+        case Step.FINDING:
+            look = timeline.previous_finding if back else timeline.next_finding
+            known = look(place.instant_ns)
+            return None if known is None else at_instant(timeline, known[0])
+
+
+def _event(timeline: Timeline, place: ReplayPlace, *, back: bool, follow: str | None) -> ReplayPlace | None:
+    """One event on, or the one before the newest: several may lie at one instant, so that positions are counted."""
+    begin = place.position - 1 if back else place.position
+    number: int | None = begin - 1 if back else begin
+    if follow is not None:
+        number = timeline.next_about(begin, follow, back=back)
+    return None if number is None or not 0 <= number < len(timeline.events) else at_position(timeline, number + 1)
+
+
+def domains_of(event: Event) -> tuple[str, ...]:
+    """Return the domains that an event is about."""
+    match event:
+        case LeaseTold():
+            return (event.witness.domain,)
+        case LeaseEnded():
+            return (event.domain,)
+        case FrameWritten():
+            return tuple(name for name, _ in event.leases)
+        case _:
+            return ()
+
+
+def domains_near(
+    timeline: Timeline, cursor: Instant, first: Instant, last: Instant, most: int, follow: str | None = None
+) -> list[str]:
+    """Return the domains that events nearest to an instant are about, at most so many, by name; the followed first."""
+    found: dict[str, None] = {} if follow is None else {follow: None}
+    place = timeline.position(cursor)
+    before, after = place - 1, place
+    looked, count = 0, len(timeline.events)
+    while len(found) < most and looked < EVENTS_NEAR and (before >= 0 or after < count):
+        for event in [timeline.events[position] for position in (before, after) if 0 <= position < count]:
+            if first <= event.instant_ns <= last:
+                for name in domains_of(event):
+                    if len(found) < most:
+                        found[name] = None
+        before, after, looked = before - 1, after + 1, looked + 1
+    names = sorted(name for name in found if name != follow)
+    return names if follow is None else [follow, *names]
+
+
+def event_tone(event: Event) -> Tone:
+    """Say how much an event asks to be looked at; its words say why."""
+    match event:
+        case FrameWritten() if event.void_because:
+            return Tone.BAD
+        case LeaseEnded() if event.ending.outcome in ("expired", "revoked", "unknown"):
+            return Tone.WARN
+        case BagClosed() if event.missing or event.rejected or event.void_files:
+            return Tone.WARN
+        case _:
+            return Tone.PLAIN
+
+
+def instant_near(text: str, near: Instant) -> Instant:
+    """Read an instant; a time of day is of the day that is looked at. Raises BadRequest."""
+    if "T" in text or ":" not in text:
+        return parse_instant(text)
+    hours, _, rest = text.rstrip("Z").partition(":")
+    seconds = rest if ":" in rest else f"{rest}:00"
+    return parse_instant(f"{rfc3339(near)[:10]}T{hours:0>2}:{seconds}Z")
+
+
+def speed_text(speed: float) -> str:
+    """Return a speed as it is shown."""
+    return f"{speed:g}×"
+
+
+def status_words(timeline: Timeline, place: ReplayPlace) -> str:
+    """Say where one is: the instant, and of how many events and findings how many have been."""
+    findings = timeline.findings_by(place.instant_ns)
+    day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)
+    return (
+        f"{day} {moment} UTC  event {place.position:,}/{len(timeline.events):,}  "
+        f"finding {findings:,}/{len(timeline.findings):,}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MomentRequest:
+    """What a moment is to show, and in how much room."""
+
+    place: ReplayPlace
+    span_ns: Span
+    width: int
+    rows: int
+    follow: str | None = None
+    deliveries: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMoment:
+    """What is drawn of one place in a record."""
+
+    wish: MomentRequest
+    axis: list[Cell]
+    bars: list[list[Cell]]
+    domains: list[str]
+    bags: list[list[Cell]]
+    delivered: list[str] = field(default_factory=list)
+    delivered_known: bool = True
+    """Whether there are frames to read them from."""
+
+
+def window_of(timeline: Timeline, place: ReplayPlace, span: Span) -> BarWindow:
+    """Return the stretch of time around a place: two thirds before it, what comes after in the rest."""
+    first = max(timeline.start_ns, min(place.instant_ns - span * 2 // 3, timeline.end_ns - span))
+    return BarWindow(
+        first, min(timeline.end_ns, first + span) if timeline.end_ns > first else first + 1, place.instant_ns
+    )
+
+
+def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
+    """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
+    place = wish.place
+    state = timeline.logs_after(place.position, place.instant_ns)
+    window = window_of(timeline, place, wish.span_ns)
+    names = domains_near(timeline, place.instant_ns, window.first_ns, window.last_ns, wish.rows, wish.follow)
+    digits = 3 if wish.span_ns <= MINUTE else 0
+    ends = clock_text(window.first_ns, digits), clock_text(window.last_ns, digits)
+    return ReplayMoment(
+        wish,
+        axis(window, wish.width, *ends),
+        gantt(names, leases.within, window, wish.width, accused(timeline)),
+        names,
+        [_strip(state, log, wish.width) for log in sorted(state.logs)],
+        _delivered(timeline, state, tree, wish),
+        tree is not None,
+    )
+
+
+def events_shown(timeline: Timeline, wish: MomentRequest) -> list[dict[str, Any]]:
+    """Return the events of the stretch that the bars show as they are written to a file, at most EVENTS_WRITTEN_MAX."""
+    window = window_of(timeline, wish.place, wish.span_ns)
+    events = timeline.between(window.first_ns, window.last_ns, domain=wish.follow)
+    return [event_fields(event) for _, event in islice(events, EVENTS_WRITTEN_MAX)]
+
+
+def accused(timeline: Timeline) -> frozenset[bytes]:
+    """Return the leases that the audit found to stand beside another that they conflict with."""
+    found = set()
+    for _, finding in timeline.findings:
+        if finding.code in OVERLAPS:
+            found |= {bytes.fromhex(name) for name in _NAMES.findall(f"{finding.subject} {finding.explanation}")}
+    return frozenset(found)
+
+
+def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
+    """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
+    known = state.logs[log]
+    label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
+    cells = []
+    for bag in state.bags_of(log, newest=max(1, width - len(label) - 1)):
+        damaged = bool(bag.missing)
+        mark = DAMAGED if damaged else BAG_MARKS[state.bag_phase(bag)]
+        cells.append(Cell(mark, Tone.BAD if damaged else Tone.PLAIN))
+    return [Cell(label, Tone.DIM), *cells]
+
+
+def _delivered(timeline: Timeline, state: LogsAt, tree: Tree | None, wish: MomentRequest) -> list[str]:
+    """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
+    if tree is None:
+        return ["which messages: their frames are in the copy, and only its index is here"]
+    found = []
+    for log in sorted(state.logs):
+        for each in newest_delivered(timeline, state, tree, log, newest=wish.deliveries, domain=wish.follow):
+            under = ", ".join(map(printable, each.domains)) or "no lease"
+            size = f"{each.length} B"
+            found.append((each, f"{clock_text(each.timestamp_ns, 6)} {log} {each.writer} {size:>6} under {under}"))
+    expected = any(known.delivered for known in state.logs.values())
+    if not found and expected and (wish.follow is None or not tree.root.exists()):
+        return ["which messages: their bytes cannot be read from the copy any more"]
+    return [text for _, text in sorted(found, key=lambda pair: pair[0])[-wish.deliveries :]]
+
+
+GONE: Final = "nothing can be read from the copy any more"
+
+
+class ReplayedCopy:
+    """One copy, and how it is looked at."""
+
+    def __init__(self, archive: Archive) -> None:
+        """Look at it as it was."""
+        self.archive = archive
+        self.switches = Switches()
+        self._lens: WhatIf | None = None
+        self._changes: Changes | None = None
+        self._problem = ""
+        self._judged: tuple[int, tuple[Finding, ...]] | None = None
+        """Up to which finding, and those: -1 at the end of the copy, where there may be more of no instant."""
+        self._show_as_it_was()
+
+    def _show_as_it_was(self) -> None:
+        self.timeline: Timeline = self.archive.timeline
+        self.bars = LeaseBars(self.archive.leases.within)
+
+    def turn(self, switches: Switches) -> WhatIf | None:
+        """Look at it as switches say. Returns what it has to be read through for that; None: it is as it was."""
+        self.switches, self._changes, self._problem = switches, None, ""
+        lens = switches.lens()
+        self._lens = lens if lens.any else None
+        if self._lens is None:
+            self._show_as_it_was()
+        return self._lens
+
+    def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
+        """Take what reading it through a lens came to. Returns whether that is still wanted."""
+        from auditor.archive import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+
+        if lens is not self._lens:
+            return False
+        if isinstance(found, TenureError):
+            self._problem = found.message
+        elif self.archive.timeline.events and not found[0].events:
+            self._problem = GONE
+        else:
+            self.timeline, self._changes = found
+            self.bars = LeaseBars(Traces(self.timeline).within)
+            return True
+        self._show_as_it_was()
+        return True
+
+    @property
+    def words(self) -> str:
+        """Say what is otherwise, and what that changes; empty where it is as it was."""
+        if self._lens is None:
+            return ""
+        return lens_words(self._lens, self._changes, self._problem)
+
+    def findings_by(self, instant: Instant) -> tuple[Finding, ...]:
+        """Return the findings of the audit whose evidence was complete at an instant; at the end all there are."""
+        timeline = self.archive.timeline
+        at_end = instant >= timeline.end_ns
+        count = -1 if at_end else timeline.findings_by(instant)
+        if self._judged is None or self._judged[0] != count:
+            found = self.archive.audit.findings if at_end else timeline.findings_until(instant)
+            self._judged = count, tuple(found)
+        return self._judged[1]

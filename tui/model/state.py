@@ -1,0 +1,370 @@
+"""What the screens show, as values: one ``ClusterState`` is everything that is known at one instant.
+
+No I/O, no clock. What is not known is ``None``, never zero. What things mean in words is said in words.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, overload
+
+import msgspec
+import numpy as np
+
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from appliance.bag.survey import ClosingState
+    from appliance.doctor.check import HealthCheck
+    from appliance.formats.ceiling import CeilingKind
+    from appliance.formats.lease import LeaseOutcome, Mode, Phase
+    from appliance.formats.policy import Policy
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.replay.timeline import Timeline
+    from auditor.result import Audit
+    from timeagent.interval import TimeInterval
+    from timeagent.showing import SourceView
+    from timeagent.units import Instant, Span
+
+    from .subjects import PlaceSubject
+
+
+class LeaseRows(Sequence["LeaseRow"]):
+    """Rows that never change. Equal to any sequence of the same rows."""
+
+    def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
+        """Take the rows as they are."""
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> LeaseRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LeaseRow, ...]: ...
+    def __getitem__(self, index: int | slice) -> LeaseRow | tuple[LeaseRow, ...]:
+        """Return a row, or several."""
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the rows are the same, in a book or in a tuple."""
+        return self._rows == (other._rows if isinstance(other, LeaseRows) else other)
+
+    def __hash__(self) -> int:
+        """Return a hash of the rows."""
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        """Name the rows."""
+        return f"Leases({self._rows!r})"
+
+    @cached_property
+    def expiries(self) -> NDArray[np.int64]:
+        """When each expires."""
+        return np.fromiter((row.expiry_ns for row in self._rows), np.int64, len(self._rows))
+
+    @cached_property
+    def fading(self) -> NDArray[np.int64]:
+        """Which of them nobody will renew: the holder's process is gone, or the shard does not answer for it."""
+        return np.array(
+            [
+                index
+                for index, row in enumerate(self._rows)
+                if row.holder_present is False or row.origin in ("last answer", "earlier run")
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """What a filter looks at, of each: domain, mode, phase, holder, purpose, in small letters."""
+        return tuple(
+            f"{row.domain} {row.mode} {row.phase} {row.node}/{row.process} {row.purpose}".casefold()
+            for row in self._rows
+        )
+
+
+NO_LEASES: Final = LeaseRows()
+
+
+class ViewKind(StrEnum):
+    """Where a state is from."""
+
+    LIVE = "live"
+    """The mount and the shards, now."""
+    OFFLINE = "offline"
+    """The mount or a copy of it, now; no shard is asked."""
+    RECORD = "record"
+    """A copy that was read as a whole: any instant that it tells of."""
+
+
+class Reach(StrEnum):
+    """Whether a question has an answer."""
+
+    WAITING = "waiting"
+    """Asked for the first time, not for long."""
+    ANSWERS = "answers"
+    SILENT = "no answer"
+    NOT_ASKED = "not asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How much what is shown of a shard, or of the mount, may be believed."""
+
+    reach: Reach
+    age_ns: Span | None = None
+    """How old the newest answer is. None: there never was one."""
+    silent_ns: Span | None = None
+    """How long there has been no answer, where there is none."""
+    problem: str = ""
+    """Why there is none. Empty with SILENT: the question has not come back."""
+    way_out: str = ""
+    """What to do about that, where whoever asked knows."""
+
+
+NOT_ASKED = Freshness(Reach.NOT_ASKED)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockView:
+    """What this machine knows of the time."""
+
+    now: TimeInterval
+    """With ``bounded`` false, no bound is known: the interval is the machine's clock alone, of no width."""
+    bounded: bool
+    source: str
+    status: str
+    assumed: bool
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The numbers of the policy that the screen needs."""
+
+    lease_term_max_ns: Span
+    span_ns: Span
+    grace_ns: Span
+    radius_ns_max: Span
+    takeover_ns: Span
+    restart_ns: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    """One shard of the map. Numbers are those of its newest answer, or None."""
+
+    shard: int
+    node: str
+    freshness: Freshness
+    incarnation: str | None = None
+    leases: int | None = None
+    domains: int | None = None
+    ceiling_ns: Instant | None = None
+    """From the shard, or else from the newest record of its chain on the mount."""
+    ceiling_kind: CeilingKind | None = None
+    """Of the newest record on the mount."""
+    blocks_lost: int | None = None
+    ledger_bytes: int | None = None
+    resumes_ns: Instant | None = None
+    """After this, at the latest, no domain waits for what an earlier run of the shard granted."""
+    runner: str | None = None
+    """Which node runs it, by its own word; ``node`` is the one that the map names."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node that the trust record knows."""
+
+    name: str
+    own: bool
+    """Whether it is the node that asks."""
+    shards: tuple[ShardView, ...]
+    answers: bool | None = None
+    """Whether it does, at the address of the trust record. None: it has none there, or was not asked yet."""
+
+
+class LeaseOrigin(StrEnum):
+    """How we know of a lease."""
+
+    SHARD = "shard"
+    """Its shard says so, now."""
+    LAST_ANSWER = "last answer"
+    """Its shard said so when it last answered."""
+    EARLIER_RUN = "earlier run"
+    """An earlier run of the shard granted it; the present one cannot know."""
+    LEDGER = "ledger"
+    """The newest witness in the ledger files says so."""
+    RECORD = "record"
+    """The copy says that it stood so at the instant that is looked at."""
+
+
+class LeaseRow(msgspec.Struct, frozen=True, gc=False):
+    """One lease. A struct rather than a dataclass: there may be a hundred thousand."""
+
+    domain: str
+    mode: Mode
+    phase: Phase
+    node: str
+    process: int
+    purpose: str
+    correlation_id: str
+    fence: int
+    expiry_ns: Instant
+    shard: int
+    origin: LeaseOrigin
+    resumes_ns: Instant
+    """When its domain can be used by others at the latest, if it is not relinquished."""
+    as_of_ns: Instant | None = None
+    """When that was said, where it is not now."""
+    holder_present: bool | None = None
+    """Whether the holder's process runs on this machine. None: it is another machine's, or cannot be told."""
+    previous: LeaseOutcome | None = None
+    """How the domain's lease before this one ended."""
+    granted_ns: Instant | None = None
+    floor_ns: Instant | None = None
+    settle_to_ns: Instant | None = None
+    waiting: int | None = None
+    """How many wait for the domain. None: nobody says."""
+    renewals: int | None = None
+    messages: int | None = None
+    """Written under it, as far as is known. None: nobody counted."""
+    watermark_ns: Instant | None = None
+    """The highest timestamp that is known to be written under it."""
+    session: str | None = None
+    """The session lease that it is under."""
+    where: PlaceSubject | None = None
+    """Of its newest witness, where the bytes of that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class BagCell:
+    """One bag of a log, written to or not."""
+
+    start_ns: Instant
+    due_ns: Instant
+    state: ClosingState | None
+    """None: it has no directory; nobody wrote to it."""
+    files: int
+    path: str = ""
+    """Under the root; empty where there is no directory."""
+    damage: str = ""
+    """What is wrong with it, as far as the reading of a record found."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """One log: its newest bags in order of time, and how far it is closed."""
+
+    name: str
+    bags: tuple[BagCell, ...]
+    horizon_ns: Instant | None
+    problem: str = ""
+    span_ns: Span = SECOND
+    """How long a bag of it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClock:
+    """What a node's clock says of itself: live, in answer to a question; of a copy, in something that it signed.
+
+    Only clocks with ``ahead`` can be compared: what was signed at different instants says nothing of each other.
+    """
+
+    node: str
+    midpoint_ns: Instant | None
+    """None, like the radius and the age: nothing is known."""
+    radius_ns: Span | None
+    """As the node says, without a round trip."""
+    status: str
+    assumed: bool
+    age_ns: Span | None
+    """How long before the state's instant that was."""
+    epochs: int | None = None
+    """How many clock epochs are known: each after the first is a step, a suspend, a boot or a long stall."""
+    widest_ns: Span | None = None
+    """The largest radius until then."""
+    remark: str = ""
+    """What the audit found about it."""
+    reach: Reach = Reach.NOT_ASKED
+    """Whether the node was asked for its time, and answers."""
+    problem: str = ""
+    """Why it does not answer, is not asked, or has no bound."""
+    silent_ns: Span | None = None
+    """How long there has been no answer, where there is none."""
+    ahead: TimeInterval | None = None
+    """True time minus this machine's CLOCK_BOOTTIME, by that node: its interval, widened by round trip and age."""
+    trip_ns: Span | None = None
+    read_ns: int | None = None
+    """CLOCK_BOOTTIME of the answer: another one is another reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSources:
+    """What this machine's sources of time say, and what they have in common: from its agent, or asked for here."""
+
+    freshness: Freshness
+    sources: tuple[SourceView, ...] = ()
+    together: TimeInterval | None = None
+    agent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All that is known of a cluster at one instant."""
+
+    path: str
+    clock: ClockView
+    mount: Freshness
+    cluster_id: str = ""
+    """Empty until the mount has answered once."""
+    offline: str = ""
+    """Why no shard is asked; empty: they are asked."""
+    spans: Spans | None = None
+    nodes: tuple[NodeView, ...] = ()
+    leases: LeaseRows = NO_LEASES
+    """In order of domain. A tuple of rows is taken too."""
+    logs: tuple[LogView, ...] = ()
+    clocks: tuple[NodeClock, ...] = ()
+    times: TimeSources | None = None
+    """None: sources of time are asked on a live cluster only."""
+    view: ViewKind = ViewKind.LIVE
+    checks: tuple[HealthCheck, ...] = ()
+    """What was judged where it was asked: keys, room on the mount, this machine's daemons, the other nodes."""
+    findings: tuple[Finding, ...] | None = None
+    """Whose evidence was complete by then. None: nothing was audited."""
+    first_ns: Instant | None = None
+    last_ns: Instant | None = None
+    """Of a record: the first and the last instant that it tells of."""
+
+    def __post_init__(self) -> None:
+        """Take rows in a tuple for a book of leases."""
+        if not isinstance(self.leases, LeaseRows):
+            object.__setattr__(self, "leases", LeaseRows(self.leases))
+
+    @property
+    def shards(self) -> tuple[ShardView, ...]:
+        """All shards, in order."""
+        return tuple(sorted((s for node in self.nodes for s in node.shards), key=lambda s: s.shard))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedCopy:
+    """What was read. Nothing in it changes."""
+
+    tree: Tree | None
+    """None: there is only the index of its audit. Reading takes time, and may hang: never from the screen's thread."""
+    audit: Audit
+    timeline: Timeline
+    policy: Policy

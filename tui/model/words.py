@@ -1,0 +1,416 @@
+"""What a state means in words: conditions, and the rows of the tables. Pure; no colour, only tones.
+
+Every condition has a symbol and words, so that nothing depends on colour. What is not known reads as "?" or
+"no answer", never as a zero.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.survey import ClosingState
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.lease import LeaseOutcome, Phase
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, rfc3339, span_text
+
+from .state import LeaseOrigin, Reach
+from .subjects import Cell, Tone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+    from .state import BagCell, ClockView, LeaseRow, LeaseRows, LogView, NodeView, ShardView
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+OVERDUE_NS: Final[Span] = 2 * SECOND
+"""A bag in use that is not closed this long after it could be has nobody who closes it."""
+
+
+# -- instants and spans ------------------------------------------------------------------------------------------------
+
+
+def clock_text(instant: Instant, digits: int = 1) -> str:
+    """Return the time of day in UTC, rounded down: ``12:00:06.4``."""
+    seconds, rest = divmod(instant, SECOND)
+    fraction = f".{rest:09d}"[: digits + 1] if digits else ""
+    return _second_text(seconds) + fraction
+
+
+@lru_cache(4096)
+def _second_text(seconds: int) -> str:
+    return f"{_EPOCH + timedelta(seconds=seconds):%H:%M:%S}"
+
+
+def short_span(span: Span) -> str:
+    """Return a span in at most seven characters, for a column: ``0.4 s``, ``59.9 s``, ``12 min``, ``3.4 h``."""
+    size = abs(span)
+    sign = "-" if span < 0 else ""
+    if size < MINUTE:
+        return f"{sign}{size // (100 * MS) / 10:.1f} s"
+    if size < HOUR:
+        return f"{sign}{size // MINUTE} min"
+    if size < DAY:
+        return f"{sign}{size // (HOUR // 10) / 10:.1f} h"
+    return f"{sign}{size // DAY} d"
+
+
+def bytes_text(size: int) -> str:
+    """Return a size in at most seven characters."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:  # noqa: PLR2004 - decimal units
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"  # noqa: PLR2004
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+# -- leases ------------------------------------------------------------------------------------------------------------
+
+
+class Condition(StrEnum):
+    """How a lease stands, as far as it can be told from here."""
+
+    HELD = "held"
+    TENTATIVE = "tentative"
+    DYING = "will expire"
+    """It still counts, but nobody will renew it: the holder's process is gone, or its shard has no answer."""
+    RECOVERING = "expired, recovering"
+    """It is over; who takes the domain next waits until what was written under it is final."""
+    OVER = "expired"
+    """It is over, and nobody has to wait for it any more."""
+    LAST_KNOWN = "last known"
+    """The ledger said so last; whether it was given back since is not known."""
+
+
+SYMBOLS: Final = {
+    Condition.HELD: "●",
+    Condition.TENTATIVE: "◌",
+    Condition.DYING: "◐",
+    Condition.RECOVERING: "✗",
+    Condition.OVER: "○",
+    Condition.LAST_KNOWN: "◇",
+}
+
+_TONES: Final = {
+    Condition.HELD: Tone.PLAIN,
+    Condition.TENTATIVE: Tone.DIM,
+    Condition.DYING: Tone.WARN,
+    Condition.RECOVERING: Tone.BAD,
+    Condition.OVER: Tone.DIM,
+    Condition.LAST_KNOWN: Tone.DIM,
+}
+
+
+def condition(lease: LeaseRow, now: TimeInterval) -> Condition:
+    """Say how a lease stands."""
+    tentative = lease.phase is Phase.TENTATIVE
+    if now.surely_past(lease.expiry_ns):
+        return Condition.OVER if tentative or now.surely_past(lease.resumes_ns) else Condition.RECOVERING
+    if lease.origin is LeaseOrigin.RECORD:
+        return Condition.TENTATIVE if tentative else Condition.HELD
+    if lease.origin is LeaseOrigin.LEDGER:
+        return Condition.DYING if lease.holder_present is False else Condition.LAST_KNOWN
+    if lease.origin is not LeaseOrigin.SHARD or lease.holder_present is False:
+        return Condition.DYING
+    return Condition.TENTATIVE if tentative else Condition.HELD
+
+
+def counted_ends(leases: LeaseRows, now: TimeInterval) -> tuple[int, int]:
+    """Return how many leases are recovering, and how many will expire: by columns, and the few rows in doubt."""
+    past = leases.expiries < now.earliest
+    stands = [condition(leases[int(index)], now) for index in past.nonzero()[0]]
+    dying = leases.fading[~past[leases.fading]]
+    return stands.count(Condition.RECOVERING), len(dying)
+
+
+def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
+    """Say how a lease stands, in one line."""
+    stands = condition(lease, now)
+    left = short_span(max(0, lease.expiry_ns - now.midpoint))
+    resumes = clock_text(lease.resumes_ns + SECOND, 0)  # rounded up
+    match stands:
+        case Condition.DYING:
+            return f"will expire in {left}: {_why_dying(lease)}"
+        case Condition.RECOVERING:
+            return f"expired, recovering, resumes at {resumes}"
+        case Condition.OVER:
+            return f"expired {short_span(now.midpoint - lease.expiry_ns)} ago, free to take"
+        case Condition.LAST_KNOWN:
+            return f"last known, {short_span(max(0, now.midpoint - (lease.as_of_ns or 0)))} ago"
+        case Condition.TENTATIVE:
+            return "may not write yet"
+        case Condition.HELD:
+            return "" if lease.previous is None else f"after {_outcome(lease.previous)}"
+
+
+def _outcome(outcome: LeaseOutcome) -> str:
+    return {
+        LeaseOutcome.RELINQUISHED: "relinquished",
+        LeaseOutcome.EXPIRED: "expired !",
+        LeaseOutcome.REVOKED: "revoked !",
+        LeaseOutcome.WITHDRAWN: "withdrawn",
+        LeaseOutcome.UNKNOWN: "unknown",
+    }.get(outcome, str(outcome))
+
+
+def _why_dying(lease: LeaseRow) -> str:
+    if lease.holder_present is False:
+        return "process gone"
+    if lease.origin is LeaseOrigin.EARLIER_RUN:
+        return f"shard {lease.shard} restarted"
+    return f"shard {lease.shard} silent"
+
+
+def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
+    """Return the cells of a lease, in the order of LEASE_COLUMNS."""
+    stands = condition(lease, now)
+    tone = _TONES[stands]
+    left = lease.expiry_ns - now.midpoint
+    left_tone = tone
+    if stands in (Condition.OVER, Condition.RECOVERING):
+        left_text = "over"
+    else:
+        left_text = short_span(max(0, left)) + ("!" if left < SECOND else " ")
+        left_tone = Tone.WARN if left < SECOND and stands is Condition.HELD else tone
+    plain = Tone.DIM if tone is Tone.DIM else Tone.PLAIN
+    words = lease_words(lease, now)
+    word_tone = Tone.WARN if words.endswith("!") else Tone.DIM if tone is Tone.PLAIN else tone
+    return (
+        Cell(SYMBOLS[stands], Tone.GOOD if stands is Condition.HELD else tone),
+        Cell(lease.domain, plain),
+        Cell(lease.mode, plain),
+        Cell(lease.phase, plain),
+        Cell(f"{lease.node}/{lease.process}", plain),
+        Cell(lease.purpose or "-", Tone.DIM),
+        Cell(left_text, left_tone),
+        Cell(fence_text(lease.fence), Tone.DIM),
+        Cell(words, word_tone),
+    )
+
+
+def many_lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
+    """Return the cells of a lease, in the order of MANY_LEASE_COLUMNS."""
+    *head, left, _, said = lease_row(lease, now)
+    return (
+        *head,
+        Cell(clock_text(lease.expiry_ns), head[1].tone),
+        left,
+        Cell("-" if lease.watermark_ns is None else clock_text(lease.watermark_ns), Tone.DIM),
+        _count(lease.messages, 6),
+        _count(lease.waiting, 4),
+        _count(lease.renewals, 5),
+        said,
+    )
+
+
+def _count(value: int | None, width: int) -> Cell:
+    """Return a number in a width, "?" where nobody says. Where it does not fit, its thousands: cut it were another."""
+    if value is None:
+        return Cell("?", Tone.DIM)
+    texts = (f"{value // 1000**power}{unit}" for power, unit in enumerate(("", *"kMGTPE")))
+    return Cell(next(text for text in texts if len(text) <= width), Tone.DIM if value == 0 else Tone.PLAIN)
+
+
+def fence_text(fence: int) -> str:
+    """Return a fence by the end of its seconds, and milliseconds: ``…404.003`` for 1795214404003000001."""
+    seconds, rest = divmod(fence, SECOND)
+    return f"…{seconds % 1000:03d}.{rest // MS:03d}"
+
+
+def matching(texts: Sequence[str], words: str) -> list[int]:
+    """Return which of some texts in small letters match a filter: every word occurs in it; ``!word`` must not."""
+    found = list(range(len(texts)))
+    for word in words.casefold().split():
+        if word.startswith("!") and word[1:]:
+            found = [index for index in found if word[1:] not in texts[index]]
+        else:
+            found = [index for index in found if word in texts[index]]
+    return found
+
+
+def filtered(leases: LeaseRows, words: str) -> Sequence[LeaseRow]:
+    """Return the leases that match a filter."""
+    return [leases[index] for index in matching(leases.texts, words)] if words.split() else leases
+
+
+# -- nodes and shards --------------------------------------------------------------------------------------------------
+
+
+def reach_cell(shard: ShardView) -> Cell:
+    """Say whether a shard answers, and where, if that is not the node that the map names."""
+    match shard.freshness.reach:
+        case Reach.ANSWERS if shard.runner not in (None, shard.node):
+            return Cell(f"◐ at {shard.runner}", Tone.WARN)
+        case Reach.ANSWERS:
+            return Cell("● answers", Tone.GOOD)
+        case Reach.SILENT if shard.ceiling_kind is CeilingKind.ORDERLY:
+            return Cell("○ stopped", Tone.WARN)
+        case Reach.SILENT:
+            span = shard.freshness.silent_ns or 0
+            return Cell("✗ no answer" + (f" {short_span(span)}" if span >= 100 * MS else ""), Tone.BAD)
+        case Reach.WAITING:
+            return Cell("… asking", Tone.DIM)
+        case Reach.NOT_ASKED:
+            return Cell("◇ not asked", Tone.DIM)
+
+
+def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
+    """Return a row for each shard of a node, in the order of NODE_COLUMNS; one row for a node without shards."""
+    silent = node.answers is False
+    name = Cell(node.name + (" *" if node.own else "") + (" ✗" if silent else ""), Tone.BAD if silent else Tone.PLAIN)
+    if not node.shards:
+        nothing = Cell("-", Tone.DIM)
+        reached = Cell("✗ no answer", Tone.BAD) if silent else Cell("no shard", Tone.DIM)
+        return [(name, nothing, reached, nothing, nothing, nothing, Cell("", Tone.DIM))]
+    return [
+        (
+            name if index == 0 else Cell(""),
+            Cell(str(shard.shard)),
+            reach_cell(shard),
+            _number(shard.leases),
+            _ceiling(shard, now),
+            _ledger(shard),
+            shard_words(shard, now),
+        )
+        for index, shard in enumerate(node.shards)
+    ]
+
+
+def _number(value: int | None) -> Cell:
+    return Cell("?", Tone.WARN) if value is None else Cell(str(value))
+
+
+def _ceiling(shard: ShardView, now: TimeInterval) -> Cell:
+    if shard.ceiling_ns is None:
+        return Cell("?", Tone.WARN)
+    if now.surely_past(shard.ceiling_ns):
+        return Cell("past", Tone.DIM)
+    return Cell(f"+{short_span(shard.ceiling_ns - now.midpoint)}")
+
+
+def _ledger(shard: ShardView) -> Cell:
+    if shard.blocks_lost:
+        return Cell(f"{shard.blocks_lost} lost !", Tone.WARN)
+    return Cell("?", Tone.WARN) if shard.ledger_bytes is None else Cell(bytes_text(shard.ledger_bytes))
+
+
+def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
+    """Say what is remarkable about a shard."""
+    waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
+    resumes = clock_text(shard.resumes_ns + SECOND, 0) if shard.resumes_ns is not None else "?"
+    if shard.freshness.reach is Reach.SILENT:
+        if shard.ceiling_kind is CeilingKind.ORDERLY:
+            return Cell("stopped orderly", Tone.DIM)
+        if shard.ceiling_kind is CeilingKind.TERMINAL:
+            return Cell("its map was replaced", Tone.DIM)
+        if waits:
+            return Cell(f"resumes {resumes} once back", Tone.BAD)
+        return Cell("resumes as soon as it runs", Tone.WARN)
+    if shard.freshness.reach is Reach.ANSWERS and shard.runner not in (None, shard.node):
+        return Cell(f"{shard.node} does not run it" + (f", resumes {resumes}" if waits else ""), Tone.WARN)
+    if shard.freshness.reach is Reach.ANSWERS and waits:
+        return Cell(f"restarted, resumes {resumes}", Tone.WARN)
+    return Cell("")
+
+
+# -- bags --------------------------------------------------------------------------------------------------------------
+
+BAG_SYMBOLS: Final[dict[ClosingState | None, str]] = {
+    ClosingState.OPEN: "▯",
+    ClosingState.CLOSING: "◧",
+    ClosingState.CLOSED: "■",
+    ClosingState.SEALED: "▣",
+    None: "·",
+}
+BAG_TONES: Final[dict[ClosingState | None, Tone]] = {
+    ClosingState.OPEN: Tone.GOOD,
+    ClosingState.CLOSING: Tone.WARN,
+    ClosingState.CLOSED: Tone.PLAIN,
+    ClosingState.SEALED: Tone.DIM,
+    None: Tone.DIM,
+}
+BAG_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote"
+
+
+def bag_cell(bag: BagCell) -> Cell:
+    """Return a bag's symbol."""
+    return Cell(BAG_SYMBOLS[bag.state], BAG_TONES[bag.state])
+
+
+UNFINISHED: Final = (ClosingState.OPEN, ClosingState.CLOSING)
+
+
+def is_idle(log: LogView) -> bool:
+    """Return whether nothing that was written waits to be closed: then a horizon that stands still is not late.
+
+    Not said of a log whose horizon lies before all bags that are seen here.
+    """
+    if log.horizon_ns is None or any(bag.state in UNFINISHED for bag in log.bags):
+        return False
+    return not log.bags or log.bags[0].start_ns <= log.horizon_ns
+
+
+def overdue_bags(log: LogView, now: TimeInterval) -> int:
+    """Return how many bags that somebody wrote to could long have been closed and are not."""
+    return sum(bag.state in UNFINISHED and now.surely_past(bag.due_ns + OVERDUE_NS) for bag in log.bags)
+
+
+def log_words(log: LogView, now: TimeInterval) -> Cell:
+    """Say how far a log is closed."""
+    if log.problem:
+        return Cell(log.problem, Tone.BAD)
+    if log.horizon_ns is None:
+        return Cell("horizon ?", Tone.WARN)
+    if is_idle(log):
+        return Cell(f"horizon {clock_text(log.horizon_ns)}, nothing waits")
+    overdue = overdue_bags(log, now)
+    lag = short_span(max(0, now.midpoint - log.horizon_ns))
+    words = f"horizon {clock_text(log.horizon_ns)}, {lag} ago"
+    return Cell(words + (f"; {overdue} overdue !" if overdue else ""), Tone.WARN if overdue else Tone.PLAIN)
+
+
+DIGITS: Final = 3
+DAY_SHOWN_NS: Final = 18 * 3600 * SECOND
+"""An instant that is further away than this from what is looked at is shown with its day."""
+
+
+def moment(instant: Instant | None, near: Instant | None = None) -> str:
+    """Return an instant to the millisecond, with its day where it is far from another.
+
+    "not known" for None, "none" for 0: what was never set.
+    """
+    if instant is None:
+        return "not known"
+    if instant == 0:
+        return "none"
+    if near is not None and abs(instant - near) < DAY_SHOWN_NS:
+        return clock_text(instant, DIGITS)
+    return f"{rfc3339(instant)[: len('2026-11-20T22:10:07.400')]}Z".replace("T", " ")
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def clock_words(clock: ClockView) -> tuple[Cell, ...]:
+    """Say what this node knows of the time, in one line."""
+    if not clock.bounded:
+        return (Cell(f"no bound: {clock.problem}", Tone.BAD),)
+    between = f"{clock_text(clock.now.earliest, 3)} .. {clock_text(clock.now.latest, 3)} UTC"
+    words = Cell(f"{between}  ±{span_text(clock.now.radius)}  source {clock.source}, {clock.status}")
+    if not clock.assumed:
+        return (words,)
+    return (words, Cell("  assumed: stated by the policy, not measured", Tone.WARN))
+
+
+def radius_words(clock: ClockView) -> str:
+    """Return the radius for the title bar."""
+    if not clock.bounded:
+        return "no bound"
+    return f"±{span_text(clock.now.radius)}" + (" assumed" if clock.assumed else "")

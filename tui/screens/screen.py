@@ -1,0 +1,300 @@
+"""What all screens share: title and tabs, a filter, the keys that mean the same on all; the screen of one subject."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, cast
+
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import Screen
+
+from ..model.exporting import ExportSheet
+from ..model.subjects import SUBJECTS
+from ..model.words import BAG_LEGEND, SYMBOLS
+from ..widgets.details import DetailTable
+from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
+from ..widgets.row_table import PickTable, RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.events import ScreenResume
+    from textual.geometry import Size
+    from textual.widget import Widget
+
+    from timeagent.errors import TenureError
+    from timeagent.units import Instant
+
+    from ..model.archive_loader import ArchiveLoader
+    from ..model.state import ClusterState, LeaseRow
+    from ..model.subjects import DetailLine, Subject
+
+
+class ScreenEntry(NamedTuple):
+    """One screen."""
+
+    key: str
+    name: str
+    title: str
+    place: str
+    """Module below this package, and class. Imported when the screen is first opened."""
+
+    def load(self) -> type[TopScreen]:
+        module, _, name = self.place.partition(":")
+        found: type[TopScreen] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+        return found
+
+
+SCREENS: Final = (
+    ScreenEntry("1", "overview", "Overview", "cluster:OverviewScreen"),
+    ScreenEntry("2", "leases", "Leases", "cluster:LeasesScreen"),
+    ScreenEntry("3", "bags", "Bags", "cluster:BagsScreen"),
+    ScreenEntry("4", "time", "Time", "cluster:TimeScreen"),
+    ScreenEntry("5", "findings", "Findings", "findings:FindingsScreen"),
+    ScreenEntry("6", "replay", "Replay", "replay:ReplayScreen"),
+)
+"""The screens that a number opens: keys, tabs, help and palette follow from it."""
+
+
+class Program(Protocol):
+    """What screens ask of the program that shows them: app.py."""
+
+    paused: bool
+    theme: str
+    archives: ArchiveLoader
+
+    @property
+    def main(self) -> TopScreen: ...
+    @property
+    def writable(self) -> bool: ...
+    @property
+    def of_record(self) -> bool: ...
+    def show_now(self, screen: TopScreen) -> None: ...
+    def look_at(self, instant: Instant | None) -> None: ...
+    def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None: ...
+    def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None: ...
+    def open(self, subject: Subject) -> None: ...
+    def replay_at(self, instant: Instant | None, follow: str | None = None) -> None: ...
+    def revoke(self, row: LeaseRow) -> None: ...
+    def export(self, sheet: ExportSheet | None) -> None: ...
+    def close(self, screen: Screen[None]) -> None: ...
+
+
+LEASE_LEGEND: Final = "Leases", "  ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
+
+
+class TopScreen(Screen[None], inherit_bindings=False):
+    """One of the screens behind a number, or what is opened from one. It shows states; it asks nothing by itself."""
+
+    NAME: ClassVar[str] = ""
+    """As in SCREENS; empty for what is opened from others."""
+    FILTERS: ClassVar[bool] = False
+    """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
+    REVOKES: ClassVar[bool] = False
+    """Whether its cursor may stand on a lease: then ``lease`` says on which."""
+    LEGENDS: ClassVar[tuple[tuple[str, str], ...]] = (LEASE_LEGEND, ("Bags", BAG_LEGEND))
+    """What the symbols on it mean, by what they stand for: the help says so."""
+    READS_STATE: ClassVar[bool] = True
+    """Whether it shows what a state says of the instant that is looked at; else that is not made for it."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
+        Binding("tab", "app.focus_next", "Next part", key_display="tab", show=False),
+        Binding("shift+tab", "app.focus_previous", "Part before", show=False),
+        Binding("escape", "back", "Back", show=False),
+        Binding("e", "export", "Export", show=False),
+        Binding("R", "revoke", "Revoke"),
+    ]
+    state: ClusterState | None = None
+    """The newest that it was given."""
+    _theme = ""
+    _seen: tuple[int, bool, Size] | None = None
+    """What is drawn: going to and fro draws nothing anew."""
+
+    def compose(self) -> ComposeResult:
+        """Put the parts under each other."""
+        yield TitleBar()
+        yield TabLine(self.top.main.NAME if not self.NAME else self.NAME, SCREENS, writable=self.top.writable)
+        with Vertical(id="body"):
+            yield from self.parts()
+            if self.FILTERS:
+                yield FilterField()
+        yield KeysLine()
+
+    def parts(self) -> Iterable[Widget]:
+        """Return what stands between title and footer."""
+        raise NotImplementedError
+
+    def show(self, state: ClusterState, *, paused: bool) -> None:
+        """Show a state: the title, and what ``draw`` adds. Called four times a second: must not wait for anything."""
+        self.state = state
+        if not self.query(TitleBar):
+            return  # the program ends, and this screen is being taken down
+        seen = (id(state), paused, self.size)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.query_one(TitleBar).show(state, paused=paused)
+        self.query_one(TabLine).show(state)
+        self.draw(state)
+
+    def draw(self, state: ClusterState) -> None:
+        """Show a state in the screen's own parts."""
+        raise NotImplementedError
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        """Show at once what is known: while it was not seen it was told nothing."""
+        event.refresh_styles = self._theme != self.top.theme  # matching every selector anew takes longer than the rest
+        self._theme = self.top.theme
+        self.top.show_now(self)
+
+    def on_resize(self) -> None:
+        """Show it in the new size, once everything has its place."""
+        self.call_after_refresh(self._show_again)
+
+    def _show_again(self) -> None:
+        if self.is_mounted:
+            self._seen = None
+            self.top.show_now(self)
+
+    @property
+    def top(self) -> Program:
+        """The program."""
+        return cast("Program", self.app)
+
+    # Filter.
+
+    def filter_words(self, words: str) -> None:
+        """Narrow the rows to those that match."""
+        raise NotImplementedError
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
+        del parameters
+        if action == "revoke":
+            return self.REVOKES and self.top.writable
+        return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
+
+    def action_filter(self) -> None:
+        """Open the filter."""
+        field = self.query_one(FilterField)
+        field.display = True
+        self.set_focus(field)
+
+    def action_back(self) -> None:
+        """End the filter; without one, go back to where this was opened from."""
+        if self.FILTERS:
+            field = self.query_one(FilterField)
+            if field.value or field.display:
+                self.action_unfilter()
+                return
+        self.top.close(self)
+
+    def action_unfilter(self) -> None:
+        """Show all rows again."""
+        self.query_one(FilterField).value = ""
+        self._leave_filter()
+
+    def on_input_changed(self, event: FilterField.Changed) -> None:
+        """Filter while it is typed."""
+        if isinstance(event.input, FilterField):
+            self.filter_words(event.value)
+
+    def on_input_submitted(self, event: FilterField.Submitted) -> None:
+        """Keep the filter, and go back to the rows."""
+        if isinstance(event.input, FilterField):
+            self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one(FilterField).display = False
+        if isinstance(self.AUTO_FOCUS, str):
+            self.set_focus(self.query_one(self.AUTO_FOCUS))
+
+    # What the cursor is on.
+
+    def subject(self) -> Subject | None:
+        """Return what the cursor is on: what ``enter`` opens and ``y`` copies."""
+        table = self.focused
+        found = table.key if isinstance(table, PickTable) else None
+        return found if isinstance(found, SUBJECTS) else None
+
+    def on_pick_table_chosen(self) -> None:
+        """Open what the cursor is on."""
+        subject = self.subject()
+        if subject is not None:
+            self.top.open(subject)
+
+    def copied(self) -> str:
+        """Return what ``y`` copies."""
+        subject = self.subject()
+        return "" if subject is None else subject.identifier
+
+    def lease(self) -> LeaseRow | None:
+        """Return the lease that the cursor is on."""
+        return None
+
+    def action_revoke(self) -> None:
+        """Revoke the lease that the cursor is on, once its name and a reason are typed."""
+        row = self.lease()
+        if row is None:
+            self.notify("no lease is under the cursor", timeout=2)
+        else:
+            self.top.revoke(row)
+
+    # Export.
+
+    def exported(self) -> ExportSheet | None:
+        """Return the rows that are seen, as they are written to a file; None where there are none."""
+        table = self.focused
+        return ExportSheet(self.NAME or "details", table.rows_shown()) if isinstance(table, RowTable) else None
+
+    def action_export(self) -> None:
+        """Ask in which form, and write it down."""
+        self.top.export(self.exported())
+
+
+class DetailScreen(TopScreen):
+    """Lines about a subject."""
+
+    FILTERS = True
+    AUTO_FOCUS = "#details"
+
+    def __init__(self, subject: Subject, trail: str) -> None:
+        """Name the subject; it is asked about when the screen is seen. ``trail``: the way here."""
+        super().__init__()
+        self.about = subject
+        self._trail = trail
+
+    def parts(self) -> Iterable[Widget]:
+        """The way here, and the lines."""
+        yield WordsLine(self._trail, id="trail", cut=True)
+        yield DetailTable(id="details")
+
+    def on_mount(self) -> None:
+        """Ask."""
+        self.ask()
+
+    def ask(self) -> None:
+        """Ask what is known now, or as of the instant that is looked at."""
+        self.query_one(DetailTable).ask(self.about, self.top.look_up)
+
+    def draw(self, state: ClusterState) -> None:
+        """Say how long there has been no answer."""
+        self.query_one(DetailTable).tick(state)
+
+    def filter_words(self, words: str) -> None:
+        """Narrow the lines."""
+        self.query_one(DetailTable).narrow(words)
+
+    def subject(self) -> Subject | None:
+        """Return what the line under the cursor leads to."""
+        return self.query_one(DetailTable).subject
+
+    def copied(self) -> str:
+        """Return the identifier that the line leads to; else the line."""
+        subject, line = self.subject(), self.query_one(DetailTable).line
+        if subject is not None:
+            return subject.identifier
+        return "" if line is None else "".join(cell.text for cell in line.cells).strip()

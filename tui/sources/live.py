@@ -1,0 +1,519 @@
+"""The live source: the mount and, where this machine has node settings, the shards themselves.
+
+The mount is one question and each shard another, so that one that hangs holds up nothing else. Without node settings
+no shard is asked: leases are then what the ledgers last said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from operator import is_
+from typing import TYPE_CHECKING, Final
+
+from appliance.cli.daemon import daemon_check, time_agent_check
+from appliance.cluster import time_sources
+from appliance.doctor.check import unknown
+from appliance.formats.ceiling import CeilingKind
+from appliance.lease.wire import LeaseView, ShardNumbers
+from appliance.node.releases import LOOK_NS, Releases
+from appliance.node.runtime import runtime_of
+from timeagent.clock import boot_id
+from timeagent.errors import BadTime, ShardUnavailable, TryAgain
+from timeagent.interval import TimeInterval
+from timeagent.showing import known_by_agent, sources_without_agent
+from timeagent.signedtime import SignedTime
+from timeagent.units import MS, SECOND
+
+from ..model.state import (
+    NOT_ASKED,
+    ClockView,
+    ClusterState,
+    Freshness,
+    LeaseOrigin,
+    LeaseRow,
+    LeaseRows,
+    NodeClock,
+    NodeView,
+    Reach,
+    ShardView,
+    Spans,
+    TimeSources,
+    ViewKind,
+)
+from .feed import AskedQuestion
+from .live_details import live_details
+from .mount import MountAnswer, MountLocation, OpenMount
+from .node_clocks import NO_ADDRESS, NodeClocks, NodeReading, signed_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from appliance.cluster import Cluster
+    from appliance.doctor.check import HealthCheck
+    from appliance.formats.policy import Policy
+    from timeagent.clock import AgentClock
+    from timeagent.showing import SourceView
+    from timeagent.units import Instant
+
+    from ..model.state import AuditedCopy
+    from ..model.subjects import DetailLine, Subject
+    from .ledger import LedgerLease
+
+
+SHARD_PERIOD_NS: Final = 250 * MS
+MOUNT_PERIOD_NS: Final = 500 * MS
+TIME_PERIOD_NS: Final = SECOND
+OWN_PERIOD_NS: Final = SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAnswer:
+    """What a shard said of itself, and what an earlier run of it had out when this program last heard of it."""
+
+    numbers: ShardNumbers
+    leases: tuple[LeaseView, ...]
+    asked_ns: Instant
+    """CLOCK_REALTIME when it was asked."""
+    earlier: tuple[LeaseView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimesAnswer:
+    """What the sources of time of this machine said."""
+
+    sources: tuple[SourceView, ...]
+    together: TimeInterval | None
+    agent: bool = False
+
+
+type Asked = (
+    AskedQuestion[MountAnswer]
+    | AskedQuestion[ShardAnswer]
+    | AskedQuestion[TimesAnswer]
+    | AskedQuestion[list[HealthCheck]]
+    | AskedQuestion[Mapping[str, str | None]]
+    | AskedQuestion[NodeReading]
+)
+
+
+class LiveSource:
+    """A StateSource over a mount or a copy. Made without touching either."""
+
+    def __init__(self, where: MountLocation, machine: AgentClock, present: Callable[[int], bool] | None = None) -> None:
+        """Ask nothing yet. ``present`` says whether a process runs on this machine."""
+        self._where = where
+        self._machine = machine
+        self._open: OpenMount | None = None
+        self._rows = LiveRows(present)
+        self.times = AskedQuestion("time", TIME_PERIOD_NS, machine, self._ask_times)
+        self.mount = AskedQuestion("mount", MOUNT_PERIOD_NS, machine, self._ask_mount)
+        self._own: AskedQuestion[list[HealthCheck]] | None = None
+        self._nodes: AskedQuestion[Mapping[str, str | None]] | None = None
+        self._others: Releases | None = None
+        self._shards: list[AskedQuestion[ShardAnswer]] = []
+        self._clocks = NodeClocks(machine)
+        self._asked: list[Asked] = [self.mount, self.times]
+
+    def questions(self) -> Sequence[Asked]:
+        """Return the mount, the sources of time; all that the mount has to tell of, once it has."""
+        return list(self._asked)
+
+    def close(self) -> None:
+        """End what the cluster keeps up; to be called when nothing is asked any more. Idempotent."""
+        if self.cluster is not None:
+            self.cluster.close()
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The cluster, where its shards can be asked from here and the mount has answered."""
+        return None if self._open is None else self._open.cluster
+
+    # -- asking: in the threads of the feed ----------------------------------------------------------------------------
+
+    def _ask_mount(self) -> MountAnswer:
+        if self._open is None:
+            self._open = OpenMount(self._where, self._machine)
+        answer = self._open.read()
+        cluster = self._open.cluster
+        if cluster is not None:
+            if self._own is None:
+                trust = cluster.watch_trust()
+                others = Releases(
+                    cluster.settings.node,
+                    cluster.keys.tls,
+                    answer.cluster_id,
+                    trust,
+                    cluster.time,
+                    version("tenure"),
+                )
+                self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
+                self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)
+                self._others = others
+                self._asked += [self._own, self._nodes]
+            for shard, end in answer.chains.items():
+                cluster.routes.expect(shard, end.record.node)
+            for shard in range(len(self._shards), len(answer.shard_map.owners)):
+                self._shards.append(
+                    AskedQuestion(f"shard {shard}", SHARD_PERIOD_NS, self._machine, self._asking(shard))
+                )
+                self._asked.append(self._shards[-1])
+            self._ask_clocks(answer, cluster, self._open)
+        return answer
+
+    def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
+        """Have the clock of each node asked that runs shards, and this machine's own."""
+        for node in sorted(set(answer.shard_map.owners)):
+            question = self._clocks.question(node, cluster, partial(self._shard_at, node))
+            if question is not None:
+                self._asked.append(question)
+        question = self._clocks.own(answer.own_node, opened.time.look) if answer.own_node else None
+        if question is not None:
+            self._asked.append(question)
+
+    def _shard_at(self, node: str) -> tuple[int, bytes] | None:
+        """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
+        assert self.mount.answer is not None
+        owners = self.mount.answer.shard_map.owners
+        asked = [each.answer for each in self._shards]
+        running = [(n, said.numbers.incarnation) for n, said in enumerate(asked) if said and said.numbers.node == node]
+        owned = [(n, bytes(8)) for n, owner in enumerate(owners) if owner == node]
+        return next(iter(running or owned), None)
+
+    def _asking(self, shard: int) -> Callable[[], ShardAnswer]:
+        return lambda: self._ask_shard(shard)
+
+    def _ask_shard(self, shard: int) -> ShardAnswer:
+        assert self._open is not None
+        assert self._open.cluster is not None
+        asked_ns = self._machine.realtime_ns()
+        numbers, leases = self._open.cluster.inspect(shard)
+        if not numbers.ceiling_ns:
+            raise ShardUnavailable("starting", f"shard {shard} is starting: it may not grant yet")
+        before = self._shards[shard].answer
+        said = tuple(leases)
+        earlier: tuple[LeaseView, ...] = ()
+        if before is not None:
+            earlier = before.earlier
+            if before.numbers.incarnation != numbers.incarnation:
+                earlier = before.leases
+            if before.leases == said:
+                said = before.leases  # the very same value: its rows are not made again
+        taken = {view.domain for view in leases} if earlier else set()
+        return ShardAnswer(numbers, said, asked_ns, tuple(v for v in earlier if v.domain not in taken))
+
+    def _ask_times(self) -> TimesAnswer:
+        opened = self._open
+        if opened is None:
+            raise TryAgain("not-open", "the mount has not answered yet, and with it the policy")
+        if opened.cluster is not None:
+            directory = runtime_of(opened.cluster.settings, opened.registers.cluster_id)
+            with contextlib.suppress(BadTime):
+                known = known_by_agent(directory, self._machine)
+                return TimesAnswer(known.sources, known.together, agent=True)
+        policy = opened.registers.newest_policy()
+        measuring = [each for each in time_sources(self._machine, policy) if each.name != "assumed"]
+        return TimesAnswer(tuple(sources_without_agent(self._machine, measuring, policy.assumed_radius_ns)), None)
+
+    # -- telling: any thread, never blocks -----------------------------------------------------------------------------
+
+    def state_at(self, instant: Instant | None = None) -> ClusterState:
+        """Return what is known now. A live source knows of no other instant."""
+        assert instant is None, "a live source knows only what is now"
+        clock = self._clock()
+        answer = self.mount.answer
+        mount = self.mount.freshness()
+        if answer is None:
+            return ClusterState(str(self._where.path), clock, mount)
+        owners = answer.shard_map.owners
+        shards = [self._shard_view(answer, shard) for shard in range(len(owners))]
+        said = [self._shards[shard].answer if shard < len(self._shards) else None for shard in range(len(owners))]
+        return ClusterState(
+            str(answer.root),
+            clock,
+            mount,
+            answer.cluster_id.hex(),
+            answer.offline,
+            _spans(answer.policy),
+            tuple(
+                NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
+                for name in sorted({*answer.nodes, *answer.shard_map.owners})
+            ),
+            self._rows.rows(answer, shards, said, clock.now),
+            answer.logs,
+            tuple(self._told_clocks(answer, clock.now)),
+            self._times(),
+            ViewKind.OFFLINE if answer.offline else ViewKind.LIVE,
+            tuple(self._checks(answer)),
+        )
+
+    def _answers(self, node: str) -> bool | None:
+        """Whether a node was reached when all were last asked. None: it has no address, or nobody was asked yet."""
+        known = self._nodes.answer if self._nodes is not None else None
+        return None if known is None or node not in known else known[node] is not None
+
+    def _checks(self, answer: MountAnswer) -> Iterator[HealthCheck]:
+        """Yield what was judged where it was asked: each of these questions ends within seconds, whoever hangs."""
+        yield from answer.checks
+        if self._own is not None and self._others is not None:
+            yield from self._own.answer or [unknown("daemon", "no answer yet", "wait a moment")]
+            yield from self._others.checks()
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+        """Return what is known of a subject now. Reads the mount where bytes are asked for."""
+        del instant
+        return live_details(self.state_at(), self.mount.answer, subject)
+
+    @property
+    def record(self) -> AuditedCopy | None:
+        """A live cluster was not read as a whole."""
+        return None
+
+    def _clock(self) -> ClockView:
+        problem = "the policy is not read yet"
+        if self._open is not None:
+            try:
+                look = self._open.time.look()
+            except BadTime as refused:
+                problem = refused.message
+            else:
+                sample = look.sample
+                status = sample.status.name.lower().replace("_", "-")
+                return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
+        now = TimeInterval.around(self._machine.realtime_ns(), 0)
+        return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
+
+    def _told_clocks(self, answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
+        signed = _signed(answer)
+        if answer.offline:
+            return (NodeClock(*signed_clock(node, token, now)) for node, token in sorted(signed.items()))
+        return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
+
+    def _times(self) -> TimeSources:
+        said = self.times.answer
+        freshness = self.times.freshness()
+        if said is None:
+            return TimeSources(freshness)
+        return TimeSources(freshness, said.sources, said.together, said.agent)
+
+    def _shard_view(self, answer: MountAnswer, shard: int) -> ShardView:
+        chain = answer.chains.get(shard)
+        question = self._shards[shard] if shard < len(self._shards) else None
+        freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
+        if question is not None:
+            freshness = question.freshness()
+            if question.error is not None and question.error.code == NO_ADDRESS:
+                problem = "this node's settings have no address of it"
+                freshness = Freshness(Reach.NOT_ASKED, problem=problem, way_out=question.error.hint)
+        view = ShardView(shard, answer.shard_map.owners[shard], freshness)
+        after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
+        if chain is not None:
+            record = chain.record
+            # A silent shard has to be taken for dead; of one that is not asked, only the runs before are surely over.
+            dead = record.kind is CeilingKind.RUNNING and view.freshness.reach is Reach.SILENT
+            view = replace(
+                view,
+                incarnation=record.incarnation.hex(),
+                ceiling_ns=record.ceiling_ns,
+                ceiling_kind=record.kind,
+                ledger_bytes=chain.ledger_bytes,
+                resumes_ns=(record.ceiling_ns if dead else record.settle_to_ns) + after_ceiling,
+            )
+        said = question.answer if question else None
+        if said is None or view.freshness.reach is not Reach.ANSWERS:
+            return view
+        numbers = said.numbers
+        return replace(
+            view,
+            incarnation=numbers.incarnation.hex(),
+            leases=numbers.leases,
+            domains=numbers.domains,
+            ceiling_ns=numbers.ceiling_ns,
+            blocks_lost=numbers.blocks_lost,
+            resumes_ns=numbers.settle_to_ns + after_ceiling if numbers.settle_to_ns else None,
+            runner=numbers.node,
+        )
+
+
+def _ask_own(cluster: Cluster, others: Releases) -> list[HealthCheck]:
+    """Ask this machine's daemons how they are. Blocks for some seconds where one stands still."""
+    settings, cluster_id = cluster.settings, cluster.registers.cluster_id
+    check, release = daemon_check(settings, cluster_id)
+    others.own = release or others.own
+    return [check, *time_agent_check(settings, cluster_id)]
+
+
+def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
+    """Return what each owner of a shard last signed of its clock: in the newest record of its ceiling chain."""
+    newest: dict[str, SignedTime] = {}
+    for end in answer.chains.values():
+        token = SignedTime.decode(end.record.time, "a ceiling record")
+        known = newest.get(end.record.node)
+        if known is None or known.midpoint_ns < token.midpoint_ns:
+            newest[end.record.node] = token
+    return newest
+
+
+def _spans(policy: Policy) -> Spans:
+    return Spans(
+        policy.lease_term_max_ns,
+        policy.span_ns,
+        policy.grace_ns,
+        policy.radius_ns_max,
+        policy.takeover_ns(),
+        policy.restart_ns(),
+    )
+
+
+class LiveRows:
+    """Makes rows, and keeps the newest. One thread."""
+
+    def __init__(self, present: Callable[[int], bool] | None = None) -> None:
+        """Know nothing yet. ``present`` says whether a process runs on this machine."""
+        self._present = present or process_is_present
+        self._boot = bytes.fromhex(boot_id().replace("-", ""))
+        self._processes: dict[int, bool] = {}
+        self._made_from: tuple[list[object], list[object]] = ([], [])
+        self._rows = LeaseRows()
+        self._fading = False
+        """Whether there are rows that end with time alone, whatever anybody says."""
+
+    def rows(
+        self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
+    ) -> LeaseRows:
+        """Return the leases in order of domain; the same value as before where nothing is new."""
+        self._processes = {process: self._present(process) for process in self._processes}
+        things, values = self._told(answer, shards, said, now)
+        if values != self._made_from[1] or not _same(things, self._made_from[0]):
+            self._processes = {}
+            found = sorted(self._leases(answer, shards, said, now), key=lambda row: (row.domain, -row.fence))
+            self._rows = LeaseRows(found)
+            self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
+            self._made_from = self._told(answer, shards, said, now)
+        return self._rows
+
+    def _told(
+        self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
+    ) -> tuple[list[object], list[object]]:
+        """Return all that rows are made from: what is large, to be compared by identity, and small values."""
+        things: list[object] = [answer.leases, answer.fences, answer.previous]
+        for each in said:
+            things += [None, None] if each is None else [each.leases, each if each.earlier else None]
+        values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
+        values += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
+        values += [list(self._processes.items()), now.earliest // SECOND if self._fading else None]
+        return things, values
+
+    def _leases(
+        self, answer: MountAnswer, shards: list[ShardView], answers_of: Sequence[ShardAnswer | None], now: TimeInterval
+    ) -> Iterator[LeaseRow]:
+        known: set[str] = set()
+        after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
+        for view in shards:
+            said = answers_of[view.shard]
+            if said is None:
+                continue
+            answers = view.freshness.reach is Reach.ANSWERS
+            origin = LeaseOrigin.SHARD if answers else LeaseOrigin.LAST_ANSWER
+            for each in said.leases:
+                known.add(each.domain)
+                # Without its shard a domain waits for the shard's ceiling, which lies behind every expiry.
+                resumes = each.expiry_ns + after_expiry if answers else view.resumes_ns or each.expiry_ns + after_expiry
+                as_of = None if answers else said.asked_ns
+                yield self._row(each, view.shard, origin, resumes, answer, as_of)
+            if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
+                for each in said.earlier:
+                    known.add(each.domain)
+                    if answer.fences.get(each.domain, 0) > each.fence:
+                        continue  # the present run has granted it since, and the lease before it is no matter any more
+                    yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
+        for ledger in answer.leases:
+            shard = shards[ledger.shard] if ledger.shard < len(shards) else None
+            if shard is None or ledger.witness.domain in known:
+                continue
+            row = self._from_ledger(ledger, shard, answer)
+            if row is not None and not (shard.freshness.reach is Reach.ANSWERS and now.surely_past(row.resumes_ns)):
+                yield row
+
+    def _from_ledger(self, ledger: LedgerLease, shard: ShardView, answer: MountAnswer) -> LeaseRow | None:
+        """Return what a ledger last said, unless the shard that wrote it answers and knows better."""
+        origin = LeaseOrigin.LEDGER
+        resumes = ledger.witness.expiry_ns + answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
+        if shard.incarnation != ledger.incarnation.hex():
+            if shard.resumes_ns is None:
+                return None
+            origin, resumes = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
+        elif shard.freshness.reach is Reach.ANSWERS:
+            return None
+        witness = ledger.witness
+        view = LeaseView(
+            domain=witness.domain,
+            mode=witness.mode,
+            phase=witness.phase,
+            holder=witness.holder,
+            correlation_id=witness.correlation_id,
+            fence=witness.fence,
+            granted_ns=ledger.signed_ns,
+            expiry_ns=witness.expiry_ns,
+            floor_ns=witness.floor_ns,
+            settle_to_ns=witness.settle_to_ns,
+            waiting=0,
+        )
+        return self._row(view, shard.shard, origin, resumes, answer, ledger.signed_ns)
+
+    def _row(
+        self,
+        view: LeaseView,
+        shard: int,
+        origin: LeaseOrigin,
+        resumes_ns: Instant,
+        answer: MountAnswer,
+        as_of_ns: Instant | None,
+    ) -> LeaseRow:
+        holder = view.holder
+        there: bool | None = None
+        if holder.boot == self._boot and holder.process > 0:
+            if holder.process not in self._processes:
+                self._processes[holder.process] = self._present(holder.process)
+            there = self._processes[holder.process]
+        return LeaseRow(
+            view.domain,
+            view.mode,
+            view.phase,
+            holder.node,
+            holder.process,
+            holder.purpose,
+            view.correlation_id.hex(),
+            view.fence,
+            view.expiry_ns,
+            shard,
+            origin,
+            resumes_ns,
+            as_of_ns,
+            there,
+            answer.previous.get(view.correlation_id),
+            view.granted_ns,
+            view.floor_ns,
+            view.settle_to_ns,
+            None if origin is LeaseOrigin.LEDGER else view.waiting,
+            session=None if view.session_id is None else view.session_id.hex(),
+        )
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Whether they are the very same, one by one: answers are not compared row by row."""
+    return len(some) == len(others) and all(map(is_, some, others))
+
+
+def process_is_present(process: int) -> bool:
+    """Whether a process of this number runs on this machine, as far as this program's container shows. Local."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True

@@ -1,0 +1,406 @@
+"""Ports for somebody who only looks: storage that cannot write, and time that cannot sign.
+
+Everything that ``top`` runs is given these, so that nothing it calls can change the mount, by construction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from appliance.admin.founding import read_marker
+from appliance.bag.context import BagContext
+from appliance.bag.horizon import Horizon
+from appliance.bag.logs import list_logs, open_log
+from appliance.bag.posix import PosixStorage
+from appliance.bag.survey import ClosingState, racks, view_rack
+from appliance.cli.daemon import key_ends
+from appliance.cluster import Cluster, known_nodes, time_sources
+from appliance.doctor.directory import room_of
+from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
+from appliance.formats.ceiling import CeilingRecord, open_ceiling
+from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
+from appliance.node.own_keys import NOTICE_NS
+from appliance.node.records import Registers, StoredChain
+from appliance.node.runtime import runtime_of
+from appliance.node.settings import FILE as SETTINGS_FILE
+from auditor.opening import find_root
+from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
+from timeagent.keys import Verifier
+from timeagent.sampled import SampledClock
+from timeagent.units import DAY
+
+from ..model.state import BagCell, LogView
+from .ledger import LedgerBook, LedgerLease, LedgerTail
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from appliance.bag.storage import Published, Storage
+    from appliance.doctor.check import HealthCheck
+    from appliance.formats.lease import LeaseOutcome
+    from appliance.formats.policy import Policy
+    from appliance.formats.shardmap import ShardMap
+    from timeagent.clock import MachineClock
+    from timeagent.interval import TimeInterval
+    from timeagent.sampled import Look
+    from timeagent.signedtime import SignedTime
+    from timeagent.sources.port import Source
+    from timeagent.units import Instant, Span
+
+
+_KEPT_MAX: Final = 8_192
+
+
+class WatchingStorage:
+    """A Storage whose writing verbs are refused. Listings of closed bags, which cannot change, are kept."""
+
+    def __init__(self, inner: Storage) -> None:
+        """Look through another storage."""
+        self._inner = inner
+        self._closed: dict[str, list[str]] = {}
+
+    def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
+        """Open the directory afresh, then say which of the names are there."""
+        return self._inner.look(directory, names)
+
+    def list_afresh(self, directory: str) -> list[str] | None:
+        """Open the directory afresh and return its names; those of a bag that was seen closed, without asking."""
+        kept = self._closed.get(directory)
+        if kept is not None:
+            return kept
+        names = self._inner.list_afresh(directory)
+        if names and LOCK in names and directory.startswith(f"{LOGS}/"):
+            if len(self._closed) >= _KEPT_MAX:
+                self._closed.clear()
+            self._closed[directory] = names
+        return names
+
+    def read(self, path: str) -> bytes | None:
+        """Return all bytes of a file."""
+        return self._inner.read(path)
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        """Yield all bytes of each of a directory's files."""
+        return self._inner.read_each(directory, names)
+
+    def size_of(self, path: str) -> int | None:
+        """Return a file's size."""
+        return self._inner.size_of(path)
+
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        """Return at most so many bytes of a file from an offset."""
+        return self._inner.read_from(path, offset, limit)
+
+    def ensure_directory(self, path: str) -> None:
+        """Refuse."""
+        _refuse("make", path)
+
+    def publish(self, path: str, data: bytes, tmp: str) -> Published:
+        """Refuse."""
+        del data, tmp
+        _refuse("publish", path)
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """Refuse."""
+        del chunks, tmp
+        _refuse("publish", path)
+
+    def ensure_marker(self, path: str) -> bool:
+        """Refuse."""
+        _refuse("make", path)
+
+    def append(self, path: str, data: bytes, expected_size: int) -> int:
+        """Refuse."""
+        del data, expected_size
+        _refuse("append to", path)
+
+    def unlink(self, path: str) -> None:
+        """Refuse."""
+        _refuse("remove", path)
+
+    def remove_directory(self, path: str) -> bool:
+        """Refuse."""
+        _refuse("remove", path)
+
+    def server_clock(self, tmp: str) -> Instant:
+        """Refuse: it makes a file."""
+        _refuse("make a file in", tmp)
+
+
+def _refuse(verb: str, path: str) -> NoReturn:
+    raise Environment("read-only", f"{path}: whoever only looks does not {verb} it", hint="leave that to a node")
+
+
+class WatchingTime:
+    """A NodeTime without a key: it says what time it is, and signs nothing. Thread-safe."""
+
+    def __init__(self, machine: MachineClock, sources: Sequence[Source]) -> None:
+        """Take the sources in order of preference. Any radius is told: who only looks harms nobody."""
+        self._machine = machine
+        self._clock = SampledClock(machine, sources, radius_ns_max=DAY)
+        self._lock = Lock()
+
+    def look(self) -> Look:
+        """Return time and where it is from. Raises BadTime: no source has a bound, the clock is disrupted."""
+        with self._lock:
+            return self._clock.look()
+
+    def now(self) -> TimeInterval:
+        """Return the interval that holds true time. Raises BadTime."""
+        return self.look().now
+
+    def boot_ns(self) -> int:
+        """Return nanoseconds since boot."""
+        return self._machine.boot_ns()
+
+    def sleep(self, span: Span) -> None:
+        """Wait about that long."""
+        self._machine.sleep(span)
+
+    def token(self) -> SignedTime:
+        """Refuse."""
+        raise NotTrusted("no-key", "whoever only looks signs nothing")
+
+    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
+        """Refuse."""
+        return self.now(), self.token()
+
+    def token_over(self, digest: bytes) -> SignedTime:
+        """Refuse."""
+        del digest
+        raise NotTrusted("no-key", "whoever only looks signs nothing")
+
+
+BAGS_SHOWN: Final = 240
+"""How many bags of a log are kept for the screen, the newest."""
+
+RACKS_SHOWN: Final = 3
+MACHINES: Final = "machines"
+"""Where a demo keeps what would be each machine's own disk, beside the root."""
+
+_CHAIN_LOOK_BACK: Final = 64
+_RUNS_READ: Final = 2
+_LEDGERS_READ: Final = 2
+"""So many files of a run are looked at: what is out is mentioned in the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountLocation:
+    """What the command line names."""
+
+    path: Path
+    """A root, a copy of one, or the directory that holds either."""
+    node_dir: Path | None = None
+    allow_root: bool = False
+    needs_node: bool = False
+    """Whether it is an error that this machine has no node settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEnd:
+    """The newest record of a ceiling chain, and the ledger of its run."""
+
+    record: CeilingRecord
+    ledger_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MountAnswer:
+    """All that was read in one go."""
+
+    root: Path
+    cluster_id: bytes
+    own_node: str
+    offline: str
+    policy: Policy
+    shard_map: ShardMap
+    nodes: tuple[str, ...]
+    chains: dict[int, ChainEnd]
+    leases: tuple[LedgerLease, ...]
+    fences: dict[str, int]
+    """The newest fence of each domain, as the ledgers say."""
+    previous: dict[bytes, LeaseOutcome]
+    logs: tuple[LogView, ...]
+    checks: tuple[HealthCheck, ...]
+    """Of this node's keys, and of what room is left; none of a copy."""
+
+
+class OpenMount:
+    """A root that was found and opened: what is kept between one reading and the next. One thread."""
+
+    def __init__(self, where: MountLocation, machine: MachineClock) -> None:
+        """Find the root and, where this machine has node settings, open the cluster. Touches the mount.
+
+        Raises Environment, Damaged, BadConfiguration (not a root); with a ``node_dir`` that was named, also why it
+        cannot be used. Without one, that is only noted: the view is offline then.
+        """
+        self._where = where
+        self.root = find_root(where.path.absolute())
+        storage = WatchingStorage(PosixStorage(self.root))
+        marker = read_marker(storage, self.root)
+        self.cluster, self.offline = self._opened(storage)
+        if self.cluster is not None:
+            self.registers = self.cluster.registers
+        else:
+            self.registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+        self.time = WatchingTime(machine, time_sources(machine, self.registers.newest_policy()))
+        own = self.cluster.settings.node if self.cluster else ""
+        self._storage = storage
+        self._context = BagContext(storage, self.time, self.registers, own or "watching")
+        self._own_node = own
+        self._horizons: dict[str, tuple[Grid, Horizon]] = {}
+        self._book = LedgerBook()
+        self._tails: dict[str, LedgerTail] = {}
+        self._runs: dict[int, tuple[bytes, list[bytes]]] = {}
+
+    def _opened(self, storage: WatchingStorage) -> tuple[Cluster | None, str]:
+        where = self._where
+        beside = [*self.root.parent.glob(f"{MACHINES}/*/{SETTINGS_FILE}")]
+        node_dir = where.node_dir or (min(beside).parent if beside else None)
+        try:
+            cluster = Cluster.open(self.root, node_dir=node_dir, allow_root=where.allow_root, storage=storage)
+            _ = cluster.routes  # this machine's tmpfs directory: local, and not to be raced for by several threads
+            cluster.watch_trust()
+        except (BadConfiguration, NotTrusted) as problem:
+            if where.node_dir is not None or where.needs_node:
+                raise
+            return None, problem.message + ("; with --allow-root they are" if problem.code == "root-user" else "")
+        return cluster, ""
+
+    def read(self) -> MountAnswer:
+        """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
+        shard_map = self.registers.newest_map()
+        chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
+        told = self._book.told()
+        return MountAnswer(
+            self.root,
+            self.registers.cluster_id,
+            self._own_node,
+            self.offline,
+            self.registers.newest_policy(),
+            shard_map,
+            tuple(known_nodes(self.registers)),
+            chains,
+            told.leases,
+            told.fences,
+            told.previous,
+            tuple(self._log(name) for name in list_logs(self._context)),
+            tuple(self._checks()),
+        )
+
+    def _checks(self) -> Iterator[HealthCheck]:
+        if self.cluster is None:
+            return
+        cluster, now = self.cluster, 0
+        refused: TenureError | None = None
+        ends: dict[str, int | None] = {purpose: key.end_ns for purpose, key in cluster.keys.keys.items()}
+        try:
+            cluster.check_trusted_now()
+            now, by = cluster.time.now().midpoint, cluster.time.token().key_id
+            ends["time"] = cluster.watch_trust().keyring.end_ns(by)  # the agent's, where one runs
+            ends |= key_ends(cluster.settings, self.registers.cluster_id)
+        except BadTime:
+            ends.clear()
+        except TenureError as problem:
+            refused = problem
+        soon = {purpose: end for purpose, end in ends.items() if end and end - now <= NOTICE_NS}
+        yield judge_keys(self._own_node, refused, soon)
+        runtime = runtime_of(cluster.settings, self.registers.cluster_id)
+        with contextlib.suppress(OSError):
+            yield judge_tmpfs(runtime, room_of(runtime).bytes_left)
+        with contextlib.suppress(OSError):
+            yield from judge_space(room_of(self.root))
+
+    # -- chains and ledgers --------------------------------------------------------------------------------------------
+
+    def _chain(self, map_number: int, shard: int) -> ChainEnd | None:
+        chain = StoredChain(self._storage, chain_path(map_number, shard))
+        numbers = chain.list_afresh()
+        newest = self._record(chain, numbers[-1]) if numbers else None
+        if newest is None:
+            return None
+        if shard not in self._runs or self._runs[shard][0] != newest.incarnation:
+            self._runs[shard] = (newest.incarnation, self._incarnations(chain, numbers))
+        size = None
+        files = self._ledger_files(map_number, shard)
+        for incarnation in reversed(self._runs[shard][1]):
+            size = None
+            for number in files.get(incarnation, [])[-_LEDGERS_READ:]:
+                size = self._ledger(ledger_path(map_number, shard, incarnation, number))
+        return ChainEnd(newest, size)
+
+    def _ledger_files(self, map_number: int, shard: int) -> dict[bytes, list[int]]:
+        """Return the numbers of each run's ledger files, in order."""
+        names = self._storage.list_afresh(ledger_path(map_number, shard, bytes(8)).rpartition("/")[0]) or []
+        found: dict[bytes, list[int]] = {}
+        for incarnation, number in sorted(each for name in names if (each := parse_ledger_name(name)) is not None):
+            found.setdefault(incarnation, []).append(number)
+        return found
+
+    def _incarnations(self, chain: StoredChain, numbers: list[int]) -> list[bytes]:
+        """Return the newest runs of a chain, newest first: a lease of the run before can still be out."""
+        found: list[bytes] = []
+        for number in reversed(numbers[-_CHAIN_LOOK_BACK:]):
+            record = self._record(chain, number)
+            if record is not None and record.incarnation not in found:
+                found.append(record.incarnation)
+            if len(found) == _RUNS_READ:
+                break
+        return found
+
+    @staticmethod
+    def _record(chain: StoredChain, number: int) -> CeilingRecord | None:
+        data = chain.read(number)
+        return None if data is None else open_ceiling(data, f"ceiling record {number}")[0]
+
+    def _ledger(self, path: str) -> int | None:
+        tail = self._tails.setdefault(path, LedgerTail(self.root / path))
+        try:
+            return tail.read(self._book)
+        except Damaged:
+            return None  # the auditor's business; what was read before it stands
+
+    # -- bags ----------------------------------------------------------------------------------------------------------
+
+    def _log(self, name: str) -> LogView:
+        try:
+            if name not in self._horizons:
+                birth = open_log(self._context, name)
+                if birth is None:
+                    return LogView(name, (), None, "it is gone")
+                grid = Grid(birth)
+                self._horizons[name] = (grid, Horizon(self._context, grid))
+            grid, horizon = self._horizons[name]
+            return LogView(name, self._bags(grid), _reached(horizon), span_ns=grid.birth.span_ns)
+        except TenureError as problem:
+            return LogView(name, (), None, problem.message)
+
+    def _bags(self, grid: Grid) -> tuple[BagCell, ...]:
+        found: dict[Instant, BagCell] = {}
+        for count, rack in enumerate(racks(self._context, grid, newest_first=True), 1):
+            view = view_rack(self._context, grid, rack)
+            sealed = view.state is ClosingState.SEALED
+            for bag in view.bags:
+                state = ClosingState.SEALED if sealed else bag.state
+                found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files), bag.bag.path)
+            if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
+                break
+        if not found:
+            return ()
+        span, last = grid.birth.span_ns, max(found)
+        first = max(min(found), last - (BAGS_SHOWN - 1) * span)
+        return tuple(
+            found.get(start) or BagCell(start, grid.bag(start).due_ns, None, 0)
+            for start in range(first, last + span, span)
+        )
+
+
+def _reached(horizon: Horizon) -> Instant:
+    try:
+        return horizon.refresh()
+    except TenureError:
+        return horizon.reached  # somebody is sealing: what was reached before stays true

@@ -1,0 +1,317 @@
+"""A copied tree, read as a whole: its audit and its timeline, and the state at any instant that it tells of.
+
+Reading is one question that is answered once; until then a state says how far it is. What is shown of an instant is
+what the auditor's replay says of it, in the screens' own values.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+from appliance.bag.survey import ClosingState
+from auditor.finding import Verdict
+from auditor.opening import open_tree
+from auditor.replay.making import make_index
+from auditor.replay.state import BagPhase, with_leases
+from auditor.replay.timeline_reader import open_kept
+from timeagent.console import counted, printable
+from timeagent.errors import Environment, TenureError
+from timeagent.interval import TimeInterval
+from timeagent.units import DAY
+
+from ..model.state import (
+    NOT_ASKED,
+    AuditedCopy,
+    BagCell,
+    ClockView,
+    ClusterState,
+    Freshness,
+    LeaseOrigin,
+    LeaseRow,
+    LeaseRows,
+    LogView,
+    NodeClock,
+    NodeView,
+    Reach,
+    ShardView,
+    Spans,
+    ViewKind,
+)
+from ..model.subjects import PlaceSubject
+from .record_details import record_details
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from appliance.formats.policy import Policy
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.replay.state import BagState as RecordedBag
+    from auditor.replay.state import DomainState, LeaseState, LogState, StateAt
+    from timeagent.clock import MachineClock
+    from timeagent.units import Instant, Span
+
+    from ..model.subjects import DetailLine, Subject
+
+
+BAR_CELLS: Final = 20
+CELLS_MAX: Final = 100_000
+"""So many bags of a log are shown, the newest, those that nobody wrote to among them."""
+
+_BAG_STATES: Final = {
+    BagPhase.OPEN: ClosingState.OPEN,
+    BagPhase.DUE: ClosingState.OPEN,
+    BagPhase.CLOSING: ClosingState.CLOSING,
+    BagPhase.CLOSED: ClosingState.CLOSED,
+    BagPhase.SEALED: ClosingState.SEALED,
+    BagPhase.PACKED: ClosingState.SEALED,
+}
+
+
+class ReadingQuestion:
+    """Reads the tree once; asked again it has nothing to do."""
+
+    name = "record"
+    period_ns: Span = DAY
+
+    def __init__(self, path: Path | None, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``path``: None where there is only the index.
+
+        ``index_file``: of ``audit --db``, made or brought up to date; without one there is a passing one.
+        """
+        self._path = path
+        self._index_file = index_file
+        self.answer: AuditedCopy | None = None
+        self.error: TenureError | None = None
+        self._words = "reading the copy"
+
+    def put(self) -> None:
+        """Read tree, audit and timeline. Blocks as long as it takes; a tree that is none is kept as the error."""
+        if self.answer is not None:
+            return
+        try:
+            self.answer = self._read()
+        except TenureError as problem:
+            self.error = problem
+
+    def freshness(self) -> Freshness:
+        """Say whether there is an answer; in ``problem``, how far the reading is."""
+        if self.answer is not None:
+            return Freshness(Reach.ANSWERS, 0)
+        if self.error is not None:
+            return Freshness(Reach.SILENT, None, 0, self.error.message)
+        return Freshness(Reach.WAITING, problem=self._words)
+
+    def _read(self) -> AuditedCopy:
+        if self._path is None:
+            assert self._index_file is not None
+            kept = open_kept(self._index_file)
+            return AuditedCopy(None, kept.audit, kept.timeline, kept.policy)
+        tree = open_tree(self._path)
+        if self._index_file is not None:
+            return self._indexed(tree, self._path, self._index_file)
+        try:
+            # Gone as soon as it is open: nothing is left behind, however this program ends.
+            with TemporaryDirectory(prefix="tenure-top-") as directory:
+                return self._indexed(tree, self._path, Path(directory) / "index")
+        except OSError as problem:
+            raise Environment(
+                "no-room", f"no index can be made: {problem}", hint="name a file for it with --db, or set TMPDIR"
+            ) from None
+
+    def _indexed(self, tree: Tree, path: Path, index_file: Path) -> AuditedCopy:
+        make_index(path, index_file, self._step)
+        kept = open_kept(index_file)
+        return AuditedCopy(tree, kept.audit, kept.timeline, kept.policy)
+
+    def _step(self, done: int, total: int, messages: int, part: str) -> None:
+        del part
+        filled = BAR_CELLS * done // max(1, total)
+        bar = "#" * filled + "." * (BAR_CELLS - filled)
+        self._words = f"reading the copy [{bar}] {done:,} of {total:,} parts, {messages:,} messages"
+
+
+class RecordSource:
+    """A StateSource over a copied tree. Made without touching it."""
+
+    def __init__(self, path: Path | None, machine: MachineClock, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``index_file``: where the audit keeps what it has read; without a path, all there is."""
+        self._path = path if path is not None else index_file
+        self._machine = machine
+        self.reading = ReadingQuestion(path, index_file)
+        self._lock = threading.Lock()
+        self._last: tuple[Instant, ClusterState] | None = None
+
+    def questions(self) -> Sequence[ReadingQuestion]:
+        """Return the one question."""
+        return [self.reading]
+
+    @property
+    def record(self) -> AuditedCopy | None:
+        """What was read; None: it is not read yet."""
+        return self.reading.answer
+
+    def state_at(self, instant: Instant | None = None) -> ClusterState:
+        """Return what the copy tells of an instant; None: of its end. The same value where nothing is new."""
+        record = self.record
+        if record is None:
+            now = TimeInterval.around(self._machine.realtime_ns(), 0)
+            clock = ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy")
+            return ClusterState(str(self._path), clock, self.reading.freshness(), view=ViewKind.RECORD)
+        timeline = record.timeline
+        at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
+        with self._lock:
+            if self._last is None or self._last[0] != at:
+                self._last = at, _state(record, str(self._path), at)
+            return self._last[1]
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+        """Return what the copy tells of a subject, as of an instant. Reads the copy."""
+        record = self.record
+        if record is None:
+            raise self.reading.error or TenureError("not-read", "the copy is still being read")
+        return record_details(record, subject, record.timeline.end_ns if instant is None else instant)
+
+
+def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
+    state, policy = record.timeline.state_at(at), record.policy
+    after = policy.takeover_ns() - policy.lease_term_max_ns
+    clocks = tuple(_clocks(state))
+    domains = [state.domains[name] for name in with_leases(state.domains)]
+    shards = tuple(_shards(state, domains))
+    nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
+    return ClusterState(
+        path,
+        ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
+        Freshness(Reach.ANSWERS, 0),
+        record.audit.cluster_id.hex(),
+        "a copy",
+        _spans(policy),
+        tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
+        LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
+        tuple(_log(state, each) for _, each in sorted(state.logs.items())),
+        clocks,
+        view=ViewKind.RECORD,
+        findings=state.findings if at < record.timeline.end_ns else record.audit.findings,
+        first_ns=record.timeline.start_ns,
+        last_ns=record.timeline.end_ns,
+    )
+
+
+def _spans(policy: Policy) -> Spans:
+    return Spans(
+        policy.lease_term_max_ns,
+        policy.span_ns,
+        policy.grace_ns,
+        policy.radius_ns_max,
+        policy.takeover_ns(),
+        policy.restart_ns(),
+    )
+
+
+def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
+    expiry = state.expiry(lease)
+    return LeaseRow(
+        printable(lease.domain),
+        lease.mode,
+        lease.granted_phase,
+        lease.holder.node,
+        lease.holder.process,
+        printable(lease.holder.purpose),
+        lease.correlation_id.hex(),
+        lease.fence,
+        expiry,
+        lease.shard[1],
+        LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
+        max(expiry, domain.settle_to_ns) + after,
+        as_of_ns=lease.told_ns,
+        previous=domain.previous.outcome if domain.previous is not None else None,
+        granted_ns=lease.granted_ns,
+        floor_ns=lease.floor_ns,
+        settle_to_ns=lease.settle_to_ns,
+        renewals=lease.renewals,
+        messages=lease.messages,
+        watermark_ns=lease.newest_ns,
+        session=None if lease.session_id is None else lease.session_id.hex(),
+        where=PlaceSubject(lease.where.path, lease.where.offset, lease.where.length),
+    )
+
+
+def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
+    """Return the shards of the newest map. ``domains``: those with leases."""
+    newest = max((name[0] for name in state.shards), default=0)
+    counts: dict[tuple[int, int], int] = {}
+    for domain in domains:
+        counts[domain.shard] = counts.get(domain.shard, 0) + len(domain.leases)
+    for name, each in sorted(state.shards.items()):
+        if name[0] == newest:
+            yield ShardView(
+                name[1],
+                each.node,
+                NOT_ASKED,
+                each.incarnation.hex(),
+                leases=counts.get(name, 0),
+                ceiling_ns=each.ceiling_ns,
+                ceiling_kind=each.kind,
+            )
+
+
+def _clocks(state: StateAt) -> Iterator[NodeClock]:
+    remarks = _remarks(state.findings)
+    for name, each in sorted(state.clocks.items()):
+        reading = each.reading
+        yield NodeClock(
+            name,
+            reading.midpoint_ns,
+            reading.radius_ns,
+            reading.status.name.lower().replace("_", "-"),
+            reading.assumed,
+            max(0, state.instant_ns - each.as_of_ns),
+            len(each.epochs),
+            each.widest_ns,
+            remarks.get(name, ""),
+        )
+
+
+def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
+    """Return what violations say about the time of the node that their subject names."""
+    return {
+        each.subject.split()[-1]: each.title
+        for each in findings
+        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
+    }
+
+
+def _log(state: StateAt, log: LogState) -> LogView:
+    found = {bag.start_ns: bag for bag in state.bags_of(log.log, newest=CELLS_MAX)}
+    if not found:
+        return LogView(printable(log.log), (), log.horizon_ns, span_ns=log.span_ns)
+    last = max(found)
+    first = max(min(found), last - (CELLS_MAX - 1) * log.span_ns)
+    wait = log.span_ns + log.grace_ns
+    cells = tuple(
+        _cell(state, found[start]) if start in found else BagCell(start, start + wait, None, 0)
+        for start in range(first, last + 1, log.span_ns)
+    )
+    return LogView(printable(log.log), cells, log.horizon_ns, span_ns=log.span_ns)
+
+
+def _cell(state: StateAt, bag: RecordedBag) -> BagCell:
+    return BagCell(
+        bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, bag.path, damage_words(bag)
+    )
+
+
+def damage_words(bag: RecordedBag) -> str:
+    """Say what is wrong with a bag; empty where nothing is."""
+    parts = []
+    if bag.missing:
+        parts.append(f"{bag.missing} of {counted(bag.listed or 0, 'listed file')} missing or altered")
+    if bag.rejected:
+        parts.append(f"{counted(bag.rejected, 'message')} rejected")
+    if bag.void_files:
+        parts.append(f"{counted(bag.void_files, 'file')} too late for the list")
+    return ", ".join(parts)

@@ -1,0 +1,392 @@
+"""What a copied tree tells of a subject, as of an instant: from its timeline, and from its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from auditor.finding import Verdict
+from auditor.replay.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
+from timeagent.console import counted, printable
+from timeagent.errors import BadRequest
+from timeagent.units import span_text
+
+from ..model.subjects import (
+    BagSubject,
+    Cell,
+    ClockSubject,
+    DetailLine,
+    DomainSubject,
+    FindingSubject,
+    HolderSubject,
+    LeaseSubject,
+    NodeSubject,
+    PlaceSubject,
+    Tone,
+)
+from ..model.words import fence_text, moment
+from .places import BLANK, fact, heading, place_details, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from auditor.finding import Evidence, Finding
+    from auditor.replay.state import BagState, LeaseState, StateAt
+    from timeagent.units import Instant
+
+    from ..model.state import AuditedCopy
+    from ..model.subjects import Subject
+
+
+READINGS_SHOWN: Final = 500
+LEASES_SHOWN: Final = 1_000
+
+
+def record_details(record: AuditedCopy, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+    """Return what is known. Reads the tree where bytes are asked for; goes over all events of what it is about."""
+    match subject:
+        case PlaceSubject():
+            if record.tree is None:
+                raise BadRequest(
+                    NEEDS_TREE, f"only the index is here, not {printable(subject.path)}", hint=NAME_THE_COPY
+                )
+            return place_details(record.tree, subject)
+        case DomainSubject():
+            return list(_domain(record, subject.domain, at))
+        case LeaseSubject():
+            return list(_lease(record, subject, at))
+        case HolderSubject():
+            return list(_holder(record, subject, at))
+        case NodeSubject():
+            return list(_node(record, subject.node, at))
+        case ClockSubject():
+            return list(_clock(record, subject.node, at))
+        case BagSubject():
+            return list(_bag(record, subject, at))
+        case FindingSubject():
+            return list(_finding(record, subject.id))
+
+
+def place_of(where: Evidence) -> PlaceSubject:
+    """Return the subject that a piece of evidence is."""
+    return PlaceSubject(where.path, where.offset, where.length)
+
+
+# -- domains and leases ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Life:
+    """One lease, from first to last."""
+
+    told: list[LeaseTold] = field(default_factory=list)
+    frames: list[FrameWritten] = field(default_factory=list)
+    ended: LeaseEnded | None = None
+
+    @property
+    def end_words(self) -> str:
+        if self.ended is None:
+            return "not ended"
+        watermark = self.ended.ending.watermark_ns
+        said = "" if watermark is None else f", watermark {moment(watermark, self.ended.instant_ns)}"
+        return f"{self.ended.ending.outcome} {moment(self.ended.instant_ns)}{said}"
+
+
+def _lives(record: AuditedCopy, domain: str, at: Instant) -> dict[bytes, _Life]:
+    """Return the leases of a domain in the order in which they were granted."""
+    found: dict[bytes, _Life] = {}
+    for _, event in record.timeline.between(record.timeline.start_ns, at, domain=domain):
+        match event:
+            case LeaseTold():
+                found.setdefault(event.witness.correlation_id, _Life()).told.append(event)
+            case LeaseEnded():
+                found.setdefault(event.ending.correlation_id, _Life()).ended = event
+            case FrameWritten():
+                for name, lease in event.leases:
+                    if name == domain:
+                        found.setdefault(lease, _Life()).frames.append(event)
+            case _:
+                pass
+    return found
+
+
+def _real_name(record: AuditedCopy, shown: str) -> str:
+    """Return the domain that is shown so: control characters in it were escaped."""
+    names = record.timeline.state_at().domains
+    return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
+
+
+def _domain(record: AuditedCopy, shown: str, at: Instant) -> Iterator[DetailLine]:
+    name = _real_name(record, shown)
+    state = record.timeline.state_at(at)
+    known = state.domains.get(name)
+    if known is None:
+        yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
+        return
+    yield fact("shard", f"{known.shard[1]} of map {known.shard[0]}, on {_node_of(state, known.shard)}")
+    yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
+    yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
+    yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
+    yield BLANK
+    yield heading("Holds it now" if known.leases else "Nobody holds it")
+    for lease in known.leases:
+        yield words(_lease_line(state, lease), LeaseSubject(shown, lease.correlation_id.hex()))
+        yield words(
+            f"  holder {lease.holder.node}/{lease.holder.process} {printable(lease.holder.purpose)}",
+            HolderSubject(lease.holder.node, lease.holder.process),
+        )
+    lives = _lives(record, name, at)
+    yield BLANK
+    yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
+    for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
+        yield words(_life_line(life, at), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
+
+
+def _life_line(life: _Life, at: Instant) -> str:
+    """Say what became of a lease, how it ended before what is less: on 80 columns the rest is cut."""
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    if not life.told:
+        return f"a lease of which no grant is there; {messages}; {life.end_words}"
+    first, last = life.told[0].witness, life.told[-1].witness
+    holder = f"{first.holder.node}/{first.holder.process}"
+    return (
+        f"{moment(life.told[0].instant_ns, at)}  {first.mode:3} {holder:16} "
+        f"until {moment(last.expiry_ns, first.expiry_ns)}  {life.end_words}  "
+        f"{counted(len(life.told) - 1, 'renewal')}  {messages}"
+    )
+
+
+def _life_tone(life: _Life) -> Tone:
+    if life.ended is not None and life.ended.ending.outcome in ("expired", "revoked", "unknown"):
+        return Tone.WARN
+    return Tone.PLAIN
+
+
+def _lease_line(state: StateAt, lease: LeaseState) -> str:
+    left = state.expiry(lease) - state.instant_ns
+    until = f"{span_text(left // 1_000_000 * 1_000_000)} left" if left >= 0 else f"over for {span_text(-left)}"
+    messages = counted(lease.messages, "message")
+    return f"{lease.correlation_id.hex()}  {lease.mode}  {state.phase(lease)}  {until}, {messages}"
+
+
+def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
+    known = state.shards.get(shard)
+    return "a node that is not known" if known is None else known.node
+
+
+def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
+    name = _real_name(record, subject.domain)
+    lives = _lives(record, name, at)
+    life = lives.get(bytes.fromhex(subject.correlation_id))
+    if life is None:
+        yield words("the copy tells nothing of it by then", tone=Tone.WARN)
+        return
+    yield fact("domain", subject.domain, DomainSubject(subject.domain))
+    yield fact("lease", subject.correlation_id)
+    if life.told:
+        yield from _grant(life)
+    yield fact("ended", life.end_words, place_of(life.ended.where) if life.ended else None, _life_tone(life))
+    order = list(lives)
+    place = order.index(bytes.fromhex(subject.correlation_id))
+    for label, index in (("before it", place - 1), ("after it", place + 1)):
+        if 0 <= index < len(order):
+            yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
+    yield BLANK
+    yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
+    for told in life.told:
+        witness = told.witness
+        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
+        yield words(
+            f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}  {said}  by {told.clock.node}",
+            place_of(told.where),
+        )
+    yield BLANK
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
+    state = record.timeline.state_at(at)
+    for each in life.frames:
+        yield _frame_line(_by_then(each, state))
+
+
+def _grant(life: _Life) -> Iterator[DetailLine]:
+    first = life.told[0].witness
+    holder = first.holder
+    text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
+    yield fact("holder", text, HolderSubject(holder.node, holder.process))
+    yield fact("node", holder.node, NodeSubject(holder.node))
+    yield fact("mode", first.mode.value)
+    yield fact("fence", str(first.fence))
+    yield fact("floor", moment(first.floor_ns))
+    yield fact("settle_to", moment(first.settle_to_ns))
+    yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+
+
+def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
+    """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
+    bag = state.bags.get((event.log, event.bag_ns))
+    if event.listed is None or (bag is not None and bag.closed_ns is not None):
+        return event
+    return replace(event, listed=None, void_because=event.void_because if event.listed else "")
+
+
+def _frame_line(event: FrameWritten) -> DetailLine:
+    void = event.void_because or ("" if event.listed is not False else "not listed")
+    fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
+    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
+    return words(text, place_of(event.where), Tone.BAD if void else Tone.PLAIN)
+
+
+# -- holders, nodes, clocks --------------------------------------------------------------------------------------------
+
+
+def _holder(record: AuditedCopy, subject: HolderSubject, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
+    yield fact("node", subject.node, NodeSubject(subject.node))
+    yield fact("process", str(subject.process))
+    yield from _held(state, subject.node, subject.process)
+
+
+def _held(state: StateAt, node: str, process: int | None) -> Iterator[DetailLine]:
+    held = [
+        lease
+        for lease in state.leases()
+        if lease.holder.node == node and (process is None or lease.holder.process == process)
+    ]
+    yield BLANK
+    yield heading(counted(len(held), "lease"))
+    for lease in held[:LEASES_SHOWN]:
+        domain = printable(lease.domain)
+        yield words(
+            f"{domain:32} {lease.mode:3} {state.phase(lease):9} expiry {moment(state.expiry(lease), state.instant_ns)}",
+            LeaseSubject(domain, lease.correlation_id.hex()),
+        )
+
+
+def _node(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
+    for name, shard in sorted(state.shards.items()):
+        if shard.node == node:
+            text = f"{name[1]} of map {name[0]}, run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
+            yield fact("shard", text, place_of(shard.where))
+            yield fact("ceiling", f"{moment(shard.ceiling_ns)}, record {shard.ceiling_number} ({shard.kind})")
+    known = state.clocks.get(node)
+    if known is None:
+        yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
+    else:
+        reading = known.reading
+        text = f"±{span_text(reading.radius_ns)}, said at {moment(known.as_of_ns)}"
+        yield fact("clock", text, ClockSubject(node))
+    yield from _held(state, node, None)
+
+
+def _clock(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
+    known = record.timeline.state_at(at).clocks.get(node)
+    if known is None:
+        yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
+        return
+    reading = known.reading
+    status = reading.status.name.lower().replace("_", "-")
+    yield fact("node", node, NodeSubject(node))
+    yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
+    yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
+    yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
+    yield BLANK
+    yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
+    shown, before = 0, None
+    for event in record.timeline.signed_by(node, record.timeline.position(at)):
+        if event.clock is None:
+            continue
+        step = before is not None and before != event.clock.clock_epoch
+        before = event.clock.clock_epoch
+        text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
+        yield words(text + ("   then a new clock epoch" if step else ""), place_of(event.where), _step_tone(step=step))
+        shown += 1
+        if shown == READINGS_SHOWN:
+            return
+
+
+def _step_tone(*, step: bool) -> Tone:
+    return Tone.WARN if step else Tone.PLAIN
+
+
+# -- bags --------------------------------------------------------------------------------------------------------------
+
+
+def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
+    bag = state.bags.get((subject.log, subject.start_ns))
+    if bag is None:
+        yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
+        return
+    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {printable(bag.path)}")
+    yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
+    yield from _steps(bag)
+    written = record.timeline.frames_in(subject.log, subject.start_ns)
+    frames = [_by_then(each, state) for each in written if each.instant_ns <= at]
+    files: dict[str, list[FrameWritten]] = {}
+    for each in frames:
+        files.setdefault(each.file, []).append(each)
+    yield BLANK
+    listed = "" if bag.listed is None else f", {bag.listed} listed, {bag.missing} of those missing or altered"
+    tone = Tone.BAD if bag.missing else Tone.STRONG
+    yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
+    for file, wrote in sorted(files.items()):
+        yield from _file(file, wrote)
+
+
+def _steps(bag: BagState) -> Iterator[DetailLine]:
+    lock = None if bag.where is None else place_of(bag.where)
+    if bag.closed_ns is None:
+        yield fact("prelock", "there: somebody has begun to close it" if bag.prelock else "not there")
+        yield fact("closed", "not yet")
+    else:
+        late = span_text((bag.closed_ns - bag.end_ns) // 1_000_000 * 1_000_000)
+        yield fact("closed", f"{moment(bag.closed_ns, bag.start_ns)} by {bag.closer}, {late} after its end", lock)
+        yield fact("closer", str(bag.closer), NodeSubject(bag.closer) if bag.closer else None)
+        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, _bad(bag.rejected))
+    if bag.sealed_ns is not None:
+        packed = ", packed" if bag.packed else ""
+        yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
+    if bag.void_files:
+        yield fact("void", f"{counted(bag.void_files, 'file')} came too late for the list", None, Tone.WARN)
+
+
+def _bad(count: int) -> Tone:
+    return Tone.BAD if count else Tone.PLAIN
+
+
+def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
+    listed = {None: "bag open", True: "listed", False: "NOT LISTED"}[wrote[0].listed]
+    name = printable(file.rpartition("/")[2])
+    messages = sum(each.messages for each in wrote)
+    tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", place_of(wrote[0].where), tone)
+    for each in wrote:
+        under = ", ".join(printable(name) for name, _ in each.leases)
+        void = f"   {each.void_because}" if each.void_because else ""
+        text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
+        yield words(text, place_of(each.where), Tone.BAD if void else Tone.DIM)
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def _finding(record: AuditedCopy, name: str) -> Iterator[DetailLine]:
+    finding = next((each for each in record.audit.findings if each.id == name), None)
+    if finding is None:
+        yield words("the audit of this copy has no such finding", tone=Tone.WARN)
+        return
+    yield fact("code", finding.code)
+    yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=_verdict_tone(finding))
+    yield fact("subject", printable(finding.subject))
+    yield words(printable(finding.explanation))
+    yield BLANK
+    yield heading("Rests on")
+    for each in finding.evidence:
+        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
+
+
+def _verdict_tone(finding: Finding) -> Tone:
+    return Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN

@@ -25,7 +25,7 @@ from timeagent.sampled import EmbeddedTime
 from timeagent.sources.local import AssumedSource, KernelSource
 
 from .admin.founding import read_marker
-from .bag.context import BagContext, Threads
+from .bag.context import BagContext, RecordNumbers, Threads
 from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
@@ -273,7 +273,17 @@ class Cluster:
         routes = self.routes
         self.check_trusted_now()
         seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
-        session = Session(self.context, self.logs, routes, self.policy, purpose, seed, session_leases=session_leases)
+        trust, policy = self.watch_trust(), self.policy
+        session = Session(
+            self.context,
+            self.logs,
+            routes,
+            policy,
+            purpose,
+            seed,
+            session_leases=session_leases,
+            known=lambda: RecordNumbers(trust.number, policy.newest.number),
+        )
         with self._lock:
             self._check_open()
             self._sessions.add(session)

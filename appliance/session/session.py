@@ -18,7 +18,7 @@ from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.lease.client import LeaseGranted
-from timeagent.errors import BadRequest, Damaged, TenureError, TryAgain, check_callable, check_type
+from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, TryAgain, check_callable, check_type
 from timeagent.units import MS, rfc3339, span_of
 
 from .lease_renewer import LeaseRenewer, RenewalThread
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span
 
-    from ..bag.context import BagContext
+    from ..bag.context import BagContext, RecordNumbers
     from .held import Lease, Listener, Recall
     from .leasing import Routes
     from .open_logs import LogBook, OpenLog
@@ -133,7 +133,7 @@ ATTEMPTS: Final = 3
 class Session:
     """Leases and messages under one writer incarnation. Safe to share between threads. Use in a ``with`` block."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what Cluster.session wires
         self,
         context: BagContext,
         logs: LogBook,
@@ -144,9 +144,14 @@ class Session:
         *,
         background: bool = True,
         session_leases: bool = False,
+        known: Callable[[], RecordNumbers] | None = None,
     ) -> None:
-        """Hold nothing yet. Made by ``Cluster.session``. ``background``: a thread renews; else only waiting does."""
+        """Hold nothing yet. Made by ``Cluster.session``. ``background``: a thread renews; else only waiting does.
+
+        ``known``: the newest records that this process has seen; without it they are looked for each time.
+        """
         self._context = context
+        self._known = known or context.records.newest
         self._logs = logs
         self._policy = policy
         self._random = randomness
@@ -465,8 +470,19 @@ class Session:
         return outcome
 
     def _stamped(self, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes) -> Publication:
-        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending."""
-        numbers = self._context.records.newest()
+        """Make a publication, once its timestamp is not ahead of the clock. From here on it is pending.
+
+        By the newest records that this process knows; afresh from the mount only if these allow nothing: a witness may
+        be by a key, or for a term, of a record that it does not know yet.
+        """
+        try:
+            return self._stamped_by(self._known(), book, batch, leases, identity)
+        except NotTrusted:
+            return self._stamped_by(self._context.records.newest(), book, batch, leases, identity)
+
+    def _stamped_by(
+        self, numbers: RecordNumbers, book: OpenLog, batch: Sequence[bytes], leases: Sequence[Lease], identity: bytes
+    ) -> Publication:
         keyring = self._context.records.keyring(numbers.trust)
         self._context.records.policy(numbers.policy)  # once, before the lock is held
         while True:

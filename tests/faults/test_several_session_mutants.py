@@ -20,7 +20,7 @@ site, doubted, desk = sessions.site, sessions.doubted, stamps.desk
 MUTANTS: dict[str, Fault] = {
     "watermark of the first message of a batch": (
         session,
-        "Session._stamped",
+        "Session._stamped_by",
         "made.last_ns",
         "made.first_ns",
         sessions.test_watermark_of_a_lease_is_the_last_message_of_its_batches,
@@ -156,9 +156,9 @@ MUTANTS: dict[str, Fault] = {
     ),
     "only the first lease looked at again": (
         stamping,
-        "FrameStamper.publication",
-        "for lease in leases:",
-        "for lease in leases[:1]:",
+        "FrameStamper._first_timestamp",
+        "for lease in leases:\n    lease.check_held(now, self._policy.holder_margin_ns)",
+        "for lease in leases[:1]:\n    lease.check_held(now, self._policy.holder_margin_ns)",
         sessions.test_leases_that_run_out_while_a_frame_is_made_are_looked_at_again,
         (1,),
     ),

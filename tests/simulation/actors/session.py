@@ -25,6 +25,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from appliance.bag.context import RecordNumbers
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.paths import Grid
@@ -64,6 +65,9 @@ class SimulatedRoutes:
 class SessionKit(Kit):
     """A process with one session."""
 
+    _seen: tuple[int, RecordNumbers] | None = None
+    """When the newest records were looked for last, and what was found."""
+
     def __init__(self, world: World, process: Process, *, renews: bool = True) -> None:
         super().__init__(world, process)
         self.session = Session(
@@ -74,6 +78,7 @@ class SessionKit(Kit):
             process.name,
             self.chance,
             background=False,
+            known=self._known_records,
         )
         world.sessions.append(self.session)
         self.session._lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
@@ -91,6 +96,13 @@ class SessionKit(Kit):
         self._over = False
         self.doubts: list[Wrote] = []
         """What is in doubt, as far as this has not been asked about."""
+
+    def _known_records(self) -> RecordNumbers:
+        """Return what a watch knows that looks every second."""
+        now = self.context.time.boot_ns()
+        if self._seen is None or now - self._seen[0] >= SECOND:
+            self._seen = now, self.context.records.newest()
+        return self._seen[1]
 
     def end(self) -> None:
         self._over = True

@@ -295,12 +295,9 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._ask(domain, age, mode, self._time.now(), self._time.token())
-
-    def _ask(self, domain: str, age: Age | None, mode: Mode, now: TimeInterval, token: SignedTime) -> Ask:
         request_id = self._randomness.randbytes(16)
-        age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
-        return Ask(domain, request_id, age, token, mode)
+        age = age or Age(first_try_ns=self._time.now().midpoint, request_id=request_id)
+        return Ask(domain, request_id, age, self._time.token(), mode)
 
     def acquire(
         self,
@@ -321,8 +318,8 @@ class LeaseClient:
         ``session_id``: the session lease under which they are taken: its expiry is theirs.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        now, token = self._time.now(), self._time.token()
-        asked = [self._ask(each, None, mode, now, token) if isinstance(each, str) else each for each in asks]
+        now = self._time.now()
+        asked = [self.ask(each, None, mode) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = now.latest + wait_ns + term
         requests: list[wire.Request] = [
@@ -486,7 +483,7 @@ class LeaseClient:
         results: list[Result] = []
         for start, end in _calls(requests):
             part = requests[start:end]
-            before = self._time.token()
+            before = None if None not in asks[start:end] else self._time.token()
             replies = self._call(part, wait_ns, give_up_ns)
             if isinstance(replies, str):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
@@ -495,9 +492,10 @@ class LeaseClient:
             verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
             parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
             for reply, both, domain, ask in parts:
-                asked = before if ask is None else ask.time
                 if isinstance(reply, wire.Granted):
+                    asked = before if ask is None else ask.time
                     assert verifier is not None
+                    assert asked is not None
                     results.append(self._judge_witness(reply, both, domain, ask, asked, verifier))
                 else:
                     results.append(self._judge(reply, domain, ask))

@@ -121,6 +121,8 @@ class LeaseRenewer:
 
     def bound(self, leases: Iterable[Lease], hold_ns_max: Span | None, progress_within_ns: Span | None) -> None:
         """Keep these so long from now on, ``hold_ns_max``, and as long as their holder gets on (``Lease.progress``)."""
+        if hold_ns_max is None and progress_within_ns is None:
+            return  # as they were adopted
         latest, boot = self._time.now().latest, self._time.boot_ns()
         with self._lock:
             for lease in leases:

@@ -113,12 +113,16 @@ class FrameStamper:
         Never waits.
         """
         count = len(payloads)
-        witnesses = _witnesses(leases)  # before the token: what is renewed behind it is signed after the frame
-        token = self._time.token()
         first = self._first_timestamp(grid, leases, count)
         if isinstance(first, AheadOfClock):
             return first
         last = first + count - 1
+        witnesses = _witnesses(leases)  # before the token: what is renewed behind it is signed after the frame
+        token = self._time.token()
+        now = self._time.now()
+        for lease in leases:
+            lease.check_held(now, self._policy.holder_margin_ns)
+            assert lease.floor_ns < first
         heads = [signed.batch_head() for signed in witnesses]
         times = [head.signed_time() for head in heads]
         judge = self._judging(numbers.policy, witnesses, times, token)

@@ -156,9 +156,9 @@ MUTANTS: dict[str, Fault] = {
     ),
     "only the first lease looked at again": (
         stamping,
-        "FrameStamper._first_timestamp",
-        "for lease in leases:\n    lease.check_held(now, self._policy.holder_margin_ns)",
-        "for lease in leases[:1]:\n    lease.check_held(now, self._policy.holder_margin_ns)",
+        "FrameStamper.publication",
+        "for lease in leases:",
+        "for lease in leases[:1]:",
         sessions.test_leases_that_run_out_while_a_frame_is_made_are_looked_at_again,
         (1,),
     ),

@@ -186,11 +186,10 @@ def test_frame_carries_no_witness_that_was_signed_after_its_own_signed_time(desk
     def held_up() -> SignedTime:
         token = real()
         desk.time.token = real  # type: ignore[method-assign]
-        desk.time.advance(900 * MS)
+        desk.time.advance(desk.site.policy.renew_period_ns)
         desk.session.renew_due()
         return token
 
-    desk.time.advance(desk.site.policy.renew_period_ns - 900 * MS)
     desk.time.token = held_up  # type: ignore[method-assign]
     frame = open_frame(next(iter(pieces(desk.stamped().file.data)[0])), "a frame")
     newer, token = desk.lease.signed, SignedTime.decode(frame.head.time, "its time")

@@ -29,8 +29,8 @@ POLICIES: tuple[Mutant, ...] = (
         one(
             closer,
             "Closer._promise",
-            "newest = self._records.newest()",
-            "newest = type(self._records.newest())(self._records.newest().trust, 1)",
+            "looked, named = (self._time.now(), self._records.newest())",
+            "looked, named = (self._time.now(), type(self._records.newest())(self._records.newest().trust, 1))",
         ),
         "agreement",
         "policies",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.app import App
-from textual.binding import Binding, BindingType
+from textual.binding import ActiveBinding, Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Provider
 from textual.message import Message
 from textual.reactive import var
@@ -21,11 +21,10 @@ from .screens.screen import SCREENS, DetailScreen, TopScreen
 from .widgets.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from textual.command import Hits
-    from textual.dom import DOMNode
     from textual.screen import Screen
 
     from timeagent.units import Instant
@@ -41,12 +40,10 @@ class StateArrived(Message):
     """A newer state. One that is still waiting to be shown is replaced: a slow terminal gets fewer, never older."""
 
     def __init__(self, state: ClusterState) -> None:
-        """Carry the state."""
         super().__init__()
         self.state = state
 
     def can_replace(self, message: Message) -> bool:
-        """Whether this takes the place of a message that waits."""
         return isinstance(message, StateArrived)
 
 
@@ -54,35 +51,38 @@ class WorkDone(Message):
     """A thread has done what the screen asked for."""
 
     def __init__(self, take: Callable[[], None]) -> None:
-        """Carry what is to be done with it."""
         super().__init__()
         self.take = take
+
+
+def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
+    """Return what keys do on a screen, each action once, with its keys as they are shown."""
+    seen: dict[tuple[int, str], tuple[ActiveBinding, list[str]]] = {}  # a part and its screen may call two things alike
+    for active in screen.active_bindings.values():
+        if active.binding.description and active.enabled and not active.binding.system:
+            _, keys = seen.setdefault((id(active.node), active.binding.action), (active, []))
+            keys.append(screen.app.get_key_display(active.binding))
+    return seen.values()
 
 
 class ScreenCommands(Provider):
     """The bindings of the screen beneath, as commands."""
 
-    def _commands(self) -> Iterator[tuple[str, DOMNode, str]]:
-        """Yield (what it does and its key, where, its action) of each binding; each action once."""
-        seen = set()
-        for active in self.screen.active_bindings.values():
-            binding, name = active.binding, (id(active.node), active.binding.action)
-            if binding.description and active.enabled and not binding.system and name not in seen:
-                seen.add(name)
-                yield f"{binding.description}  ({self.app.get_key_display(binding)})", active.node, binding.action
+    def _commands(self) -> Iterator[tuple[str, Callable[[], Awaitable[bool]]]]:
+        for active, keys in bound(self.screen):
+            action = partial(self.app.run_action, active.binding.action, active.node)
+            yield f"{active.binding.description}  ({keys[0]})", action
 
     async def discover(self) -> Hits:
-        """Yield all commands."""
-        for text, node, action in self._commands():
-            yield DiscoveryHit(text, partial(self.app.run_action, action, node), help=None)
+        for text, action in self._commands():
+            yield DiscoveryHit(text, action, help=None)
 
     async def search(self, query: str) -> Hits:
-        """Yield the commands that match."""
         matcher = self.matcher(query)
-        for text, node, action in self._commands():
+        for text, action in self._commands():
             score = matcher.match(text)
             if score > 0:
-                yield Hit(score, matcher.highlight(text), partial(self.app.run_action, action, node))
+                yield Hit(score, matcher.highlight(text), action)
 
 
 TRAIL: Final = " > "
@@ -130,7 +130,6 @@ class TopApp(App[None]):
         """Whether another instant is looked at than the newest state is of, and no screen that is seen reads that."""
 
     def on_mount(self) -> None:
-        """Open the first screen and start the feed."""
         self.register_theme(DARK)
         self.register_theme(LIGHT)
         self.theme = DARK.name
@@ -143,7 +142,6 @@ class TopApp(App[None]):
         self._close_messages_no_wait()
 
     def on_unmount(self) -> None:
-        """Stop the feed."""
         self.feed.stop()
 
     def _failed(self, problem: BaseException) -> None:
@@ -204,7 +202,6 @@ class TopApp(App[None]):
         self.work(lambda: self.feed.details(subject, instant), take)
 
     def on_work_done(self, message: WorkDone) -> None:
-        """Hand over what a thread has done."""
         message.take()
 
     def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
@@ -262,7 +259,6 @@ class TopApp(App[None]):
 
     @property
     def writable(self) -> bool:
-        """Whether leases may be revoked from here."""
         return self._revoker is not None
 
     def revoke(self, row: LeaseRow) -> None:
@@ -343,24 +339,16 @@ class TopApp(App[None]):
         self.notify(f"copied: {text}" if text else "nothing to copy here", timeout=2, markup=False)
 
     def action_dark(self) -> None:
-        """Change between dark and light."""
         self.theme = (LIGHT if self.theme == DARK.name else DARK).name
 
     def action_help(self) -> None:
-        """List the keys of the screen that is seen."""
         beneath = next(each for each in reversed(self.screen_stack) if isinstance(each, TopScreen))
         self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
 
     def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""
-        seen: dict[tuple[int, str], tuple[list[str], str]] = {}  # a part and its screen may call two things alike
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if binding.description and active.enabled and not binding.system:
-                keys, _ = seen.setdefault((id(active.node), binding.action), ([], binding.description))
-                keys.append(self.get_key_display(binding))
-        for keys, what in seen.values():
-            yield " ".join(dict.fromkeys(keys)), what
+        for active, keys in bound(self.screen):
+            yield " ".join(dict.fromkeys(keys)), active.binding.description
 
     @property
     def of_record(self) -> bool:

@@ -79,16 +79,11 @@ def run_top(options: argparse.Namespace) -> int:
         return _serve(options)
     if offline:
         return _offline(options)
-    from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
-
-    from .sources.live import LiveSource  # noqa: PLC0415
-    from .sources.mount import MountLocation  # noqa: PLC0415
+    from .sources.live import live_source  # noqa: PLC0415 - the cluster's library, only when called
 
     if options.path and options.root:
         raise BadRequest("two-roots", f"both {options.path} and --root {options.root} are named", hint="name one")
-    node_dir = Path(options.node_dir).absolute() if options.node_dir else None
-    where = MountLocation(root_path(options.path or options.root), node_dir, options.allow_root)
-    source = LiveSource(where, SystemClock())
+    source = live_source(options.path or options.root, options.node_dir, allow_root=options.allow_root)
     if _as_text(options):
         return _once(source, json=options.json)
     return _live(source, write=options.write)
@@ -104,17 +99,14 @@ def _offline(options: argparse.Namespace) -> int:
     index_file = Path(options.db).absolute() if options.db else None
     copy = Path(options.offline).absolute() if options.offline else None
     source = RecordSource(copy, SystemClock(), index_file)
-    if _as_text(options):
-        source.reading.put()
-        if source.reading.error is not None:
-            raise source.reading.error
-        return _print(source.state_at(), json=options.json)
-    if copy is None:
+    if _as_text(options) or copy is None:
         source.reading.put()
         if source.reading.error is not None:
             raise source.reading.error
     elif not copy.exists():
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
+    if _as_text(options):
+        return _print(source.state_at(), json=options.json)
     return _open_screen(source)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.cli.opening import add_cluster_options
@@ -50,14 +49,9 @@ def run_status(options: argparse.Namespace) -> int:
     """Say once whether the cluster works, or show the overview again and again."""
     if options.count is not None and not options.watch:
         raise BadRequest("no-watch", "--count is of --watch", hint="say --watch too")
-    from appliance.cluster import root_path  # noqa: PLC0415 - the cluster's library, only when called
+    from .sources.live import live_source  # noqa: PLC0415 - the cluster's library, only when called
 
-    from .sources.live import LiveSource  # noqa: PLC0415
-    from .sources.mount import MountLocation  # noqa: PLC0415
-
-    node_dir = Path(options.node_dir).absolute() if options.node_dir else None
-    where = MountLocation(root_path(options.root), node_dir, options.allow_root, needs_node=not options.watch)
-    source = LiveSource(where, SystemClock())
+    source = live_source(options.root, options.node_dir, allow_root=options.allow_root, needs_node=not options.watch)
     try:
         return watch(source, options) if options.watch else _once(source, options)
     finally:

@@ -28,7 +28,6 @@ from tui.model.state import (
     NodeView,
     Reach,
     ShardView,
-    Spans,
     TimeSources,
 )
 from tui.model.subjects import Cell, DetailLine
@@ -45,16 +44,8 @@ NOW_NS = 1_795_212_607_400_000_000
 """2026-11-20T22:10:07.4Z."""
 
 POLICY = Policy(number=1, cluster_id=bytes(16))
-SPANS = Spans(
-    POLICY.lease_term_max_ns,
-    POLICY.span_ns,
-    POLICY.grace_ns,
-    POLICY.radius_ns_max,
-    POLICY.takeover_ns(),
-    POLICY.restart_ns(),
-)
 ANSWERS = Freshness(Reach.ANSWERS, 100 * MS)
-AFTER_EXPIRY_NS = SPANS.takeover_ns - SPANS.lease_term_max_ns
+AFTER_EXPIRY_NS = POLICY.takeover_ns() - POLICY.lease_term_max_ns
 
 
 def silent(span: int, problem: str = "connection refused") -> Freshness:
@@ -134,7 +125,7 @@ def state(**fields: Any) -> ClusterState:  # noqa: ANN401
             ANSWERS,
             "5f3a" * 8,
             "",
-            SPANS,
+            POLICY.radius_ns_max,
             tuple(NodeView(each.node, each.node == "node1", (each,)) for each in shards),
             LeaseRows(
                 (lease("account/01"), lease("account/02", 6 * SECOND, node="node2", process=77, purpose="nightly"))

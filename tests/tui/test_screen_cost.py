@@ -155,9 +155,8 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
 @pytest.mark.parametrize(
     ("module", "place", "old"),
     [
-        (tui.widgets.row_table, "RowTable.kept", "strip is None"),
+        (tui.widgets.framing, "Framing.kept", "strip is None"),
         (tui.widgets.framing, "Framing.lines", "known is None"),
-        (tui.widgets.lines, "WordsLine._line_in", "strip is None"),
     ],
 )
 def test_lines_that_are_drawn_again_and_again_are_caught(

@@ -13,7 +13,7 @@ from textual.widgets import Static
 from tests.support.machine import HandMachine
 from tests.support.screens import (
     NOW_NS,
-    SPANS,
+    POLICY,
     HandFeed,
     RecordedSource,
     clock_view,
@@ -121,7 +121,7 @@ def test_killed_holder_is_seen_to_expire_and_to_be_recovered() -> None:
         await advance(pilot, feed, later(dying, 3 * SECOND))
         assert "✗ account/01" in table(pilot, LeaseTable)[2]
         assert "expired, recovering, resumes at 22:10:14" in table(pilot, LeaseTable)[2]
-        await advance(pilot, feed, later(dying, 3 * SECOND + SPANS.takeover_ns))
+        await advance(pilot, feed, later(dying, 3 * SECOND + POLICY.takeover_ns()))
         assert "free to take" in table(pilot, LeaseTable)[2]
 
     drive(course, dying)

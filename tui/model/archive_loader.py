@@ -65,7 +65,6 @@ class ArchiveLoader:
         self._begin("opening the tree", body)
 
     def words(self, state: ClusterState | None) -> str:
-        """Say why there is nothing to be seen yet."""
         if self._busy:
             return f"{self._done} …"
         if self.problem is not None:

@@ -134,7 +134,7 @@ class ClockRows:
         self.asked = state.view is ViewKind.LIVE
         """Whether they are of a live cluster, all at one instant; else of what was signed at any."""
         self.agreed = agreement(state.clocks if self.asked else ())
-        self._radius_ns_max = state.spans.radius_ns_max if state.spans else None
+        self._radius_ns_max = state.radius_ns_max
         wanted = words.casefold().split()
         self._clocks = [each for each in state.clocks if all(word in f"{each.node} {each.status}" for word in wanted)]
         self._axis = self._made_axis(state.clocks)
@@ -148,11 +148,9 @@ class ClockRows:
 
     @property
     def shown(self) -> int:
-        """How many clocks are shown."""
         return len(self._clocks)
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return len(self._clocks) + bool(self.agreed.compared)
 
     def name(self, index: int) -> str:
@@ -160,7 +158,6 @@ class ClockRows:
         return self._clocks[index].node if index < len(self._clocks) else COMMON
 
     def heading(self, width: int) -> str:
-        """Return the title of the axis."""
         if self._axis is None:
             return "what it claims"
         return self._axis.heading(width)
@@ -310,7 +307,6 @@ class ClockHistory:
     """Radius and offset of each node's clock over its newest readings, for sparklines. One thread."""
 
     def __init__(self, kept: int = 60) -> None:
-        """Know nothing yet."""
         self._kept = kept
         self._samples: dict[str, list[_HistorySample]] = {}
 

@@ -86,10 +86,7 @@ class StateFeed(Protocol):
         ...
 
     def do[T](
-        self,
-        body: Callable[[], T],
-        take: Callable[[T | TenureError], object],
-        failed: Callable[[BaseException], None],
+        self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
     ) -> None:
         """Do what may take long, or hang, in a thread of its own, which calls ``take`` with what it came to.
 

@@ -16,12 +16,12 @@ from auditor.replay.events import NAME_THE_COPY
 from timeagent.console import printable
 
 from .columns import Column
-from .lease_list import GroupHeading
+from .lease_list import GroupHeading, ListOptions
 from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Tone
 from .words import clock_text, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from auditor.archive import Archive
     from auditor.context import Context
@@ -71,12 +71,10 @@ class FindingGroup(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FindingOptions:
-    """How they should be arranged."""
+class FindingOptions(ListOptions[FindingOrder, FindingGroup]):
+    """How findings should be arranged."""
 
-    words: str = ""
     order: FindingOrder = FindingOrder.WORST
-    backwards: bool = False
     group: FindingGroup = FindingGroup.NONE
 
 
@@ -153,11 +151,6 @@ def summary_cells(summary: Summary) -> list[Cell]:
 
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def exported_findings(findings: Iterable[Finding]) -> list[dict[str, object]]:
-    """Return findings as they are written to a file."""
-    return [finding.fields() for finding in findings]
 
 
 OPEN: Final = "▾"

@@ -58,10 +58,10 @@ def _lines(state: ClusterState) -> Iterator[HealthCheck]:
     if state.offline:
         way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
         yield unknown("shards", f"not asked: {state.offline}", way_out)
-    elif state.spans:
+    elif state.radius_ns_max is not None:
         source = ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
         radius = clock.now.radius if clock.bounded else None
-        yield judge_clock(radius, clock.problem, source, state.spans.radius_ns_max)
+        yield judge_clock(radius, clock.problem, source, state.radius_ns_max)
     yield from state.checks
     for shard in state.shards:
         yield from _shard(shard, now)

@@ -6,9 +6,9 @@ keeps what it has until then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -45,12 +45,37 @@ class LeaseGroup(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseOptions:
-    """How rows should be arranged."""
+class ListOptions[O: StrEnum, G: StrEnum]:
+    """How the rows of a list should be arranged: in which order and groups, narrowed by which words."""
 
+    order: O
+    group: G
     words: str = ""
-    order: LeaseOrder = LeaseOrder.DOMAIN
     backwards: bool = False
+
+    def next_order(self) -> Self:
+        return replace(self, order=_after(self.order), backwards=False)
+
+    def next_group(self) -> Self:
+        return replace(self, group=_after(self.group))
+
+    def turned(self) -> Self:
+        return replace(self, backwards=not self.backwards)
+
+    def narrowed(self, words: str) -> Self:
+        return replace(self, words=words.strip())
+
+
+def _after[E: StrEnum](value: E) -> E:
+    every = list(type(value))
+    return every[(every.index(value) + 1) % len(every)]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions(ListOptions[LeaseOrder, LeaseGroup]):
+    """How leases should be arranged."""
+
+    order: LeaseOrder = LeaseOrder.DOMAIN
     group: LeaseGroup = LeaseGroup.NONE
 
 
@@ -75,7 +100,6 @@ class LeaseArrangement:
     """How many rows match."""
 
     def at(self, index: int) -> LeaseRow | GroupHeading:
-        """Return what stands at a place."""
         place = int(self.places[index])
         return self.leases[place] if place >= 0 else self.headings[-1 - place]
 

@@ -375,7 +375,6 @@ class ReplayedCopy:
     """One copy, and how it is looked at."""
 
     def __init__(self, archive: Archive) -> None:
-        """Look at it as it was."""
         self.archive = archive
         self.switches = Switches()
         self._lens: WhatIf | None = None

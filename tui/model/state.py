@@ -41,7 +41,6 @@ class LeaseRows(Sequence["LeaseRow"]):
     """Rows that never change. Equal to any sequence of the same rows."""
 
     def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
-        """Take the rows as they are."""
         self._rows = tuple(rows)
 
     @overload
@@ -53,7 +52,6 @@ class LeaseRows(Sequence["LeaseRow"]):
         return self._rows[index]
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._rows)
 
     def __eq__(self, other: object) -> bool:
@@ -61,11 +59,9 @@ class LeaseRows(Sequence["LeaseRow"]):
         return self._rows == (other._rows if isinstance(other, LeaseRows) else other)
 
     def __hash__(self) -> int:
-        """Return a hash of the rows."""
         return hash(self._rows)
 
     def __repr__(self) -> str:
-        """Name the rows."""
         return f"Leases({self._rows!r})"
 
     @cached_property
@@ -147,18 +143,6 @@ class ClockView:
     status: str
     assumed: bool
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """The numbers of the policy that the screen needs."""
-
-    lease_term_max_ns: Span
-    span_ns: Span
-    grace_ns: Span
-    radius_ns_max: Span
-    takeover_ns: Span
-    restart_ns: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +315,8 @@ class ClusterState:
     """Empty until the mount has answered once."""
     offline: str = ""
     """Why no shard is asked; empty: they are asked."""
-    spans: Spans | None = None
+    radius_ns_max: Span | None = None
+    """Of the policy."""
     nodes: tuple[NodeView, ...] = ()
     leases: LeaseRows = NO_LEASES
     """In order of domain. A tuple of rows is taken too."""
@@ -349,7 +334,6 @@ class ClusterState:
     """Of a record: the first and the last instant that it tells of."""
 
     def __post_init__(self) -> None:
-        """Take rows in a tuple for a book of leases."""
         if not isinstance(self.leases, LeaseRows):
             object.__setattr__(self, "leases", LeaseRows(self.leases))
 

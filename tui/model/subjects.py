@@ -42,12 +42,10 @@ class DomainSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"domain {self.domain}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return self.domain
 
 
@@ -60,12 +58,10 @@ class HolderSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"holder {self.identifier}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return f"{self.node}/{self.process}"
 
 
@@ -78,12 +74,10 @@ class LeaseSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"lease {self.correlation_id[-8:]} on {self.domain}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return self.correlation_id
 
 
@@ -95,12 +89,10 @@ class NodeSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"node {self.node}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return self.node
 
 
@@ -112,12 +104,10 @@ class ClockSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"clock of {self.node}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return self.node
 
 
@@ -130,12 +120,10 @@ class BagSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"bag {rfc3339(self.start_ns)} of {self.log}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return f"{self.log} {self.start_ns}"
 
 
@@ -149,13 +137,11 @@ class PlaceSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         path = printable(self.path)
         return f"{path} at {self.offset}" if self.offset or self.length else path
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return f"{printable(self.path)}:{self.offset}+{self.length}"
 
 
@@ -167,12 +153,10 @@ class FindingSubject:
 
     @property
     def title(self) -> str:
-        """Of its screen."""
         return f"finding {self.id}"
 
     @property
     def identifier(self) -> str:
-        """What is copied."""
         return self.id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
+    from ..model.lease_list import ListOptions
     from ..model.state import BagCell, ClusterState, LeaseRow, LogView
     from ..model.subjects import Subject
 
@@ -45,7 +46,6 @@ class OverviewScreen(TopScreen):
         return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), ClockLine()
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state."""
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
         self.query_one(LeaseTable).show(state)
@@ -58,8 +58,7 @@ class OverviewScreen(TopScreen):
         return table.row if table.has_focus else None
 
     def filter_words(self, words: str) -> None:
-        """Narrow the leases."""
-        self.query_one(LeaseTable).words = words
+        self.query_one(LeaseTable).narrow(words)
 
 
 class LeasesScreen(TopScreen):
@@ -81,38 +80,28 @@ class LeasesScreen(TopScreen):
         return LeaseList(), LeaseFacts()
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state."""
         table = self.query_one(LeaseList)
         table.show(state)
         self.query_one(LeaseFacts).show(table.row, state)
 
     def on_pick_table_moved(self) -> None:
-        """Say what is known of the lease under the cursor."""
         if self.state is not None:
             self.query_one(LeaseFacts).show(self.query_one(LeaseList).row, self.state)
 
     def lease(self) -> LeaseRow | None:
-        """Return the one under the cursor."""
         return self.query_one(LeaseList).row
 
-    def filter_words(self, words: str) -> None:
-        """Narrow the leases."""
-        table = self.query_one(LeaseList)
-        wanted = table.wanted
-        table.want(LeaseOptions(words.strip(), wanted.order, wanted.backwards, wanted.group))
+    @property
+    def options(self) -> LeaseOptions:
+        return self.query_one(LeaseList).wanted
 
-    def action_sort(self) -> None:
-        """Sort by the next column."""
-        self.query_one(LeaseList).next_order()
+    def want(self, options: ListOptions[Any, Any]) -> None:
+        assert isinstance(options, LeaseOptions)
+        self.query_one(LeaseList).want(options)
 
     def action_turn(self) -> None:
-        """Sort the other way round."""
-        self.query_one(LeaseList).turn()
+        super().action_turn()
         self.on_pick_table_moved()  # drawn with it, where the table's word would come after the next drawing
-
-    def action_group(self) -> None:
-        """Group by the next thing."""
-        self.query_one(LeaseList).next_group()
 
 
 NAME_LEAST: Final = 8
@@ -126,13 +115,9 @@ class BagsScreen(TopScreen):
     FILTERS = True
     LEGENDS = (("Bags", BAG_GRID_LEGEND),)
     AUTO_FOCUS = "#bag-grid"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "next_log", "Next log"),
-        Binding("enter", "open_bag", "Open"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("n", "next_log", "Next log"), Binding("enter", "open_bag", "Open")]
 
     def __init__(self) -> None:
-        """Begin with the first log."""
         super().__init__()
         self._log = ""
         self._shown: BagCell | None = None
@@ -142,7 +127,6 @@ class BagsScreen(TopScreen):
         return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state."""
         log = self._chosen(state)
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
@@ -166,11 +150,9 @@ class BagsScreen(TopScreen):
         return f"log {log.name if cells_of(log.name) <= room else fitted(log.name, room)}{rest}"
 
     def on_bag_grid_bag_changed(self) -> None:
-        """Ask about the bag under the cursor."""
         self._ask_about(self.query_one(BagGrid).bag)
 
     def on_bag_grid_zoomed(self) -> None:
-        """Say how many bags a cell has."""
         if self.state is not None:
             self.draw(self.state)
 
@@ -184,14 +166,12 @@ class BagsScreen(TopScreen):
         pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
 
     def show_bag(self, log: str, start: Instant) -> None:
-        """Put the cursor on a bag."""
         self._log = log
         if self.state is not None:
             self.query_one(BagGrid).show_log(self._chosen(self.state), "")
         self.query_one(BagGrid).go_to(start)
 
     def action_next_log(self) -> None:
-        """Show the next log."""
         if self.state is not None and self.state.logs:
             names = [log.name for log in self.state.logs]
             place = names.index(self._log) if self._log in names else 0
@@ -199,7 +179,6 @@ class BagsScreen(TopScreen):
             self.draw(self.state)
 
     def filter_words(self, words: str) -> None:
-        """Narrow what is said of the bag."""
         self.query_one(DetailTable).narrow(words)
 
     def subject(self) -> Subject | None:
@@ -208,7 +187,6 @@ class BagsScreen(TopScreen):
         return pane.subject if self.focused is pane else self.query_one(BagGrid).subject
 
     def action_open_bag(self) -> None:
-        """Open the bag under the cursor."""
         subject = self.query_one(BagGrid).subject
         if subject is not None:
             self.top.open(subject)
@@ -231,7 +209,6 @@ class TimeScreen(TopScreen):
     AUTO_FOCUS = "#clocks"
 
     def __init__(self) -> None:
-        """Know of no reading yet."""
         super().__init__()
         self._history = ClockHistory()
         self._words = ""
@@ -247,7 +224,6 @@ class TimeScreen(TopScreen):
         )
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state."""
         self.query_one(ClockLine).show(state)
         rows = ClockRows(state, self._words)
         self._history.take(state.clocks, rows.agreed.common)
@@ -279,11 +255,9 @@ class TimeScreen(TopScreen):
         self.query_one("#history", WordsLine).say_lines([(line,) for line in lines])
 
     def on_pick_table_moved(self) -> None:
-        """Show the history of the clock under the cursor."""
         self._show_history()
 
     def filter_words(self, words: str) -> None:
-        """Narrow the nodes."""
         self._words = words.strip()
         if self.state is not None:
             self.draw(self.state)

@@ -53,7 +53,6 @@ class HelpScreen(ModalScreen[None]):
         self._legends = legends
 
     def compose(self) -> ComposeResult:
-        """Show keys and symbols."""
         width = max((len(key) for key, _ in self._keys), default=0)
         lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
         symbols = [Content.assemble((f"{what:{LABEL}}", "bold"), _packed(legend)) for what, legend in self._legends]
@@ -80,7 +79,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
         self._what = what
 
     def compose(self) -> ComposeResult:
-        """Show the keys."""
         rows = f"j  {self._what} as JSONL\nc  {self._what} as CSV\n" if self._what else ""
         with Vertical(id="dialog") as box:
             box.border_title = "Export"
@@ -88,7 +86,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
             yield Static("into the directory in which this was started; esc leaves it", id="dialog-keys")
 
     def action_choose(self, form: str) -> None:
-        """Close with a form."""
         if form == ExportForm.SVG or self._what:
             self.dismiss(ExportForm(form))
 
@@ -108,7 +105,6 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
     AUTO_FOCUS = "#typed"
 
     def __init__(self, row: LeaseRow) -> None:
-        """Take the lease."""
         super().__init__()
         self._row = row
 

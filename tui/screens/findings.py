@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -17,18 +16,15 @@ from ..model.findings import (
     EVIDENCE_LEGEND,
     FINDING_LEGEND,
     FindingEvidence,
-    FindingGroup,
     FindingOptions,
-    FindingOrder,
     evidence_of,
-    exported_findings,
     summary_cells,
 )
 from ..model.subjects import FindingSubject
 from ..widgets.findings import ChainTable, FindingTable
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import PickTable
-from .screen import TopScreen
+from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,18 +33,16 @@ if TYPE_CHECKING:
 
     from auditor.archive import Archive
 
-    from ..model.state import ClusterState
+    from ..model.lease_list import ListOptions
     from ..model.subjects import Subject
 
 
-BESIDE_WIDTH_MIN = 110
-"""From this width on the chain stands beside the list."""
 KEPT = 200
 PERIOD = 0.25
 """Seconds between two looks at how far a reading is."""
 
 
-class FindingsScreen(TopScreen):
+class FindingsScreen(EvidenceScreen):
     """List, chain, explanation. Passes no judgement of its own."""
 
     NAME = "findings"
@@ -67,7 +61,6 @@ class FindingsScreen(TopScreen):
     ]
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__()
         self._wanted = FindingOptions()
         self._looked: dict[str, FindingEvidence | TenureError] = {}
@@ -84,25 +77,14 @@ class FindingsScreen(TopScreen):
         yield WordsLine(id="link-whole")
 
     def on_mount(self) -> None:
-        """Look now and then how far a reading is."""
-        self.set_interval(PERIOD, self._look)
-
-    def on_resize(self) -> None:
-        """Put the chain beside the list, or beneath it."""
-        self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
+        self.set_interval(PERIOD, self.look)
 
     @property
     def _there(self) -> bool:
         """Whether its parts are there: answers also come while the program ends."""
         return self.is_mounted and bool(self.query(FindingTable)) and bool(self.query("#link-whole"))
 
-    def draw(self, state: ClusterState) -> None:
-        """Show what the audit found."""
-        del state
-        self.top.archives.take_record()
-        self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         if not self.is_current or not self._there:
             return
         archive, state = self.top.archives.archive, self.state
@@ -182,28 +164,14 @@ class FindingsScreen(TopScreen):
 
     # Keys.
 
-    def filter_words(self, words: str) -> None:
-        """Narrow the findings."""
-        self._want(replace(self._wanted, words=words.strip()))
+    @property
+    def options(self) -> FindingOptions:
+        return self._wanted
 
-    def _want(self, wanted: FindingOptions) -> None:
-        self._wanted = wanted
+    def want(self, options: ListOptions[Any, Any]) -> None:
+        assert isinstance(options, FindingOptions)
+        self._wanted = options
         self._fill()
-
-    def action_sort(self) -> None:
-        """Sort by the next thing."""
-        orders = list(FindingOrder)
-        after = orders[(orders.index(self._wanted.order) + 1) % len(orders)]
-        self._want(replace(self._wanted, order=after, backwards=False))
-
-    def action_turn(self) -> None:
-        """Sort the other way round."""
-        self._want(replace(self._wanted, backwards=not self._wanted.backwards))
-
-    def action_group(self) -> None:
-        """Group by the next thing."""
-        groups = list(FindingGroup)
-        self._want(replace(self._wanted, group=groups[(groups.index(self._wanted.group) + 1) % len(groups)]))
 
     def action_explain(self) -> None:
         """Show the explanation instead of the chain, or the chain again."""
@@ -213,12 +181,6 @@ class FindingsScreen(TopScreen):
     def action_next_finding(self, rows: int) -> None:
         """Go to the next finding, wherever the cursor is."""
         self.query_one(FindingTable).next_finding(rows)
-
-    def action_audit(self) -> None:
-        """Audit the whole tree now."""
-        if self.state is not None:
-            self.top.archives.audit_now(self.state)
-            self._look()
 
     def action_replay(self) -> None:
         """Go to the replay, at the instant of the link under the cursor; else when the evidence was complete."""
@@ -235,12 +197,10 @@ class FindingsScreen(TopScreen):
         self.top.replay_at(instant, domains[0] if domains else None)
 
     def on_finding_table_entered(self) -> None:
-        """From the list go on to the chain."""
         self.set_focus(self.query_one(ChainTable))
         self._whole()
 
     def action_back(self) -> None:
-        """From the chain go back to the list."""
         if self.query_one(ChainTable).has_focus:
             self.set_focus(self.query_one(FindingTable))
             self._whole()
@@ -248,7 +208,6 @@ class FindingsScreen(TopScreen):
         super().action_back()
 
     def subject(self) -> Subject | None:
-        """Return what the cursor is on."""
         chain = self.query_one(ChainTable)
         if chain.has_focus:
             return chain.subject
@@ -256,9 +215,7 @@ class FindingsScreen(TopScreen):
         return None if finding is None else FindingSubject(finding.id)
 
     def choose(self, name: str) -> None:
-        """Put the cursor on a finding."""
         self.query_one(FindingTable).choose(name)
 
     def exported(self) -> ExportSheet:
-        """Return the findings that are seen."""
-        return ExportSheet("findings", exported_findings(self.query_one(FindingTable).findings))
+        return ExportSheet("findings", [finding.fields() for finding in self.query_one(FindingTable).findings])

@@ -41,7 +41,7 @@ from ..model.replaying import (
 from ..widgets.lines import TabLine, TitleBar, WordsLine
 from ..widgets.replay import EventTable, InstantField, MomentParts, ScrubberLine
 from ..widgets.row_table import PickTable
-from .screen import TopScreen
+from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..model.replaying import ReplayMoment
-    from ..model.state import ClusterState
     from ..model.subjects import Subject
 
 
@@ -68,13 +67,11 @@ class BatchedRedraw:
     """Holds back what one screen draws; never longer than HELD."""
 
     def __init__(self, screen: Screen[None]) -> None:
-        """Hold back nothing yet."""
         self._screen = screen
         self._held: ExitStack | None = None
 
     @property
     def on(self) -> bool:
-        """Whether something is held back."""
         return self._held is not None
 
     def begin(self) -> None:
@@ -114,7 +111,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
     AUTO_FOCUS = "#switches"
 
     def __init__(self, switches: Switches, nodes: Sequence[str]) -> None:
-        """Take where the switches stand, and the nodes whose clocks can be moved."""
         super().__init__()
         self._switches = switches
         self._clocks = list(nodes)
@@ -127,7 +123,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
             yield Static("← → turn   enter reads it so   0 as it was   esc leaves it", id="dialog-keys")
 
     def on_mount(self) -> None:
-        """Show them."""
         self._fill()
 
     def _fill(self) -> None:
@@ -135,12 +130,10 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self.query_one(PickTable).show_picks(len(rows), rows.__getitem__, "", lambda place: place)
 
     def action_turn(self, steps: int) -> None:
-        """Turn the switch under the cursor."""
         self._switches = self._switches.turned(self._clocks, self.query_one(PickTable).cursor, steps)
         self._fill()
 
     def action_clear(self) -> None:
-        """Let everything be as it was."""
         self._switches = Switches()
         self._fill()
 
@@ -153,7 +146,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self.dismiss(None)
 
 
-BESIDE_WIDTH_MIN: Final = 110
 TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
 SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
@@ -161,7 +153,7 @@ SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
-class ReplayScreen(TopScreen):
+class ReplayScreen(EvidenceScreen):
     """One place in a record, and everything as it was then."""
 
     NAME = "replay"
@@ -189,7 +181,6 @@ class ReplayScreen(TopScreen):
     ]
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__()
         self._reading: ReplayedCopy | None = None
         self._waiting = True
@@ -215,12 +206,7 @@ class ReplayScreen(TopScreen):
         yield InstantField()
 
     def on_mount(self) -> None:
-        """Let time pass."""
         self.set_interval(TICK, self._tick)
-
-    def on_resize(self) -> None:
-        """Put the events beside what was, or beneath it."""
-        self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
     @property
     def _whole(self) -> bool:
@@ -234,13 +220,7 @@ class ReplayScreen(TopScreen):
         """The events of the record, as it was or as a what-if has it; None: nothing was read yet."""
         return None if self._reading is None else self._reading.timeline
 
-    def draw(self, state: ClusterState) -> None:
-        """Take the evidence when it is there."""
-        del state
-        self.top.archives.take_record()
-        self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
         archive = self.top.archives.archive
         self._waiting = archive is None or self.top.archives.busy
         if archive is None or self._waiting:
@@ -265,7 +245,7 @@ class ReplayScreen(TopScreen):
         self.playing = False
         self._wanted = instant, follow
         if self.is_mounted:
-            self._look()
+            self.look()
 
     # Drawing.
 
@@ -334,7 +314,6 @@ class ReplayScreen(TopScreen):
             self._holding.end()
 
     def on_screen_suspend(self) -> None:
-        """Let the screen that comes next be drawn."""
         self._holding.end()
 
     @property
@@ -351,7 +330,7 @@ class ReplayScreen(TopScreen):
             return
         archives = self.top.archives
         if self._waiting or archives.busy or self._reading is None or archives.archive is not self._reading.archive:
-            self._look()
+            self.look()
         else:
             if self.playing:
                 self.pass_time()
@@ -384,14 +363,12 @@ class ReplayScreen(TopScreen):
             self._tell()
 
     def action_move(self, steps: int) -> None:
-        """Go on by a twentieth of what the bars show."""
         if self.timeline is not None:
             self.playing = False
             self._go(at_instant(self.timeline, self.place.instant_ns + steps * SPANS[self._span] // 20))
             self._tell()
 
     def action_faster(self, steps: int) -> None:
-        """Change the speed."""
         place = SPEEDS.index(self.speed) + steps
         self.speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
         self._paint()
@@ -407,19 +384,12 @@ class ReplayScreen(TopScreen):
         self.follow = None if domain == self.follow else domain
         self._paint()
 
-    def action_audit(self) -> None:
-        """Audit the whole tree now."""
-        if self.state is not None:
-            self.top.archives.audit_now(self.state)
-            self._look()
-
     def _tell(self) -> None:
         """Let the other screens look at this instant too, where they show the same copy."""
         if self.top.of_record and not self.playing:
             self.top.look_at(self.place.instant_ns)
 
     def _moved(self, position: int) -> None:
-        """Go where the cursor of the events goes."""
         timeline = self.timeline
         if timeline is None or not timeline.events or self.playing:
             return
@@ -428,13 +398,11 @@ class ReplayScreen(TopScreen):
             self._tell()
 
     def subject(self) -> Subject | None:
-        """Return what the event under the cursor leads to."""
         return self.query_one(EventTable).subject
 
     # What if.
 
     def action_what_if(self) -> None:
-        """Turn the switches of what if."""
         reading = self._reading
         if reading is not None and reading.archive.copy is None:
             self.notify(f"what if reads the copy again: {NAME_THE_COPY}")
@@ -465,11 +433,9 @@ class ReplayScreen(TopScreen):
     # An instant that is typed.
 
     def action_go_to(self) -> None:
-        """Ask for an instant."""
         self.query_one(InstantField).open(self.place.instant_ns)
 
     def on_instant_field_given(self, event: InstantField.Given) -> None:
-        """Go to what was typed."""
         self._leave_instant()
         timeline = self.timeline
         if timeline is not None and event.instant is not None:
@@ -493,5 +459,4 @@ class ReplayScreen(TopScreen):
         self.set_focus(self.query_one(EventTable))
 
     def exported(self) -> ExportSheet:
-        """Return the events of the stretch that the bars show."""
         return ExportSheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))

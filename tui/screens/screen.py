@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from ..model.archive_loader import ArchiveLoader
+    from ..model.lease_list import ListOptions
     from ..model.state import ClusterState, LeaseRow
     from ..model.subjects import DetailLine, Subject
 
@@ -82,6 +83,8 @@ class Program(Protocol):
     def close(self, screen: Screen[None]) -> None: ...
 
 
+BESIDE_WIDTH_MIN: Final = 110
+"""From this width on two parts stand beside each other."""
 LEASE_LEGEND: Final = "Leases", "  ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
 
 
@@ -114,7 +117,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
     """What is drawn: going to and fro draws nothing anew."""
 
     def compose(self) -> ComposeResult:
-        """Put the parts under each other."""
         yield TitleBar()
         yield TabLine(self.top.main.NAME if not self.NAME else self.NAME, SCREENS, writable=self.top.writable)
         with Vertical(id="body"):
@@ -161,14 +163,13 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     @property
     def top(self) -> Program:
-        """The program."""
         return cast("Program", self.app)
 
     # Filter.
 
     def filter_words(self, words: str) -> None:
         """Narrow the rows to those that match."""
-        raise NotImplementedError
+        self.want(self.options.narrowed(words))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
@@ -178,7 +179,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
 
     def action_filter(self) -> None:
-        """Open the filter."""
         field = self.query_one(FilterField)
         field.display = True
         self.set_focus(field)
@@ -193,12 +193,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.top.close(self)
 
     def action_unfilter(self) -> None:
-        """Show all rows again."""
         self.query_one(FilterField).value = ""
         self._leave_filter()
 
     def on_input_changed(self, event: FilterField.Changed) -> None:
-        """Filter while it is typed."""
         if isinstance(event.input, FilterField):
             self.filter_words(event.value)
 
@@ -212,6 +210,26 @@ class TopScreen(Screen[None], inherit_bindings=False):
         if isinstance(self.AUTO_FOCUS, str):
             self.set_focus(self.query_one(self.AUTO_FOCUS))
 
+    # Lists.
+
+    @property
+    def options(self) -> ListOptions[Any, Any]:
+        """How its list is arranged."""
+        raise NotImplementedError
+
+    def want(self, options: ListOptions[Any, Any]) -> None:
+        """Arrange it otherwise."""
+        raise NotImplementedError
+
+    def action_sort(self) -> None:
+        self.want(self.options.next_order())
+
+    def action_turn(self) -> None:
+        self.want(self.options.turned())
+
+    def action_group(self) -> None:
+        self.want(self.options.next_group())
+
     # What the cursor is on.
 
     def subject(self) -> Subject | None:
@@ -221,7 +239,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return found if isinstance(found, SUBJECTS) else None
 
     def on_pick_table_chosen(self) -> None:
-        """Open what the cursor is on."""
         subject = self.subject()
         if subject is not None:
             self.top.open(subject)
@@ -255,6 +272,28 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.top.export(self.exported())
 
 
+class EvidenceScreen(TopScreen):
+    """A screen of what an audit found, or a record tells: in two parts, beside each other where there is room."""
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
+
+    def draw(self, state: ClusterState) -> None:
+        """Take the evidence when it is there."""
+        del state
+        self.top.archives.take_record()
+        self.look()
+
+    def look(self) -> None:
+        """Show the evidence that there is, or how far its reading is."""
+        raise NotImplementedError
+
+    def action_audit(self) -> None:
+        if self.state is not None:
+            self.top.archives.audit_now(self.state)
+            self.look()
+
+
 class DetailScreen(TopScreen):
     """Lines about a subject."""
 
@@ -273,7 +312,6 @@ class DetailScreen(TopScreen):
         yield DetailTable(id="details")
 
     def on_mount(self) -> None:
-        """Ask."""
         self.ask()
 
     def ask(self) -> None:
@@ -281,15 +319,12 @@ class DetailScreen(TopScreen):
         self.query_one(DetailTable).ask(self.about, self.top.look_up)
 
     def draw(self, state: ClusterState) -> None:
-        """Say how long there has been no answer."""
         self.query_one(DetailTable).tick(state)
 
     def filter_words(self, words: str) -> None:
-        """Narrow the lines."""
         self.query_one(DetailTable).narrow(words)
 
     def subject(self) -> Subject | None:
-        """Return what the line under the cursor leads to."""
         return self.query_one(DetailTable).subject
 
     def copied(self) -> str:

@@ -81,7 +81,6 @@ class Feed:
     """The threads behind a screen."""
 
     def __init__(self, source: StateSource, clock: MachineClock, frame_ns: Span = FRAME_NS) -> None:
-        """Start nothing yet."""
         self._source = source
         self._clock = clock
         self._frame_ns = frame_ns
@@ -115,7 +114,6 @@ class Feed:
         self._frame.set()
 
     def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
-        """As of the source."""
         return self._source.details(subject, instant)
 
     def do[T](

@@ -59,7 +59,6 @@ class LedgerBook:
     """The newest of each domain, from all ledgers that were read. One thread."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._domains: OrderedDict[str, LedgerLease] = OrderedDict()
         self._previous: OrderedDict[bytes, LeaseOutcome] = OrderedDict()
         """How the lease before a grant ended, by the grant's correlation id."""
@@ -131,7 +130,6 @@ class LedgerTail:
     """One ledger file, read from near its end and then onwards. One thread."""
 
     def __init__(self, file: Path) -> None:
-        """Take the file. Touches nothing yet."""
         self._file = file
         self._offset: int | None = None
         self._stuck_at: int | None = None

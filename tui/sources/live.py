@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from operator import is_
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.daemon import daemon_check, time_agent_check
-from appliance.cluster import time_sources
+from appliance.cluster import root_path, time_sources
 from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
-from timeagent.clock import boot_id
+from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
@@ -40,23 +41,20 @@ from ..model.state import (
     NodeView,
     Reach,
     ShardView,
-    Spans,
     TimeSources,
     ViewKind,
 )
 from .feed import AskedQuestion
 from .live_details import live_details
 from .mount import MountAnswer, MountLocation, OpenMount
-from .node_clocks import NO_ADDRESS, NodeClocks, NodeReading, signed_clock
+from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from appliance.cluster import Cluster
     from appliance.doctor.check import HealthCheck
-    from appliance.formats.policy import Policy
     from timeagent.clock import AgentClock
-    from timeagent.showing import SourceView
     from timeagent.units import Instant
 
     from ..model.state import AuditedCopy
@@ -81,25 +79,6 @@ class ShardAnswer:
     earlier: tuple[LeaseView, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TimesAnswer:
-    """What the sources of time of this machine said."""
-
-    sources: tuple[SourceView, ...]
-    together: TimeInterval | None
-    agent: bool = False
-
-
-type Asked = (
-    AskedQuestion[MountAnswer]
-    | AskedQuestion[ShardAnswer]
-    | AskedQuestion[TimesAnswer]
-    | AskedQuestion[list[HealthCheck]]
-    | AskedQuestion[Mapping[str, str | None]]
-    | AskedQuestion[NodeReading]
-)
-
-
 class LiveSource:
     """A StateSource over a mount or a copy. Made without touching either."""
 
@@ -116,9 +95,9 @@ class LiveSource:
         self._others: Releases | None = None
         self._shards: list[AskedQuestion[ShardAnswer]] = []
         self._clocks = NodeClocks(machine)
-        self._asked: list[Asked] = [self.mount, self.times]
+        self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
-    def questions(self) -> Sequence[Asked]:
+    def questions(self) -> Sequence[AskedQuestion[Any]]:
         """Return the mount, the sources of time; all that the mount has to tell of, once it has."""
         return list(self._asked)
 
@@ -143,12 +122,7 @@ class LiveSource:
             if self._own is None:
                 trust = cluster.watch_trust()
                 others = Releases(
-                    cluster.settings.node,
-                    cluster.keys.tls,
-                    answer.cluster_id,
-                    trust,
-                    cluster.time,
-                    version("tenure"),
+                    cluster.settings.node, cluster.keys.tls, answer.cluster_id, trust, cluster.time, version("tenure")
                 )
                 self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
                 self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)
@@ -205,7 +179,7 @@ class LiveSource:
         taken = {view.domain for view in leases} if earlier else set()
         return ShardAnswer(numbers, said, asked_ns, tuple(v for v in earlier if v.domain not in taken))
 
-    def _ask_times(self) -> TimesAnswer:
+    def _ask_times(self) -> TimeSources:
         opened = self._open
         if opened is None:
             raise TryAgain("not-open", "the mount has not answered yet, and with it the policy")
@@ -213,10 +187,10 @@ class LiveSource:
             directory = runtime_of(opened.cluster.settings, opened.registers.cluster_id)
             with contextlib.suppress(BadTime):
                 known = known_by_agent(directory, self._machine)
-                return TimesAnswer(known.sources, known.together, agent=True)
+                return TimeSources(NOT_ASKED, known.sources, known.together, agent=True)
         policy = opened.registers.newest_policy()
         measuring = [each for each in time_sources(self._machine, policy) if each.name != "assumed"]
-        return TimesAnswer(tuple(sources_without_agent(self._machine, measuring, policy.assumed_radius_ns)), None)
+        return TimeSources(NOT_ASKED, tuple(sources_without_agent(self._machine, measuring, policy.assumed_radius_ns)))
 
     # -- telling: any thread, never blocks -----------------------------------------------------------------------------
 
@@ -237,7 +211,7 @@ class LiveSource:
             mount,
             answer.cluster_id.hex(),
             answer.offline,
-            _spans(answer.policy),
+            answer.policy.radius_ns_max,
             tuple(
                 NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
                 for name in sorted({*answer.nodes, *answer.shard_map.owners})
@@ -293,11 +267,7 @@ class LiveSource:
         return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
 
     def _times(self) -> TimeSources:
-        said = self.times.answer
-        freshness = self.times.freshness()
-        if said is None:
-            return TimeSources(freshness)
-        return TimeSources(freshness, said.sources, said.together, said.agent)
+        return replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness())
 
     def _shard_view(self, answer: MountAnswer, shard: int) -> ShardView:
         chain = answer.chains.get(shard)
@@ -338,6 +308,12 @@ class LiveSource:
         )
 
 
+def live_source(path: str | None, node_dir: str | None, *, allow_root: bool, needs_node: bool = False) -> LiveSource:
+    """Return the source that a command line names. Touches no mount. Raises BadRequest where no root is named."""
+    settings = Path(node_dir).absolute() if node_dir else None
+    return LiveSource(MountLocation(root_path(path), settings, allow_root, needs_node), SystemClock())
+
+
 def _ask_own(cluster: Cluster, others: Releases) -> list[HealthCheck]:
     """Ask this machine's daemons how they are. Blocks for some seconds where one stands still."""
     settings, cluster_id = cluster.settings, cluster.registers.cluster_id
@@ -355,17 +331,6 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
         if known is None or known.midpoint_ns < token.midpoint_ns:
             newest[end.record.node] = token
     return newest
-
-
-def _spans(policy: Policy) -> Spans:
-    return Spans(
-        policy.lease_term_max_ns,
-        policy.span_ns,
-        policy.grace_ns,
-        policy.radius_ns_max,
-        policy.takeover_ns(),
-        policy.restart_ns(),
-    )
 
 
 class LiveRows:

@@ -59,7 +59,6 @@ class WatchingStorage:
     """A Storage whose writing verbs are refused. Listings of closed bags, which cannot change, are kept."""
 
     def __init__(self, inner: Storage) -> None:
-        """Look through another storage."""
         self._inner = inner
         self._closed: dict[str, list[str]] = {}
 
@@ -80,15 +79,12 @@ class WatchingStorage:
         return names
 
     def read(self, path: str) -> bytes | None:
-        """Return all bytes of a file."""
         return self._inner.read(path)
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
-        """Yield all bytes of each of a directory's files."""
         return self._inner.read_each(directory, names)
 
     def size_of(self, path: str) -> int | None:
-        """Return a file's size."""
         return self._inner.size_of(path)
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
@@ -100,30 +96,24 @@ class WatchingStorage:
         _refuse("make", path)
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
-        """Refuse."""
         del data, tmp
         _refuse("publish", path)
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
-        """Refuse."""
         del chunks, tmp
         _refuse("publish", path)
 
     def ensure_marker(self, path: str) -> bool:
-        """Refuse."""
         _refuse("make", path)
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
-        """Refuse."""
         del data, expected_size
         _refuse("append to", path)
 
     def unlink(self, path: str) -> None:
-        """Refuse."""
         _refuse("remove", path)
 
     def remove_directory(self, path: str) -> bool:
-        """Refuse."""
         _refuse("remove", path)
 
     def server_clock(self, tmp: str) -> Instant:
@@ -154,15 +144,12 @@ class WatchingTime:
         return self.look().now
 
     def boot_ns(self) -> int:
-        """Return nanoseconds since boot."""
         return self._machine.boot_ns()
 
     def sleep(self, span: Span) -> None:
-        """Wait about that long."""
         self._machine.sleep(span)
 
     def token(self) -> SignedTime:
-        """Refuse."""
         raise NotTrusted("no-key", "whoever only looks signs nothing")
 
     def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
@@ -170,7 +157,6 @@ class WatchingTime:
         return self.now(), self.token()
 
     def token_over(self, digest: bytes) -> SignedTime:
-        """Refuse."""
         del digest
         raise NotTrusted("no-key", "whoever only looks signs nothing")
 

@@ -78,7 +78,6 @@ class NodeClocks:
     """A question for each node's clock, and what they said. Told from any thread."""
 
     def __init__(self, machine: MachineClock) -> None:
-        """Know of no node yet."""
         self._machine = machine
         self._questions: dict[str, AskedQuestion[NodeReading]] = {}
         self._mute: set[tuple[str, bytes]] = set()

@@ -97,7 +97,6 @@ class FrameLines(Sequence[DetailLine]):
         self._offsets = [0, *frame.lengths.astype("int64").cumsum().tolist()]
 
     def __len__(self) -> int:
-        """Return how many lines there are."""
         return len(self._head) + len(self._frame.timestamps)
 
     @overload

@@ -37,7 +37,6 @@ from ..model.state import (
     NodeView,
     Reach,
     ShardView,
-    Spans,
     ViewKind,
 )
 from ..model.subjects import PlaceSubject
@@ -46,7 +45,6 @@ from .record_details import record_details
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from appliance.formats.policy import Policy
     from auditor.finding import Finding
     from auditor.load import Tree
     from auditor.replay.state import BagState as RecordedBag
@@ -146,7 +144,6 @@ class RecordSource:
         self._last: tuple[Instant, ClusterState] | None = None
 
     def questions(self) -> Sequence[ReadingQuestion]:
-        """Return the one question."""
         return [self.reading]
 
     @property
@@ -189,7 +186,7 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
         Freshness(Reach.ANSWERS, 0),
         record.audit.cluster_id.hex(),
         "a copy",
-        _spans(policy),
+        policy.radius_ns_max,
         tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
         LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
         tuple(_log(state, each) for _, each in sorted(state.logs.items())),
@@ -198,17 +195,6 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
         findings=state.findings if at < record.timeline.end_ns else record.audit.findings,
         first_ns=record.timeline.start_ns,
         last_ns=record.timeline.end_ns,
-    )
-
-
-def _spans(policy: Policy) -> Spans:
-    return Spans(
-        policy.lease_term_max_ns,
-        policy.span_ns,
-        policy.grace_ns,
-        policy.radius_ns_max,
-        policy.takeover_ns(),
-        policy.restart_ns(),
     )
 
 

@@ -32,7 +32,7 @@ from .places import BLANK, fact, heading, place_details, words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from auditor.finding import Evidence, Finding
+    from auditor.finding import Evidence
     from auditor.replay.state import BagState, LeaseState, StateAt
     from timeagent.units import Instant
 
@@ -301,14 +301,14 @@ def _clock(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
         step = before is not None and before != event.clock.clock_epoch
         before = event.clock.clock_epoch
         text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
-        yield words(text + ("   then a new clock epoch" if step else ""), place_of(event.where), _step_tone(step=step))
+        yield words(
+            text + ("   then a new clock epoch" if step else ""),
+            place_of(event.where),
+            Tone.WARN if step else Tone.PLAIN,
+        )
         shown += 1
         if shown == READINGS_SHOWN:
             return
-
-
-def _step_tone(*, step: bool) -> Tone:
-    return Tone.WARN if step else Tone.PLAIN
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------
@@ -345,16 +345,13 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
         late = span_text((bag.closed_ns - bag.end_ns) // 1_000_000 * 1_000_000)
         yield fact("closed", f"{moment(bag.closed_ns, bag.start_ns)} by {bag.closer}, {late} after its end", lock)
         yield fact("closer", str(bag.closer), NodeSubject(bag.closer) if bag.closer else None)
-        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, _bad(bag.rejected))
+        tone = Tone.BAD if bag.rejected else Tone.PLAIN
+        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, tone)
     if bag.sealed_ns is not None:
         packed = ", packed" if bag.packed else ""
         yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
     if bag.void_files:
         yield fact("void", f"{counted(bag.void_files, 'file')} came too late for the list", None, Tone.WARN)
-
-
-def _bad(count: int) -> Tone:
-    return Tone.BAD if count else Tone.PLAIN
 
 
 def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
@@ -379,14 +376,11 @@ def _finding(record: AuditedCopy, name: str) -> Iterator[DetailLine]:
         yield words("the audit of this copy has no such finding", tone=Tone.WARN)
         return
     yield fact("code", finding.code)
-    yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=_verdict_tone(finding))
+    tone = Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN
+    yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=tone)
     yield fact("subject", printable(finding.subject))
     yield words(printable(finding.explanation))
     yield BLANK
     yield heading("Rests on")
     for each in finding.evidence:
         yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
-
-
-def _verdict_tone(finding: Finding) -> Tone:
-    return Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN

@@ -32,11 +32,9 @@ class BagStrip(RowTable):
     """One row per log; the legend is the title."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(LOG_COLUMNS, "Bags", id="bags")
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's logs."""
         logs, now = state.logs, state.clock.now
         self.show_title(f"Bags   {BAG_LEGEND}")
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
@@ -81,7 +79,6 @@ class BagLayout:
         return self.log.bags[max(0, begin) : max(0, begin + self.zoom)]
 
     def cell(self, row: int, column: int) -> Cell:
-        """Return what a cell shows."""
         bags = self.bags(row, column)
         if not bags:
             return Cell(" ")
@@ -134,7 +131,6 @@ class BagGrid(RowTable, inherit_bindings=False):
         """A cell has more bags, or fewer."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__((), "Bags", id="bag-grid")
         self._grid: BagLayout | None = None
         self._start: Instant | None = None
@@ -143,7 +139,6 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     @property
     def zoom(self) -> int:
-        """How many bags a cell has."""
         return ZOOMS[self._zoom]
 
     def show_log(self, log: LogView | None, nothing: str) -> None:
@@ -165,7 +160,6 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     @property
     def bag(self) -> BagCell | None:
-        """The bag under the cursor."""
         return None if self._grid is None or self._start is None else self._grid.chosen(self._start)
 
     @property
@@ -195,7 +189,6 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._start - self._start % span + cells * span)
 
     def action_move(self, cells: int) -> None:
-        """Go to another bag."""
         self._step(cells)
 
     def action_move_row(self, rows: int) -> None:
@@ -209,16 +202,13 @@ class BagGrid(RowTable, inherit_bindings=False):
             self._follows = True
 
     def action_oldest(self) -> None:
-        """Go to the oldest bag that is shown."""
         if self._grid is not None:
             self.go_to(self._grid.log.bags[0].start_ns)
 
     def action_oldest_open(self) -> None:
-        """Go to the oldest bag that is not closed."""
         self._go_to_bag(None if self._grid is None else oldest_open(self._grid.log), "every bag is closed")
 
     def action_next_damaged(self) -> None:
-        """Go to the next bag with something wrong in it."""
         found = None if self._grid is None else next_damaged(self._grid.log, self._start or 0)
         self._go_to_bag(found, "no bag is known to be damaged")
 
@@ -238,7 +228,6 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.post_message(self.Zoomed())
 
     def show_rows(self, count: int, row_at: object, nothing: str) -> None:
-        """Show so many rows of cells."""
         del row_at
         self._count, self._nothing = count, nothing
         size = Size(self.size.width, max(1, count))
@@ -247,7 +236,6 @@ class BagGrid(RowTable, inherit_bindings=False):
         self.refresh()
 
     def on_resize(self) -> None:
-        """Take the new width."""
         self.virtual_size = Size(self.size.width, max(1, self._count))
 
     def render_lines(self, crop: Region) -> list[Strip]:

@@ -29,7 +29,6 @@ class LeaseTable(PickTable):
     """One row per lease, filtered, in order of domain."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(LEASE_COLUMNS, "Leases", id="leases")
         self._state: ClusterState | None = None
         self._words = ""
@@ -37,22 +36,15 @@ class LeaseTable(PickTable):
 
     @property
     def row(self) -> LeaseRow | None:
-        """The lease under the cursor."""
         return self._shown[self.cursor] if self._shown else None
 
-    @property
-    def words(self) -> str:
-        """The filter."""
-        return self._words
-
-    @words.setter
-    def words(self, words: str) -> None:
+    def narrow(self, words: str) -> None:
+        """Show only the leases that match."""
         self._words = words.strip()
         if self._state is not None:
             self.show(self._state)
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's leases."""
         self._state = state
         now = state.clock.now
         leases = self._shown = filtered(state.leases, self._words)
@@ -73,7 +65,6 @@ class LeaseList(PickTable):
     """The table of the leases screen."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(MANY_LEASE_COLUMNS, "Leases", id="lease-list")
         self._state: ClusterState | None = None
         self._made: LeaseArrangement | None = None
@@ -167,27 +158,10 @@ class LeaseList(PickTable):
 
     @property
     def row(self) -> LeaseRow | None:
-        """The lease under the cursor."""
         if self._made is None or not self.count:
             return None
         found = self._made.at(self.cursor)
         return None if isinstance(found, GroupHeading) else found
-
-    def next_order(self) -> None:
-        """Sort by the next column."""
-        orders = list(LeaseOrder)
-        order = orders[(orders.index(self.wanted.order) + 1) % len(orders)]
-        self.want(LeaseOptions(self.wanted.words, order, False, self.wanted.group))  # noqa: FBT003
-
-    def turn(self) -> None:
-        """Sort the other way round."""
-        self.want(LeaseOptions(self.wanted.words, self.wanted.order, not self.wanted.backwards, self.wanted.group))
-
-    def next_group(self) -> None:
-        """Put rows together by the next thing that they share."""
-        groups = list(LeaseGroup)
-        group = groups[(groups.index(self.wanted.group) + 1) % len(groups)]
-        self.want(LeaseOptions(self.wanted.words, self.wanted.order, self.wanted.backwards, group))
 
 
 def _subject(row: LeaseRow | GroupHeading) -> Subject | str:
@@ -207,11 +181,9 @@ class LeaseFacts(WordsLine):
     """The lease under the cursor: a line each, cut where it is too long, so that none pushes another out."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="lease-facts", cut=True)
 
     def show(self, row: LeaseRow | None, state: ClusterState) -> None:
-        """Show a lease."""
         if row is None:
             self.show_title("")
             self.say("")
@@ -249,11 +221,9 @@ class NodeTable(PickTable):
     """One row per shard, and one for each node without shards."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(NODE_COLUMNS, "Nodes", id="nodes")
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's nodes."""
         rows = [(node.name, row) for node in state.nodes for row in node_rows(node, state.clock.now)]
         self.show_title(f"Nodes {len(state.nodes)}" if state.cluster_id else "Nodes ?")
         self.show_picks(
@@ -265,7 +235,6 @@ class ClockTable(PickTable):
     """One row for each node; the last one, of clocks that are compared, is what they have in common."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(SIGNED_COLUMNS, "Clocks", id="clocks")
         self._rows: ClockRows | None = None
 

@@ -5,7 +5,7 @@ They come from a thread. Until they have come, and where none come, it says sinc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import TenureError
 from timeagent.units import SECOND
@@ -35,10 +35,9 @@ FILTERED_MAX: Final = 200_000
 class DetailTable(PickTable):
     """Lines, any number; the cursor may stand on each."""
 
-    headed: ClassVar[bool] = False
+    headed = False
 
     def __init__(self, **settings: str) -> None:
-        """Show nothing yet."""
         super().__init__((Column("line", 1),), "", **settings)
         self.about: Subject | None = None
         self._lines: Sequence[DetailLine] = ()
@@ -67,7 +66,6 @@ class DetailTable(PickTable):
         self._fill()
 
     def tick(self, state: ClusterState) -> None:
-        """Say how long there has been no answer."""
         if self._answer is not None or self.about is None:
             return
         now = state.clock.now.midpoint
@@ -99,12 +97,10 @@ class DetailTable(PickTable):
 
     @property
     def subject(self) -> Subject | None:
-        """What the line under the cursor leads to."""
         return self._lines[self.cursor].subject if self._lines else None
 
     @property
     def line(self) -> DetailLine | None:
-        """The line under the cursor."""
         return self._lines[self.cursor] if self._lines else None
 
     @property
@@ -113,7 +109,6 @@ class DetailTable(PickTable):
         return self._lines
 
     def fields_at(self, row: int) -> Sequence[Field]:
-        """Return a line as one field."""
         return (tuple(self._lines[row].cells),)
 
     def line_of(self, index: int, room: int) -> list[Cell]:

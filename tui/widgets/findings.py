@@ -38,7 +38,6 @@ class FindingTable(PickTable):
     """One row a finding. The cursor stays on a finding when the list is arranged anew."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(FINDING_COLUMNS, "Findings", id="finding-list")
         self._rows: list[FindingRow] = []
         self._times: Mapping[str, Instant] = {}
@@ -88,7 +87,6 @@ class FindingTable(PickTable):
         """Enter was pressed on a finding."""
 
     def action_choose(self) -> None:
-        """Go on to its chain."""
         self.post_message(self.Entered())
 
     def next_finding(self, rows: int) -> None:
@@ -101,7 +99,6 @@ class FindingTable(PickTable):
             place += rows
 
     def choose(self, name: str) -> None:
-        """Put the cursor on the finding with an id."""
         for place, row in enumerate(self._rows):
             if isinstance(row, Finding) and row.id == name:
                 self.cursor = place
@@ -126,7 +123,6 @@ class ChainTable(DetailTable):
     ]
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="chain")
         self.show_title("Evidence")
         self._finding: Finding | None = None
@@ -136,7 +132,6 @@ class ChainTable(DetailTable):
         self._explanation: tuple[Finding, Sequence[str]] | None = None
 
     def show_nothing(self, why: str) -> None:
-        """Show that there is nothing."""
         self._finding, self._root, self._ways, self._explanation = None, None, [], None
         self.show_lines((), why)
 
@@ -164,7 +159,6 @@ class ChainTable(DetailTable):
             self.cursor = 0
 
     def on_resize(self) -> None:
-        """Put an explanation into the new width."""
         if self._explanation is not None:
             self.show_text(*self._explanation)
 
@@ -177,12 +171,10 @@ class ChainTable(DetailTable):
 
     @property
     def link(self) -> Link | None:
-        """The link that the line under the cursor belongs to."""
         return self._ways[self.cursor][1] if self._ways else None
 
     @property
     def whole(self) -> str:
-        """The whole of the line under the cursor."""
         line = self.line
         return "" if line is None else "".join(cell.text for cell in line.cells).strip()
 
@@ -198,17 +190,14 @@ class ChainTable(DetailTable):
         self.cursor = next(place for place, (way, _) in enumerate(self._ways) if way == path)
 
     def action_open_link(self) -> None:
-        """Show what is inside the link."""
         if self._ways:
             self._shut.discard(self._ways[self.cursor][0])
             self._fill_chain()
 
     def action_next_failing(self) -> None:
-        """Go to the next check that fails."""
         failing = self._failing()
         if failing:
             self.cursor = next((place for place in failing if place > self.cursor), failing[0])
 
     def _failing(self) -> list[int]:
-        """Return the lines of checks that fail."""
         return [place for place in range(len(self._ways)) if self._lines[place].cells[1].text.startswith("✗ ")]

@@ -15,6 +15,8 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.style import Style
 
+from .theme import drawn, partial
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -24,14 +26,13 @@ if TYPE_CHECKING:
 
 
 LINES_KEPT_MAX: Final = 1_024
-"""So many lines are kept with what stands around them."""
+"""So many lines of a widget are kept, with what stands around them: most keys show again what was seen before."""
 
 
 class Framing:
     """Puts around the lines of one widget what its styles ask for."""
 
     def __init__(self, widget: Widget) -> None:
-        """Ask nothing yet."""
         self._widget = widget
         self._title = ""
         self._width = -1
@@ -43,6 +44,9 @@ class Framing:
         self._edge: Strip | None = None
         self._framed: dict[int, tuple[Strip, Strip]] = {}
         """By the identity of a line: the line, so that nothing else gets its identity, and all of it."""
+        self._styles: dict[str, Drawn] = {}
+        self._drawn: dict[object, Strip] = {}
+        self._drawn_width = -1
 
     def show_title(self, title: str) -> None:
         """Show a title in the border, plain text; the same one again costs nothing."""
@@ -52,27 +56,57 @@ class Framing:
             self._widget.border_title = title.replace("[", "\\[")
 
     def forget(self) -> None:
-        """Ask again: a style is another."""
+        """Ask again, and draw all anew: a style is another."""
         self._width = -1
+        self._styles.clear()
+        self._drawn.clear()
+
+    def style(self, style: str = "") -> Drawn:
+        """Return a style of the theme on the widget's own."""
+        known = self._styles.get(style)
+        if known is None:
+            known = self._styles[style] = drawn(self._widget, style)
+        return known
+
+    def partial(self, style: str) -> Drawn:
+        """Return a style of the theme by itself, to be laid over others."""
+        known = self._styles.get(name := f"over {style}")
+        if known is None:
+            known = self._styles[name] = partial(style)
+        return known
+
+    def redraw(self) -> None:
+        """Forget the lines that were drawn."""
+        self._drawn.clear()
+
+    def kept(self, name: object, width: int, line: Callable[[], Strip]) -> Strip:
+        """Return a line that was drawn in this width since all was drawn anew, else draw it. ``name``: which it is."""
+        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
+            self._drawn.clear()
+            self._drawn_width = width
+        strip = self._drawn.get(name)
+        if strip is None:
+            strip = self._drawn[name] = line()
+        return strip
 
     def lines(
-        self, crop: Region, line_at: Callable[[int], Strip], drawn: Callable[[Region], list[Strip]]
+        self, crop: Region, line_at: Callable[[int], Strip], draw: Callable[[Region], list[Strip]]
     ) -> list[Strip]:
         """Return a part of a widget with all that stands around it.
 
-        ``line_at``: a line of its content; the same object as long as it looks the same. ``drawn``: how the library
+        ``line_at``: a line of its content; the same object as long as it looks the same. ``draw``: how the library
         draws a part: what is cut off at a side, and borders elsewhere than above, are left to it.
         """
         filters = self._widget.get_line_filters()
         if crop.width != self._width or filters != self._filters:
             self._ask(crop.width, filters)
         if self._ground is None or crop.x or crop.width != self._widget.outer_size.width:
-            return drawn(crop)
+            return draw(crop)
         lines = []
         for y in crop.line_range:
             if y < self._above:
                 if self._edge is None:
-                    (self._edge,) = drawn(Region(0, y, crop.width, 1))
+                    (self._edge,) = draw(Region(0, y, crop.width, 1))
                 lines.append(self._edge)
                 continue
             line = line_at(y - self._above)
@@ -134,7 +168,7 @@ class LineBar(ScrollBar):
         filters = self.get_line_filters()
         strips: dict[int, Strip] = {}
 
-        def drawn(piece: Segment) -> Strip:
+        def strip_of(piece: Segment) -> Strip:
             if id(piece) not in strips:
                 strip = Strip([piece], self.thickness).apply_style(ground)
                 for each in filters:
@@ -151,4 +185,4 @@ class LineBar(ScrollBar):
             back_color=bar.style.bgcolor,
             bar_color=bar.style.color,
         )
-        return [drawn(piece) for piece in made.segments][crop.y : crop.bottom]
+        return [strip_of(piece) for piece in made.segments][crop.y : crop.bottom]

@@ -20,12 +20,11 @@ from ..model.health import health, level_cell
 from ..model.overview import badge_words, numbers_words, time_line, time_words
 from ..model.subjects import Cell
 from .framing import Framing
-from .theme import MUTED, drawn, segments, styled
+from .theme import MUTED, segments, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.style import Style
     from textual.events import Click
     from textual.geometry import Size
     from textual.screen import Screen
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 type TextPart = str | tuple[str, str]
 """Text, plain or with a style of the theme."""
 type TextLine = tuple[TextPart, ...]
-
-LINES_KEPT_MAX: Final = 256
-"""So many lines that were drawn are kept: of what is said anew, most was said before."""
 
 
 class WordsLine(Widget):
@@ -52,13 +48,9 @@ class WordsLine(Widget):
         self._said: tuple[TextLine, ...] = ((words,),)
         self._cut = cut
         self._laid: tuple[int, list[TextLine]] = (-1, [])
-        self._drawn: dict[TextLine, Strip] = {}
-        self._drawn_width = -1
-        self._styles: dict[str, Style] = {}
         self._frame = Framing(self)
 
     def say(self, *parts: TextPart) -> None:
-        """Show parts."""
         self.say_lines([parts])
 
     def say_cells(self, lines: Sequence[Sequence[Cell]]) -> None:
@@ -91,44 +83,30 @@ class WordsLine(Widget):
         return "\n".join("".join(map(_text, parts)) for parts in self._said)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return how many lines it needs in a width."""
         del container, viewport
         return len(self._lines_in(width))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Render its lines with what stands around them."""
         width = self.content_size.width
         return self._frame.lines(crop, lambda y: self._line_in(y, width), super().render_lines)
 
     def render_line(self, y: int) -> Strip:
-        """Render one of its lines."""
         return self._line_in(y, self.content_size.width)
 
     def _line_in(self, y: int, width: int) -> Strip:
         lines = self._lines_in(width)
         parts = lines[y] if y < len(lines) else ()
-        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
-            self._drawn.clear()
-            self._drawn_width = width
-        strip = self._drawn.get(parts)
-        if strip is None:
-            styled_parts = ((_text(part), self._style("" if isinstance(part, str) else part[1])) for part in parts)
-            line = Strip(chain.from_iterable(starmap(segments, styled_parts)))
-            strip = self._drawn[parts] = line.adjust_cell_length(width, self._style(""))
-        return strip
+
+        def line() -> Strip:
+            styled_parts = ((_text(part), style("" if isinstance(part, str) else part[1])) for part in parts)
+            return Strip(chain.from_iterable(starmap(segments, styled_parts))).adjust_cell_length(width, style())
+
+        style = self._frame.style
+        return self._frame.kept(parts, width, line)
 
     def notify_style_update(self) -> None:
-        """Forget styles of another theme."""
         super().notify_style_update()
-        self._styles.clear()
-        self._drawn.clear()
         self._frame.forget()
-
-    def _style(self, style: str) -> Style:
-        found = self._styles.get(style)
-        if found is None:
-            found = self._styles[style] = drawn(self, style)
-        return found
 
     def _lines_in(self, width: int) -> list[TextLine]:
         if self._laid[0] != width:
@@ -177,7 +155,6 @@ class TitleBar(WordsLine):
     """Which cluster, where, live or not, what time."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="title")
 
     def show(self, state: ClusterState, *, paused: bool) -> None:
@@ -192,15 +169,7 @@ class TitleBar(WordsLine):
         if cells_of(path) > room:
             path = "…" + tail_of(path, room - 1) if room >= PATH_WIDTH_MIN else ""
         gap = " " * max(1, self.size.width - cells_of(left) - cells_of(right) - cells_of(path) - 2)
-        self.say(
-            (left, "bold"),
-            "  ",
-            (path, MUTED),
-            gap,
-            (badge, f"bold {style}"),
-            "  ",
-            time_words(state),
-        )
+        self.say((left, "bold"), "  ", (path, MUTED), gap, (badge, f"bold {style}"), "  ", time_words(state))
 
 
 class TabLine(WordsLine):
@@ -241,7 +210,6 @@ class TabLine(WordsLine):
         self.say(*parts, gap, styled(head), *((f"{pad} ", (badge, style)) if badge else ()))
 
     async def on_click(self, event: Click) -> None:
-        """Go to the screen whose tab is clicked."""
         place = bisect_right(self._ends, event.x - self.gutter.left)
         if place < len(self._entries):
             await self.app.run_action(f"go('{self._entries[place][1]}')")
@@ -251,11 +219,9 @@ class HealthLine(WordsLine):
     """Is it healthy: symbol, word, numbers; then the reasons, and what to do about the worst."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="health")
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's health."""
         checks = health(state)
         head = level_cell(checks)
         lines: list[list[str | tuple[str, str]]] = [[styled(head), "  ", numbers_words(state)]]
@@ -273,12 +239,10 @@ class ClockLine(WordsLine):
     """This node's interval, its radius, source and status."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="clock")
         self.show_title("Time")
 
     def show(self, state: ClusterState) -> None:
-        """Show a state's clock."""
         self.say(*(styled(cell) for cell in time_line(state)))
 
 
@@ -291,15 +255,12 @@ class KeysLine(Widget):
     """Key and meaning, as many as there is room for. A click is as the key."""
 
     def __init__(self) -> None:
-        """Know of no keys yet."""
         super().__init__(id="keys-line")
         self._keys: list[tuple[str, str, str]] = []
         self._places: list[tuple[int, int, str]] = []
-        self._strip: Strip | None = None
         self._frame = Framing(self)
 
     def on_mount(self) -> None:
-        """Follow the bindings."""
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
         self._changed(self.screen)
 
@@ -308,7 +269,8 @@ class KeysLine(Widget):
             return
         keys = list(self._bound(screen))
         if keys != self._keys:
-            self._keys, self._strip = keys, None
+            self._keys = keys
+            self._frame.redraw()
             self.refresh()
 
     def _bound(self, screen: Screen[object]) -> Iterator[tuple[str, str, str]]:
@@ -320,28 +282,20 @@ class KeysLine(Widget):
         for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
             yield binding.key, self.app.get_key_display(binding), binding.description
 
-    def on_resize(self) -> None:
-        """Lay it out anew."""
-        self._strip = None
-
     def notify_style_update(self) -> None:
-        """Draw it in another theme."""
         super().notify_style_update()
-        self._strip = None
         self._frame.forget()
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Render it with what stands around it."""
         return self._frame.lines(crop, self.render_line, super().render_lines)
 
     def render_line(self, y: int) -> Strip:
-        """Render the line."""
         del y
-        if self._strip is None:
-            self._strip = self._made(self.size.width, drawn(self, "bold $text-accent"), drawn(self))
-        return self._strip
+        width = self.size.width
+        return self._frame.kept("keys", width, lambda: self._made(width))
 
-    def _made(self, width: int, key_style: Style, style: Style) -> Strip:
+    def _made(self, width: int) -> Strip:
+        key_style, style = self._frame.style("bold $text-accent"), self._frame.style()
         segments = [Segment(" ", style)]
         self._places = []
         at = 1
@@ -355,7 +309,6 @@ class KeysLine(Widget):
         return Strip(segments).adjust_cell_length(width, style)
 
     def on_click(self, event: Click) -> None:
-        """Do what the key does."""
         for first, end, key in self._places:
             if first <= event.x < end:
                 self.app.simulate_key(key)
@@ -370,5 +323,4 @@ class FilterField(Input):
     ]
 
     def __init__(self) -> None:
-        """Begin empty."""
         super().__init__(placeholder="words in domain, holder, purpose; !word: not this one", id="filter")

@@ -41,7 +41,6 @@ class ScrubberLine(WordsLine):
     """What lies under the cursor is counted once for a record and a width."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="scrubber")
         self._ground: tuple[Timeline, int, ScrubberGround] | None = None
 
@@ -67,12 +66,10 @@ class InstantField(Input):
         """An instant was typed, or nothing."""
 
         def __init__(self, instant: Instant | None) -> None:
-            """Take it."""
             super().__init__()
             self.instant = instant
 
     def __init__(self) -> None:
-        """Begin empty, and out of sight."""
         super().__init__(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
         self._near: Instant = 0
 
@@ -83,12 +80,10 @@ class InstantField(Input):
         self.focus()
 
     def close(self) -> None:
-        """Forget what was typed."""
         self.value = ""
         self.display = False
 
     async def action_submit(self) -> None:
-        """Tell what was typed."""
         text = self.value.strip()
         try:
             instant = instant_near(text, self._near) if text else None
@@ -106,11 +101,9 @@ class MomentParts(Vertical):
     """Bars, bags and deliveries of a moment, each with as many lines as there is room for."""
 
     def __init__(self) -> None:
-        """Show nothing yet."""
         super().__init__(id="moment")
 
     def compose(self) -> ComposeResult:
-        """Put the parts under each other."""
         yield WordsLine(id="bars", cut=True)
         yield WordsLine(id="bag-lines", cut=True)
         yield WordsLine(id="delivered", cut=True)
@@ -123,7 +116,6 @@ class MomentParts(Vertical):
         return max(20, size.width), max(1, size.height - deliveries - logs - (4 if low else 5)), deliveries
 
     def show(self, found: ReplayMoment, logs: int) -> None:
-        """Show a moment of so many logs."""
         bars = self.query_one("#bars", WordsLine)
         bars.say_cells(_filled([found.axis, *found.bars], found.wish.rows + 1))
         follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
@@ -186,7 +178,6 @@ class EventTable(PickTable):
         return index, index > self.cursor
 
     def line_of(self, index: int, room: int) -> list[Cell]:
-        """Return an event in a width."""
         event = self._events[index]
         aside = self._follow is not None and not about_domain(event, self._follow)
         tone = Tone.DIM if aside or index > self.cursor else event_tone(event)
@@ -195,12 +186,10 @@ class EventTable(PickTable):
 
     @property
     def event(self) -> Event | None:
-        """The one under the cursor."""
         return self._events[self.cursor] if self._events else None
 
     @property
     def domain(self) -> str | None:
-        """What it is about."""
         event = self.event
         return next(iter(domains_of(event)), None) if event is not None else None
 

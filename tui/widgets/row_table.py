@@ -15,7 +15,7 @@ from textual.strip import Strip
 from ..model.columns import cells_of, heading, laid_out, layout
 from ..model.subjects import Cell, Tone
 from .framing import Framing, LineBar
-from .theme import CELL_STYLES, CURSOR, drawn, partial, segments
+from .theme import CELL_STYLES, CURSOR, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 type RowAt = Callable[[int], Sequence[Field]]
 
 ROWS_WRITTEN_MAX: Final = 100_000
-LINES_KEPT_MAX: Final = 1_024
-"""So many lines that were drawn are kept: most keys show lines again that were seen before."""
 
 
 class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
@@ -47,17 +45,18 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
+    headed: ClassVar[bool] = True
+    """Whether the columns have titles."""
+    indent: ClassVar[int] = 0
+    """How many cells stand before the columns."""
+
     def __init__(self, columns: Sequence[Column], title: str, **settings: str) -> None:
-        """Take the columns. There are no rows yet."""
         super().__init__(id=settings.get("id"))
         self._columns = columns
         self._count = 0
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self._laid: tuple[object, Layout] | None = None
-        self._styles: dict[Tone, Style] = {}
-        self._drawn: dict[object, Strip] = {}
-        self._drawn_width = -1
         self._frame = Framing(self)
         self.show_title(title)
 
@@ -72,7 +71,6 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def count(self) -> int:
-        """How many rows there are."""
         return self._count
 
     def show_rows(self, count: int, row_at: RowAt, nothing: str) -> None:
@@ -82,14 +80,13 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if same:
             return
         self._laid = None
-        self._drawn.clear()
+        self._frame.redraw()
         size = Size(self.size.width, max(1, count) + 1)
         if size != self.virtual_size:
             self.virtual_size = size
         self.refresh()
 
     def on_resize(self) -> None:
-        """Take the new width."""
         self.virtual_size = Size(self.size.width, max(1, self._count) + 1)
 
     def text_at(self, y: int) -> str:
@@ -113,39 +110,39 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._frame.show_title(title)
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Render lines with what stands around them."""
         width, top = self.scrollable_content_region.width, self.scroll_offset.y
         return self._frame.lines(crop, lambda y: self.line_in(y, width, top), super().render_lines)
 
     def render_line(self, y: int) -> Strip:
-        """Render one line of the widget."""
         return self.line_in(y, self.scrollable_content_region.width, self.scroll_offset.y)
 
     def line_in(self, y: int, width: int, top: int) -> Strip:
         """Return a line of the widget in a width; ``top``: to which row it is scrolled."""
-        as_laid = self.columns_in(width)
-        if y == 0:
-            return self.kept("heading", width, lambda: laid_out(self._columns, as_laid, self._heading))
-        index = y - 1 + top
-        if not self._count and y == 1:
-            return self.kept("nothing", width, lambda: [Cell(self._nothing, Tone.DIM)])
-        if index >= self._count:
-            return self.kept("blank", width, list)
-        return self.kept(index, width, lambda: laid_out(self._columns, as_laid, self._row_at(index)))
+        room = max(1, width - self.indent)
+        as_laid = self.columns_in(room)
+        lead = Cell(" " * self.indent)
+        row = y - self.headed
+        if row < 0:
+            return self._kept("heading", width, lambda: [lead, *laid_out(self._columns, as_laid, self._heading)])
+        if not self._count and row == 0:
+            return self._kept("nothing", width, lambda: [lead, Cell(self._nothing, Tone.DIM)])
+        if row + top >= self._count:
+            return self._kept("blank", width, list)
+        return self.row_in(row + top, width, room)
+
+    def row_in(self, index: int, width: int, room: int) -> Strip:
+        """Return a row in the width of the widget; there is so much room for its columns."""
+        return self._kept(index, width, lambda: self.line_of(index, room))
+
+    def line_of(self, index: int, room: int) -> list[Cell]:
+        return laid_out(self._columns, self.columns_in(room), self._row_at(index))
 
     @property
     def _heading(self) -> Sequence[Field]:
         return heading(self._columns)
 
-    def kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
-        """Return a line that was drawn since the rows were shown, else draw it. ``name``: which line it is."""
-        if width != self._drawn_width or len(self._drawn) > LINES_KEPT_MAX:
-            self._drawn.clear()
-            self._drawn_width = width
-        strip = self._drawn.get(name)
-        if strip is None:
-            strip = self._drawn[name] = self.strip_of(line(), width)
-        return strip
+    def _kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
+        return self._frame.kept(name, width, lambda: self.strip_of(line(), width))
 
     def columns_in(self, width: int) -> Layout:
         """Return how the rows in sight are laid out in a room. Lines that were drawn otherwise are forgotten."""
@@ -155,7 +152,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if self._laid is None or self._laid[0] != key:
             found = layout(self._columns, width, [self.in_sight(index) for index in sight])
             if self._laid is not None and self._laid[1] != found:
-                self._drawn.clear()
+                self._frame.redraw()
             self._laid = key, found
         return self._laid[1]
 
@@ -166,8 +163,6 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
     def notify_style_update(self) -> None:
         """Forget styles of another theme, or of another focus."""
         super().notify_style_update()
-        self._styles.clear()
-        self._drawn.clear()
         self._frame.forget()
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
@@ -181,11 +176,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return strip if size == width else strip.crop(0, width)
 
     def style_of(self, tone: Tone) -> Style:
-        """Return what a tone is drawn in."""
-        style = self._styles.get(tone)
-        if style is None:
-            style = self._styles[tone] = drawn(self, CELL_STYLES[tone])
-        return style
+        return self._frame.style(CELL_STYLES[tone])
 
 
 def _plain(field: Field) -> str:
@@ -215,41 +206,21 @@ class PickTable(RowTable, inherit_bindings=False):
         Binding("enter", "choose", "Open"),
     ]
     cursor: reactive[int] = reactive(0, repaint=False)
-    headed: ClassVar[bool] = True
-    """Whether the columns have titles."""
+    indent = len(MARK)
 
     class Moved(Message):
         """The cursor is on another row, or on another thing."""
 
         def __init__(self, table: PickTable) -> None:
-            """Name the table."""
             super().__init__()
             self.table = table
 
-        @property
-        def control(self) -> PickTable:
-            """The table."""
-            return self.table
-
         def can_replace(self, message: Message) -> bool:
-            """Whether this takes the place of one that waits."""
             return isinstance(message, PickTable.Moved) and message.table is self.table
 
     class Chosen(Message):
         """Enter was pressed on a row, or it was clicked."""
 
-        def __init__(self, table: PickTable, index: int) -> None:
-            """Name the row."""
-            super().__init__()
-            self.table = table
-            self.index = index
-
-        @property
-        def control(self) -> PickTable:
-            """The table."""
-            return self.table
-
-    _cursor_drawn: Style | None = None
     _key_at: KeyAt | None = None
     _key: object = None
 
@@ -287,7 +258,6 @@ class PickTable(RowTable, inherit_bindings=False):
         return self._key_at(self.cursor) if self._key_at is not None and self._count else None
 
     def validate_cursor(self, cursor: int) -> int:
-        """Stay on a row."""
         return max(0, min(cursor, self._count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
@@ -299,7 +269,6 @@ class PickTable(RowTable, inherit_bindings=False):
         self.post_message(self.Moved(self))
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight."""
         self.call_after_refresh(self.bring_into_sight)
 
     def bring_into_sight(self) -> bool:
@@ -315,25 +284,20 @@ class PickTable(RowTable, inherit_bindings=False):
         return True
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor by rows."""
         self.cursor += rows
 
     def action_move_page(self, pages: int) -> None:
-        """Move the cursor by what is seen."""
         self.cursor += pages * max(1, self.size.height - self.headed)
 
     def action_first(self) -> None:
-        """Go to the first row."""
         self.cursor = 0
 
     def action_last(self) -> None:
-        """Go to the last row."""
         self.cursor = self._count - 1
 
     def action_choose(self) -> None:
-        """Open the row under the cursor."""
         if self._count:
-            self.post_message(self.Chosen(self, self.cursor))
+            self.post_message(self.Chosen())
 
     def on_click(self, event: Click) -> None:
         """Move the cursor to the row that is clicked; open it when it is clicked again."""
@@ -344,38 +308,13 @@ class PickTable(RowTable, inherit_bindings=False):
             self.action_choose()
         self.cursor = index
 
-    def line_in(self, y: int, width: int, top: int) -> Strip:
-        """Return a line of the widget: the cursor is a mark, and a background."""
-        room = max(1, width - len(MARK))
-        as_laid = self.columns_in(room)
-        if y == 0 and self.headed:
-            return self.kept("heading", width, lambda: [Cell(" "), *laid_out(self._columns, as_laid, self._heading)])
-        row = y - self.headed
-        index = row + top
-        if not self._count and row == 0:
-            return self.kept("nothing", width, lambda: [Cell(f" {self._nothing}", Tone.DIM)])
-        if index >= self._count:
-            return self.kept("blank", width, list)
+    def row_in(self, index: int, width: int, room: int) -> Strip:
+        """Return a row: the cursor is a mark, and a background."""
         here = index == self.cursor
-        name = self.name_of(index)
-        strip = self.kept((name, here), width, lambda: [Cell(MARK if here else " "), *self.line_of(index, room)])
-        return strip.apply_style(self._cursor_style) if here and self.has_focus else strip
+        name = self.name_of(index), here
+        strip = self._kept(name, width, lambda: [Cell(MARK if here else " "), *self.line_of(index, room)])
+        return strip.apply_style(self._frame.partial(CURSOR)) if here and self.has_focus else strip
 
     def name_of(self, index: int) -> object:
         """Return what is equal as long as the row looks the same, the cursor's mark aside."""
         return index
-
-    @property
-    def _cursor_style(self) -> Style:
-        if self._cursor_drawn is None:
-            self._cursor_drawn = partial(CURSOR)
-        return self._cursor_drawn
-
-    def notify_style_update(self) -> None:
-        """Forget the style of another theme."""
-        super().notify_style_update()
-        self._cursor_drawn = None
-
-    def line_of(self, index: int, room: int) -> list[Cell]:
-        """Return a row's text in a width."""
-        return laid_out(self._columns, self.columns_in(room), self._row_at(index))

@@ -1,4 +1,8 @@
-"""``tenure top``: the live screen; ``--once`` prints one snapshot of it."""
+"""``tenure top``: the live screen; ``--once`` prints one snapshot of it, ``--serve`` shows it to browsers.
+
+With ``--write`` a lease can be ended from the screen, as ``tenure lease revoke`` does; nothing else changes anything.
+Each page of a browser runs a program of its own, which only looks: docs/decisions/0004-textual-serve.md.
+"""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
         ),
         (
             tui.screens.replay,
-            "ReplayScreen._look",
+            "ReplayScreen.look",
             "at_instant(reading.timeline, instant)",
             "at_instant(archive.timeline, instant)",
             test_finding_is_gone_to_in_the_record_that_is_seen,

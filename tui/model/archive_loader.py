@@ -1,4 +1,4 @@
-"""The evidence that findings and replay show: of a copy that was read, or of a root that is audited on demand.
+"""Loads the evidence that findings and replay show: of a copy that was read, or of a root that is audited on demand.
 
 Reading happens in a thread of its own: a mount that hangs holds up nobody, and the screens say what is going on.
 """

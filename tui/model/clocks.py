@@ -1,4 +1,4 @@
-"""What the clocks of several nodes have in common, and whose is outside: by intersection, never by an average. Pure."""
+"""The clocks of nodes: what they have in common, by intersection and never by an average, and as bars. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text in cells of a terminal: wide characters take two, combining ones none. Pure."""
+"""Lays cells of text out in columns that fit a width: the same tables on a screen, and as text. Pure.
+
+Text is measured in cells of a terminal: wide characters take two, combining ones none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The findings of an audit as rows: narrowed, sorted, in groups. Pure; every verdict is the auditor's."""
+"""The findings of an audit as rows, and the evidence of one as lines that lead on to what they name.
+
+Every verdict is the auditor's. ``evidence_of`` blocks: it reads the tree again; all else is pure.
+"""
 
 from __future__ import annotations
 

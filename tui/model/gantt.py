@@ -1,6 +1,7 @@
-"""The line that shows a whole record at once: how much happens when, where the findings are, where one looks. Pure.
+"""Draws a record over time: the scrubber over all of it, and who had which lease when as bars. Pure.
 
-Two lines of one width: the axis with the findings and the cursor, and beneath it how many events lie in each cell.
+The scrubber has two lines of one width: the axis with findings and cursor, and how many events lie in each cell. What a
+bar is made of says the mode, what is inside it says who; nothing is said by colour alone.
 """
 
 from __future__ import annotations

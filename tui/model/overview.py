@@ -1,4 +1,4 @@
-"""The overview in words: titles and rows that the screen and ``--once`` share. Pure."""
+"""The overview in words: titles and rows that screen and text share, the text of ``--once``, and its JSON. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The switches of *what if*: what is taken to have been otherwise, as rows that can be turned. Pure."""
+"""Goes through a record: steps, speed, what a moment shows, and what would have been otherwise under *what if*.
+
+Pure but for the frames that deliveries are read from.
+"""
 
 from __future__ import annotations
 

@@ -5,11 +5,10 @@ No I/O, no clock. What is not known is ``None``, never zero. What things mean in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, overload
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -17,8 +16,6 @@ import numpy as np
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
     from appliance.bag.survey import ClosingState
@@ -37,37 +34,13 @@ if TYPE_CHECKING:
     from .subjects import PlaceSubject
 
 
-class LeaseRows(Sequence["LeaseRow"]):
-    """Rows that never change. Equal to any sequence of the same rows."""
-
-    def __init__(self, rows: Iterable[LeaseRow] = ()) -> None:
-        self._rows = tuple(rows)
-
-    @overload
-    def __getitem__(self, index: int) -> LeaseRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[LeaseRow, ...]: ...
-    def __getitem__(self, index: int | slice) -> LeaseRow | tuple[LeaseRow, ...]:
-        """Return a row, or several."""
-        return self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the rows are the same, in a book or in a tuple."""
-        return self._rows == (other._rows if isinstance(other, LeaseRows) else other)
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
-
-    def __repr__(self) -> str:
-        return f"Leases({self._rows!r})"
+class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
+    """Rows that never change, and columns of them, each made once."""
 
     @cached_property
     def expiries(self) -> NDArray[np.int64]:
         """When each expires."""
-        return np.fromiter((row.expiry_ns for row in self._rows), np.int64, len(self._rows))
+        return np.fromiter((row.expiry_ns for row in self), np.int64, len(self))
 
     @cached_property
     def fading(self) -> NDArray[np.int64]:
@@ -75,7 +48,7 @@ class LeaseRows(Sequence["LeaseRow"]):
         return np.array(
             [
                 index
-                for index, row in enumerate(self._rows)
+                for index, row in enumerate(self)
                 if row.holder_present is False or row.origin in ("last answer", "earlier run")
             ],
             np.int64,
@@ -85,8 +58,7 @@ class LeaseRows(Sequence["LeaseRow"]):
     def texts(self) -> tuple[str, ...]:
         """What a filter looks at, of each: domain, mode, phase, holder, purpose, in small letters."""
         return tuple(
-            f"{row.domain} {row.mode} {row.phase} {row.node}/{row.process} {row.purpose}".casefold()
-            for row in self._rows
+            f"{row.domain} {row.mode} {row.phase} {row.node}/{row.process} {row.purpose}".casefold() for row in self
         )
 
 

@@ -1,4 +1,4 @@
-"""The overview: is anything wrong, where, since when."""
+"""The screens of a cluster's state: overview, leases, bags, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The help: every key of the screen beneath, from its bindings, and what its symbols mean."""
+"""The dialogs over a screen: its keys and symbols, the form of an export, the confirmation of a revocation."""
 
 from __future__ import annotations
 

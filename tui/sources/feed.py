@@ -1,4 +1,8 @@
-"""One question that is asked again and again: its newest answer, and how long there has been none."""
+"""Asks the questions of a source off the screen's thread, and hands states over, four times a second.
+
+One thread per question, because each may hang for as long as a mount or a shard does; one more that puts together what
+is known and never waits. They are daemon threads: a program that is left does not wait for a mount that is gone.
+"""
 
 from __future__ import annotations
 

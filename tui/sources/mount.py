@@ -1,6 +1,7 @@
-"""Ports for somebody who only looks: storage that cannot write, and time that cannot sign.
+"""Reads the mount: records, ceiling chains, ledgers and bags. Blocks as long as the mount does.
 
-Everything that ``top`` runs is given these, so that nothing it calls can change the mount, by construction.
+Works on a mount in use and on a copy, with and without this node's settings. Writes nothing, by construction: all that
+it calls is given a storage that cannot write, and a time that cannot sign.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from auditor.replay.timeline_reader import open_kept
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
+from timeagent.showing import word
 from timeagent.units import DAY
 
 from ..model.state import (
@@ -253,7 +254,7 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
             name,
             reading.midpoint_ns,
             reading.radius_ns,
-            reading.status.name.lower().replace("_", "-"),
+            word(reading.status),
             reading.assumed,
             max(0, state.instant_ns - each.as_of_ns),
             len(each.epochs),

@@ -1,4 +1,4 @@
-"""The bags of one log as a strip of time, a minute a row, with a cursor on one bag (Line API)."""
+"""The bags of logs: a strip a log, and one log as a grid, a minute a row, with a cursor on one bag (Line API)."""
 
 from __future__ import annotations
 

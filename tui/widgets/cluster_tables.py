@@ -1,4 +1,4 @@
-"""Leases on the screen: the table of the overview, the list that is sorted and filtered, the facts of one."""
+"""The tables of a cluster's state: leases and the facts of one, nodes and their shards, clocks on one axis."""
 
 from __future__ import annotations
 

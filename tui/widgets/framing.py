@@ -1,4 +1,4 @@
-"""What stands around the lines of a widget: room at its sides, and a border with a title above them.
+"""Keeps the lines of a widget as they were drawn, with room at their sides and a border with a title above them.
 
 The library asks a dozen styles for each line that it draws anew. Where lines are kept, that takes longer than all the
 rest: here it is asked once for all lines, until a style, the width or the theme is another.

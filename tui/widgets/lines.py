@@ -1,4 +1,7 @@
-"""The lines around the tables: title, health, time."""
+"""Lines of text around the tables: title, tabs, health, time, keys, the filter.
+
+They are drawn anew only when they say something else, laid out anew only when they need other lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of any length that renders only what is seen (Line API). Its rows come from a function."""
+"""A table of any length that renders only what is seen (Line API), and one with a cursor that follows its row."""
 
 from __future__ import annotations
 

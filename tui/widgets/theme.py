@@ -1,4 +1,4 @@
-"""The two themes of the screens: Textual's own, with a lighter page, and with what has the focus unlike a warning."""
+"""The two themes of the screens, and tones as their styles. What a widget is drawn in is reckoned once, not by cell."""
 
 from __future__ import annotations
 

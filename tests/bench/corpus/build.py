@@ -15,6 +15,7 @@ from appliance.formats.paths import DataName, Grid
 from appliance.formats.stamped import stamp
 from timeagent.units import SECOND
 
+from .bank import BankStory
 from .cast import START_NS, TICK_NS, Cluster, StampAt
 from .faults import FILE_FAULTS, victims
 from .story import MESSAGES, PER_WRITER, SLOTS, WRITERS, Story
@@ -52,6 +53,16 @@ def build(
     )
     shelves.finish(story.tell())
     return frames * MESSAGES
+
+
+def build_bank(
+    root: Path, messages: int, *, message_bytes: int = 100, progress: Callable[[int], None] | None = None
+) -> int:
+    """Make a tree of the bank in an empty directory; return how many messages it was told."""
+    shelves = _Shelves(Cluster(root), BagKind.LOG, packed=False, progress=progress)
+    story = BankStory(shelves.cluster, messages, message_bytes=message_bytes, write=shelves.write)
+    shelves.finish(story.tell())
+    return story.made
 
 
 def _clean_frames(frames: int, faults: int) -> Iterator[int]:

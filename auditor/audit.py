@@ -9,7 +9,6 @@ from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
 from .clocks import name_clocks
-from .columns.domains import Heads
 from .columns.suspects import spread_suspects
 from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
@@ -208,7 +207,8 @@ def _judge(
     )
     if options.narrowing.domains:
         check_asked(options.narrowing, index.all_domains())
-    in_columns = spread_suspects(index, lambda: Heads(head_facts(index), cluster), cluster, options.jobs)
+    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
+    in_columns = spread_suspects(index, sessions, cluster, options.jobs)
     findings = [policies.judged(each.finding, each.signed_ns) for each in loaded.beyond_policy]
     findings += check_heads(head_facts(index), ceilings, policies)
     findings += check_ceilings(ceilings, policies)
@@ -221,7 +221,6 @@ def _judge(
         if not tree.hides(each.subject)
     )
     findings += check_sequences(index, coverage)
-    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
     domains = list(filter(options.narrowing.judges, index.domains()))
     findings += check_domains(DomainJudge(index, known_runs, cluster, sessions), domains, options.jobs, notes)
     if options.narrowing.whole:  # of a session lease some leases alone say too little

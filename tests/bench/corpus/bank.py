@@ -228,9 +228,7 @@ class BankStory:
                 )
                 session = teller.sessions[shard.number] = _Session(shard, witness)
             else:
-                session.witness = msgspec.structs.replace(
-                    session.witness, kind=SessionKind.RENEWAL, expiry_ns=expiry
-                )
+                session.witness = msgspec.structs.replace(session.witness, kind=SessionKind.RENEWAL, expiry_ns=expiry)
             self._tell(session, shard, session.witness)
 
     def _grant(self, teller: _Teller, memory: _Memory, now: int, mode: Mode, phase: Phase) -> _Lease:

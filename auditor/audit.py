@@ -50,8 +50,6 @@ class Options:
     reread: bool = False
     """Read everything again, whatever the index file holds."""
     narrowing: Narrowing = WHOLE
-    columns: bool = True
-    """Whether what is clean is judged by columns. What is found does not depend on it."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed. Without that, what was altered in them may be missed."""
     timeline: bool = False
@@ -75,7 +73,7 @@ def audit(
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
     index file that is none, and for a domain that was asked for and that the tree does not know.
     """
-    index = Index(options.index_file, shared=options.jobs != 1, spooling=options.columns)
+    index = Index(options.index_file, shared=options.jobs != 1, spooling=True)
     try:
         return _audit(tree, index, root_key, signatures or Signatures(), options, progress)
     except INDEX_ERRORS as problem:
@@ -98,7 +96,7 @@ def _audit(
 ) -> Audit:
     store = None
     if options.index_file is not None:
-        state = environment(tree, root_key, columns=options.columns, hashed=options.hashed)
+        state = environment(tree, root_key, hashed=options.hashed)
         store = PartStore(index, state, reread=options.reread)
     findings: list[Finding] = []
     keeps = options.timeline and store is not None and options.narrowing.whole
@@ -112,7 +110,6 @@ def _audit(
             jobs,
             store,
             told.first if told else progress,
-            columns=options.columns,
             hashed=options.hashed,
         )
         walk = Walk(tree, records, signatures, index, findings.append, way)

@@ -126,7 +126,7 @@ class WitnessShapes:
 
 
 class Witnesses:
-    """The different witnesses of some frames: of leases, and of session leases. Raises NotPlain, Damaged, ValueError."""
+    """The different witnesses of some frames: of leases and of session leases. Raises NotPlain, Damaged, ValueError."""
 
     def __init__(self, heads: Records, frames: FrameReader, keyring: Keyring, shapes: WitnessShapes) -> None:
         """Open those that the heads of frames carry."""
@@ -245,7 +245,7 @@ class Witnesses:
         return good, midpoint - radius
 
     def once_each(self, count: int) -> Flags:
-        """Say which frames have witnesses of leases, of each lease one: of several, which counts is left to the rules."""
+        """Say which frames have witnesses of leases, of each lease one: which of several counts is left to the rules."""
         found = np.zeros(count, np.bool_)
         found[self.frame] = True
         leases = np.unique(self.correlation, axis=0, return_inverse=True)[1].reshape(-1) if self.count else self.which

@@ -1,6 +1,6 @@
 """The story of the bank: each message is written under three leases of two session leases, five witnesses in all.
 
-A teller keeps one branch in mode IX beside others, and takes two accounts of two shards in mode X: tentatively at first,
+A teller keeps one branch in mode IX beside others, and takes two accounts of two shards in mode X: first tentatively,
 then held. Under these it writes four transfers, a frame each, and gives the accounts back. The session leases, one for
 each teller and shard, are renewed; branches are given back and taken again. At the end all leases and sessions end.
 """
@@ -26,7 +26,7 @@ from .cast import START_NS, TICK_NS, Cluster, Shard, Writer, seed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.formats.witness import SignedWitness
+    from appliance.formats.witness import Entry, SignedWitness
 
 TELLERS: Final = 64
 VISITS: Final = 2 * TELLERS
@@ -159,7 +159,7 @@ class BankStory:
                     messages=0,
                     chain_head=None,
                 )
-                session.shard.entries.append(ended)
+                self.say(session.shard, ended)
         memories = [*self._branches, *itertools.chain(*self._accounts)]
         highest = max(max(each.floor_ns, each.fence) for each in memories)
         for shard in self.shards:
@@ -205,15 +205,23 @@ class BankStory:
 
     def _tell(self, what: _Session | _Lease, shard: Shard, witness: Witness | SessionWitness) -> None:
         self._waiting.append((what, shard, len(shard.entries)))
-        shard.entries.append(witness)
+        self.say(shard, witness)
+
+    def say(self, shard: Shard, entry: Entry) -> None:
+        """Put an entry into the next batch of a shard."""
+        shard.entries.append(entry)
+
+    def seal(self, head: FrameHead, instant: int, message: bytes) -> tuple[bytes, bytes]:
+        """Return a frame with one message, and its digest."""
+        return encode_frame(head, (instant,), [message])
 
     def _sign(self, now: int) -> None:
         """Sign what was told, a batch for each shard."""
         batches = {shard.number: shard.turn(now) for shard in self.shards}
-        for what, shard, place in self._waiting:
+        for told, shard, place in self._waiting:
             batch = batches[shard.number]
             assert batch is not None
-            what.signed = batch.signed_witness(place)
+            told.signed = batch.signed_witness(place)
         self._waiting.clear()
 
     def _renew(self, teller: _Teller, now: int) -> None:
@@ -262,7 +270,8 @@ class BankStory:
         writer.sequence += 1
         token = writer.node.page(now).encode()
         sessions = [teller.sessions[n] for n in dict.fromkeys(each.memory.shard.number for each in leases)]
-        signed = [each.signed for each in (*leases, *sessions) if each.signed is not None]
+        carried: list[_Lease | _Session] = [*leases, *sessions]
+        signed = [each.signed for each in carried if each.signed is not None]
         head = FrameHead(
             cluster_id=self.cluster.cluster_id,
             log=writer.log,
@@ -277,7 +286,7 @@ class BankStory:
             policy_number=1,
         )
         start = self.made % 94
-        piece, digest = encode_frame(head, (instant,), [self._message[start : start + self._message_bytes]])
+        piece, digest = self.seal(head, instant, self._message[start : start + self._message_bytes])
         writer.pending.append((writer.sequence, piece))
         writer.committed = CommittedFrame(sequence=writer.sequence, digest=digest)
         self.made += 1
@@ -300,4 +309,4 @@ class BankStory:
             memory.floor_ns, memory.floor_set_by = max(memory.floor_ns, lease.last_ns), ending
         memory.last_ended = ending
         entry = Ended(domain=memory.domain, ending=ending, floor_ns=memory.floor_ns, settle_to_ns=0)
-        memory.shard.entries.append(entry)
+        self.say(memory.shard, entry)

@@ -56,11 +56,16 @@ def build(
 
 
 def build_bank(
-    root: Path, messages: int, *, message_bytes: int = 100, progress: Callable[[int], None] | None = None
+    root: Path,
+    messages: int,
+    *,
+    message_bytes: int = 100,
+    progress: Callable[[int], None] | None = None,
+    story_of: type[BankStory] = BankStory,
 ) -> int:
     """Make a tree of the bank in an empty directory; return how many messages it was told."""
     shelves = _Shelves(Cluster(root), BagKind.LOG, packed=False, progress=progress)
-    story = BankStory(shelves.cluster, messages, message_bytes=message_bytes, write=shelves.write)
+    story = story_of(shelves.cluster, messages, message_bytes=message_bytes, write=shelves.write)
     shelves.finish(story.tell())
     return story.made
 

@@ -245,7 +245,7 @@ class Witnesses:
         return good, midpoint - radius
 
     def once_each(self, count: int) -> Flags:
-        """Say which frames have witnesses of leases, of each lease one: which of several counts is left to the rules."""
+        """Say which frames have witnesses of leases, one of each lease: which of several counts the rules say."""
         found = np.zeros(count, np.bool_)
         found[self.frame] = True
         leases = np.unique(self.correlation, axis=0, return_inverse=True)[1].reshape(-1) if self.count else self.which

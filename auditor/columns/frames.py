@@ -141,9 +141,11 @@ class FrameColumns:
         self._keep_frames(batch, tokens, chosen, digests, rank)
         self._keep_uses(batch, witnesses, tokens, clean, digests, rank)
         self._tell_heads(batch, witnesses, clean, rank)
-        file, raw_digests, begins = batch.cut.file.tolist(), batch.cut.digests, batch.begins.tolist()
-        for n in chosen.tolist():
-            files[file[n]].seen.add(raw_digests[n])
+        file, begins = batch.cut.file.tolist(), batch.begins.tolist()
+        ends = np.searchsorted(batch.cut.file[chosen], np.arange(len(files) + 1)).tolist()
+        counting = [batch.cut.digests[n] for n in chosen.tolist()]
+        for each, first, end in zip(files, ends, ends[1:], strict=False):
+            each.seen.update(counting[first:end])
         return FramesRead(
             frames=batch.frames.tolist(),
             doubtful=[
@@ -197,7 +199,8 @@ class FrameColumns:
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
-        uses.add(rows, [witnesses.entries[n] for n in which.tolist()])
+        used, rows["at"] = np.unique(which, return_inverse=True)
+        uses.add(rows, [witnesses.entries[n] for n in used.tolist()])
 
     def _paths(self, maker: ChunkMaker, batch: _Batch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._index.shown(file.where.path) for file in batch.files)

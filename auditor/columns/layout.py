@@ -233,9 +233,11 @@ class ChunkMaker:
         self._raw: list[bytes] = []
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
-        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: the bytes of each, if any."""
+        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what their ``at`` numbers, if any."""
+        if raw:
+            rows["at"] += len(self._raw)
+            self._raw += raw
         self._rows.append(rows)
-        self._raw += raw
         self._waiting += len(rows)
         if self._waiting >= CHUNK_ROWS:
             self._done += self._keep(self._cut())
@@ -264,11 +266,11 @@ class ChunkMaker:
             cut = rows[first:end]
             raw = b""
             if self._raw:
-                parts = [self._raw[n] for n in order[first:end].tolist()]
+                used, which = np.unique(cut["at"], return_inverse=True)
+                parts = [self._raw[n] for n in used.tolist()]
                 raw = b"".join(parts)
                 sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-                cut["size"] = sizes
-                cut["at"] = np.cumsum(sizes) - sizes
+                cut["size"], cut["at"] = sizes[which], (np.cumsum(sizes) - sizes)[which]
             told = Names(
                 names=_renumbered(cut, "name", names),
                 paths=_renumbered(cut, "path", paths),

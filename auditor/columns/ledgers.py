@@ -87,9 +87,9 @@ class LedgerColumns:
             ("rank", [each.rank for each in blocks]),
         ):
             rows[column] = np.array(values, np.int64)[block[kept]]
-        raw = [entry for each in blocks for entry in each.entries]
+        rows["at"] = kept
+        maker.add(rows, [entry for each in blocks for entry in each.entries])
         others = np.flatnonzero(kind == _OTHER)
-        maker.add(rows, [raw[n] for n in kept.tolist()] if len(others) else raw)
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
     def chunks(self) -> list[Chunk]:
@@ -165,7 +165,10 @@ def _take_ending(
     fine = np.ones(len(chosen), np.bool_)
     watermark = np.full(len(chosen), NOTHING)
     for place in places:
-        rows[f"{who}_told"] |= records.there(f"{place}.correlation_id")[chosen]
+        told = records.there(f"{place}.correlation_id")[chosen]
+        if not told.any():
+            continue
+        rows[f"{who}_told"] |= told
         rows[f"{who}_cid"] |= records.identifiers(f"{place}.correlation_id", 2)[chosen]
         rows[f"{who}_ended"] |= records.number(f"{place}.ended_ns")[chosen]
         rows[f"{who}_messages"] |= records.number(f"{place}.messages")[chosen]

@@ -233,7 +233,7 @@ class ChunkMaker:
         self._raw: list[bytes] = []
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
-        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what their ``at`` numbers, if any."""
+        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
         if raw:
             rows["at"] += len(self._raw)
             self._raw += raw

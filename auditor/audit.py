@@ -184,7 +184,8 @@ def _judge(
     newest, ledgers = loaded.newest, loaded.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
-    for fact in head_facts(index):
+    facts = list(head_facts(index))
+    for fact in facts:
         newest = later(newest, fact.token)
     for chain in ceilings.values():
         for each in chain.facts:
@@ -205,17 +206,15 @@ def _judge(
     if options.narrowing.domains:
         check_asked(options.narrowing, index.all_domains())
     sessions, notes = session_histories(index, known_runs), list[SessionNote]()
-    in_columns = spread_suspects(index, sessions, cluster, options.jobs)
+    in_columns = spread_suspects(index, facts, sessions, cluster, options.jobs)
     findings = [policies.judged(each.finding, each.signed_ns) for each in loaded.beyond_policy]
-    findings += check_heads(head_facts(index), ceilings, policies)
+    findings += check_heads(facts, ceilings, policies)
     findings += check_ceilings(ceilings, policies)
     findings += check_layouts(ceilings, records.maps)
     if tree.names("shards"):
         findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
     findings += (
-        each
-        for each in check_ledgers(head_facts(index), ceilings, ledgers, newest, known_runs)
-        if not tree.hides(each.subject)
+        each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
     )
     findings += check_sequences(index, coverage)
     domains = list(filter(options.narrowing.judges, index.domains()))

@@ -61,7 +61,12 @@ class Heads:
             if claims[fact.head.incarnation, fact.head.sequence] == 1
         }
         """Which head has a place that only one claims."""
-        self.shards = [(fact.head.map_number, fact.head.shard) for fact in ordered]
+        shards: dict[tuple[int, int], int] = {}
+        self.shard = np.array(
+            [shards.setdefault((fact.head.map_number, fact.head.shard), len(shards)) for fact in ordered], np.int64
+        )
+        self.shards = list(shards)
+        """Map number and number of each shard."""
         self.runs = list(dict.fromkeys(fact.head.incarnation for fact in ordered))
         numbered = {run: number for number, run in enumerate(self.runs)}
         self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
@@ -250,14 +255,9 @@ class _Leases:
         wrong |= (after["expiry"] < before["expiry"]) & ~after["under"]
         self.bad[self.name[later[wrong]]] = True
         names = list(self.entries.names.values)
-        places: dict[tuple[int, int], int] = {}
-        shard = np.fromiter(
-            (places.setdefault(each, len(places)) for each in heads.shards), np.int64, len(heads.shards)
-        )
-        shards = list(places)
-        for pair in np.unique(self.name[told] * len(shards) + shard[head[told]]).tolist():
-            name, place = divmod(pair, len(shards))
-            map_number, number = shards[place]
+        for pair in np.unique(self.name[told] * len(heads.shards) + heads.shard[head[told]]).tolist():
+            name, place = divmod(pair, len(heads.shards))
+            map_number, number = heads.shards[place]
             layout = cluster.maps.get(map_number)
             if layout is not None and layout.owners and layout.shard_of(names[name]) != number:
                 self.bad[name] = True

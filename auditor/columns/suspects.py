@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from auditor.chains import head_facts
 from auditor.pool import in_order
 from timeagent.canonical import DIGEST_BYTES
 
@@ -19,9 +18,10 @@ from .layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
 from .sessions import Sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from auditor.chains import HeadFact
     from auditor.history import SessionHistory, SessionName
     from auditor.index import Index
     from auditor.rows import Value
@@ -59,17 +59,21 @@ class ColumnJudge:
 
 
 def spread_suspects(
-    index: Index, sessions: Mapping[SessionName, SessionHistory], cluster: ClusterFacts, jobs: int
+    index: Index,
+    facts: Iterable[HeadFact],
+    sessions: Mapping[SessionName, SessionHistory],
+    cluster: ClusterFacts,
+    jobs: int,
 ) -> int:
     """Put what is known of suspect domains and writers into the index as rows; return how many witnesses remain.
 
-    Those are the witnesses of clean domains: in columns only. ``sessions``: all that are known; ``jobs``: as of an
-    audit.
+    Those are the witnesses of clean domains: in columns only. ``facts``, ``sessions``: all heads and session leases
+    that are known; ``jobs``: as of an audit.
     """
     size, filled = index.column_bytes(), index.buckets()
     if not filled:
         return 0
-    heads = Heads(head_facts(index), cluster)
+    heads = Heads(facts, cluster)
     known = Sessions(sessions, heads)
     judge = ColumnJudge(index, heads, known, cluster, index.domains_in_rows(), index.writers_in_rows())
     if jobs == 1 or not index.shared or size < _WORTH_IT:

@@ -9,7 +9,6 @@ from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
 from .clocks import name_clocks
-from .columns.domains import Heads
 from .columns.suspects import spread_suspects
 from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
@@ -51,8 +50,6 @@ class Options:
     reread: bool = False
     """Read everything again, whatever the index file holds."""
     narrowing: Narrowing = WHOLE
-    columns: bool = True
-    """Whether what is clean is judged by columns. What is found does not depend on it."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed. Without that, what was altered in them may be missed."""
     timeline: bool = False
@@ -76,7 +73,7 @@ def audit(
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
     index file that is none, and for a domain that was asked for and that the tree does not know.
     """
-    index = Index(options.index_file, shared=options.jobs != 1, spooling=options.columns)
+    index = Index(options.index_file, shared=options.jobs != 1, spooling=True)
     try:
         return _audit(tree, index, root_key, signatures or Signatures(), options, progress)
     except INDEX_ERRORS as problem:
@@ -99,7 +96,7 @@ def _audit(
 ) -> Audit:
     store = None
     if options.index_file is not None:
-        state = environment(tree, root_key, columns=options.columns, hashed=options.hashed)
+        state = environment(tree, root_key, hashed=options.hashed)
         store = PartStore(index, state, reread=options.reread)
     findings: list[Finding] = []
     keeps = options.timeline and store is not None and options.narrowing.whole
@@ -113,7 +110,6 @@ def _audit(
             jobs,
             store,
             told.first if told else progress,
-            columns=options.columns,
             hashed=options.hashed,
         )
         walk = Walk(tree, records, signatures, index, findings.append, way)
@@ -188,7 +184,8 @@ def _judge(
     newest, ledgers = loaded.newest, loaded.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
-    for fact in head_facts(index):
+    facts = list(head_facts(index))
+    for fact in facts:
         newest = later(newest, fact.token)
     for chain in ceilings.values():
         for each in chain.facts:
@@ -208,20 +205,18 @@ def _judge(
     )
     if options.narrowing.domains:
         check_asked(options.narrowing, index.all_domains())
-    in_columns = spread_suspects(index, lambda: Heads(head_facts(index), cluster), cluster, options.jobs)
+    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
+    in_columns = spread_suspects(index, facts, sessions, cluster, options.jobs)
     findings = [policies.judged(each.finding, each.signed_ns) for each in loaded.beyond_policy]
-    findings += check_heads(head_facts(index), ceilings, policies)
+    findings += check_heads(facts, ceilings, policies)
     findings += check_ceilings(ceilings, policies)
     findings += check_layouts(ceilings, records.maps)
     if tree.names("shards"):
         findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
     findings += (
-        each
-        for each in check_ledgers(head_facts(index), ceilings, ledgers, newest, known_runs)
-        if not tree.hides(each.subject)
+        each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
     )
     findings += check_sequences(index, coverage)
-    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
     domains = list(filter(options.narrowing.judges, index.domains()))
     findings += check_domains(DomainJudge(index, known_runs, cluster, sessions), domains, options.jobs, notes)
     if options.narrowing.whole:  # of a session lease some leases alone say too little

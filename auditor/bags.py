@@ -13,7 +13,7 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns.frames import BagRules, ListedFile
+from .columns.frames import BagRules, FrameColumns, ListedFile
 from .finding import Evidence
 from .index import later
 from .listed import FrameJudge
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from appliance.formats.stamped import Stamped
     from timeagent.units import Instant
 
-    from .columns.frames import FrameColumns
+    from .columns.layout import Chunk
     from .finding import Finding
     from .frames import FrameReader
     from .load import Tree
@@ -56,14 +56,16 @@ class BagWalk:
         frames: FrameReader,
         index: Rows,
         report: Callable[[Finding], None],
-        columns: FrameColumns | None = None,
+        keep: Callable[[list[Chunk]], list[Chunk]] = list,
         *,
         hashed: bool = True,
     ) -> None:
-        """Take where evidence comes from and findings go to. ``columns``: judge the frames of clean files at once.
+        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory.
 
         ``hashed``: hash every byte of data files and packs.
         """
+        self.columns = FrameColumns(frames, index, keep, hashed=hashed)
+        """What is known of frames that are clean."""
         self._hashed = hashed
         self._tree = tree
         self._records = records
@@ -74,7 +76,7 @@ class BagWalk:
         self.counts = BagCounts()
         self.newest: SignedTime | None = None
         """The latest signed time that holds, of all frames, lock files and seals."""
-        self._judge = FrameJudge(frames, index, report, records, self.counts, columns, hashed=hashed)
+        self._judge = FrameJudge(frames, index, report, records, self.counts, self.columns, hashed=hashed)
         self.trust_named = self._judge.trust_named
         self.trust_closed: dict[int, int] = {}
         self.policy_closed: dict[int, int] = {}

@@ -125,6 +125,8 @@ class RecordedChain:
     _ends: dict[bytes, CeilingFact] = field(default_factory=dict)
     _cut_off: set[bytes] = field(default_factory=set)
     _highest: dict[bytes, int] = field(default_factory=dict)
+    _in_copy: bool = False
+    """Whether the chain is in the copy: some record in its own place, not only in a ledger."""
 
     def take(self, fact: CeilingFact) -> None:
         """Add the next record; they come in order of number."""
@@ -134,6 +136,7 @@ class RecordedChain:
         if follows and before.kind is CeilingKind.RUNNING:
             self._cut_off.add(before.incarnation)
         self._highest[record.incarnation] = record.number
+        self._in_copy |= fact.where.path.startswith(SHARDS)
         self.facts.append(fact)
         self._numbered.setdefault(record.number, []).append(fact)
         if record.kind is CeilingKind.RUNNING:
@@ -151,8 +154,7 @@ class RecordedChain:
 
     def has_ended_before(self, number: int) -> bool:
         """Whether no record with that number, or with a higher one, is known, though the chain is in the copy."""
-        there = any(fact.where.path.startswith(SHARDS) for fact in self.facts)
-        return there and self.facts[-1].record.number < number
+        return self._in_copy and self.facts[-1].record.number < number
 
     @property
     def terminal(self) -> CeilingFact | None:

@@ -116,7 +116,7 @@ class FrameJudge:
         report: Callable[[Finding], None],
         records: ClusterRecords,
         counts: BagCounts,
-        columns: FrameColumns | None,
+        columns: FrameColumns,
         *,
         hashed: bool = True,
     ) -> None:
@@ -147,7 +147,7 @@ class FrameJudge:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
         self._waiting.append(file)
         self._bytes += len(file.data)
-        if self._bytes >= BATCH_BYTES or self._columns is None:
+        if self._bytes >= BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -157,7 +157,7 @@ class FrameJudge:
             self._files(waiting)
 
     def _files(self, files: list[ListedFile]) -> None:
-        read = self._columns.read(files, self._rank) if self._columns else None
+        read = self._columns.read(files, self._rank)
         if read is None and len(files) > 1:  # something in some of them is not for columns
             for file in files:
                 self._files([file])

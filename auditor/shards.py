@@ -14,7 +14,7 @@ from appliance.formats.witness import CeilingCopy, Ended, Revoked, Stopped, Witn
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .columns.ledgers import BlockPlace
+from .columns.ledgers import BlockPlace, LedgerColumns
 from .finding import Evidence, Verdict
 from .frames import head_refusal
 from .load import Rest, Tail
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.ledger import LedgerBlock
     from appliance.formats.witness import BatchHead, Entry
 
-    from .columns.ledgers import LedgerColumns
+    from .columns.layout import Chunk
     from .finding import Finding
     from .load import ChainFile, LedgerFile, Tree
     from .records import ClusterRecords
@@ -71,10 +71,11 @@ class ShardWalk:
         signatures: Signatures,
         index: Rows,
         report: Callable[[Finding], None],
-        columns: LedgerColumns | None = None,
+        keep: Callable[[list[Chunk]], list[Chunk]] = list,
     ) -> None:
-        """Take where evidence comes from and findings go to. ``columns``: take what blocks say of leases."""
-        self._columns = columns
+        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory."""
+        self.columns = LedgerColumns(keep)
+        """What blocks say of leases."""
         self._rank = 0
         """Of the last block: what a later one says counts."""
         self._tree = tree
@@ -181,7 +182,7 @@ class ShardWalk:
             return
         self._waiting.append(_Block(file, where, block, head))
         self._entries += len(block.entries)
-        if self._entries >= _ENTRIES_AT_ONCE or self._columns is None:
+        if self._entries >= _ENTRIES_AT_ONCE:
             self._flush()
 
     def _damaged(self, file: LedgerFile, reason: str, where: Evidence) -> None:
@@ -196,16 +197,11 @@ class ShardWalk:
 
     def _blocks(self, blocks: list[_Block]) -> None:
         try:
-            records = (
-                self._columns.read([raw for each in blocks for raw in each.block.entries]) if self._columns else None
-            )
+            records = self.columns.read([raw for each in blocks for raw in each.block.entries])
         except (Damaged, ValueError):
-            records = None
-        if records is None:
             for each in blocks:
                 self._by_rows(each)
             return
-        assert self._columns is not None
         chosen: list[int] = []
         good: list[_Block] = []
         places: list[BlockPlace] = []
@@ -220,7 +216,7 @@ class ShardWalk:
                 places.append(BlockPlace(name, each.block.entries, shown, each.where, told["rank"]))
                 chosen.extend(range(number, number + count))
             number += count
-        for which, position in self._columns.take(records, chosen, places) if good else ():
+        for which, position in self.columns.take(records, chosen, places) if good else ():
             each, place = good[which], places[which]
             entry = decode_entry(each.block.entries[position])
             self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})

@@ -115,14 +115,12 @@ def _checksum(part: bytes) -> bytes:
     return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
 
 
-def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True, hashed: bool = True) -> bytes:
+def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True) -> bytes:
     """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
 
-    ``columns``: whether parts hold columns; ``hashed``: whether every byte was hashed.
+    ``hashed``: whether every byte was hashed.
     """
-    state = hashlib.sha256(
-        (root_key or b"none") + (b" columns" if columns else b" rows") + (b"" if hashed else b" unhashed")
-    )
+    state = hashlib.sha256((root_key or b"none") + (b"" if hashed else b" unhashed"))
     place = Path(__file__).parents[1]
     for package in _PACKAGES:
         for file in sorted((place / package).rglob("*.py")):

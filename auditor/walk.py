@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 from appliance.formats.paths import LOGS
 
 from .bags import BagWalk
-from .columns.frames import FrameColumns
-from .columns.layout import Chunk
-from .columns.ledgers import LedgerColumns
 from .finding import Finding
 from .frames import FrameReader
 from .index import PART_RANKS
@@ -54,18 +51,13 @@ class PartReader:
         records: ClusterRecords,
         signatures: Signatures,
         *,
-        columns: bool = True,
         spool: Spool | None = None,
         hashed: bool = True,
     ) -> None:
-        """Take where evidence comes from. ``columns``: judge what is clean by columns, which wait in ``spool``.
-
-        ``hashed``: hash every byte of data files and packs.
-        """
+        """Take where evidence comes from, and where columns wait. ``hashed``: hash all of data files and packs."""
         self._spool = spool
-        self._keep = spool.keep if spool else list[Chunk]
+        self._keep = spool.keep if spool else list
         self._hashed = hashed
-        self._by_columns = columns
         self.grids: dict[str, Grid] = {}
         """Of the logs that are read: known before the first rack is."""
         self._tree = tree
@@ -88,7 +80,6 @@ class PartReader:
 
     def _rack(self, unit: RackUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        columns = FrameColumns(self._frames, rows, self._keep, hashed=self._hashed) if self._by_columns else None
         bags = BagWalk(
             self._tree,
             self._records,
@@ -96,7 +87,7 @@ class PartReader:
             self._frames,
             rows,
             findings.append,
-            columns,
+            self._keep,
             hashed=self._hashed,
         )
         grid = self.grids[unit.log]
@@ -105,7 +96,7 @@ class PartReader:
         return Part(
             findings=findings,
             rows=rows.rows(),
-            columns=columns.chunks() if columns else [],
+            columns=bags.columns.chunks(),
             closed_to=rows.closed,
             newest=bags.newest.encode() if bags.newest else None,
             counts=bags.counts,
@@ -121,14 +112,13 @@ class PartReader:
 
     def _ledger(self, unit: LedgerUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        columns = LedgerColumns(self._keep) if self._by_columns else None
-        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, columns)
+        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, self._keep)
         shards.ledger(unit.file)
         ledgers = shards.ledgers
         return Part(
             findings=findings,
             rows=rows.rows(),
-            columns=columns.chunks() if columns else [],
+            columns=shards.columns.chunks(),
             unknown_keys=shards.unknown_keys,
             torn=bool(shards.torn),
             stopped=bool(ledgers.stopped),
@@ -161,8 +151,6 @@ class Way:
     store: PartStore | None = None
     progress: Callable[[int, int, int, str], None] | None = None
     """Told how many parts are done, of how many, how many messages they held, and which was the last."""
-    columns: bool = True
-    """Whether what is clean is judged by columns."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed."""
 
@@ -188,7 +176,7 @@ class Walk:
         self._store = way.store
         self._progress = way.progress
         spool = None if way.store else index.spool  # what is kept for the next audit holds its columns itself
-        self._reader = PartReader(tree, records, signatures, columns=way.columns, spool=spool, hashed=way.hashed)
+        self._reader = PartReader(tree, records, signatures, spool=spool, hashed=way.hashed)
         frames = FrameReader(signatures, records.cluster_id)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
         self._shards = ShardWalk(tree, records, signatures, index, report)

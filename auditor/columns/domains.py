@@ -1,8 +1,8 @@
 """Domains, all of a bucket at once: which of them are clean, so that no rule over leases finds anything there.
 
-A domain is clean if its ledger entries are a row of exclusive leases, each granted, perhaps renewed, and relinquished
-before the next is granted (the last may still be out), and every condition of ``auditor.rules.leases`` and
-``auditor.rules.agreement`` that can apply to such a row holds by its columns. Everything else is *suspect*, which says
+A domain is clean if each of its leases was granted, perhaps renewed and upgraded, and ended at most once, by its
+holder's word, its expiry, or before it was held, and every condition of ``auditor.rules.leases`` and
+``auditor.rules.agreement`` that can apply to such leases holds by its columns. Everything else is *suspect*, which says
 nothing but that its history is made and judged by those rules, one lease after another.
 """
 
@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from appliance.formats.lease import LeaseOutcome, conflicts
 from timeagent.sampled import STALENESS_NS
 
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
+from .ledgers import MODES, OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from auditor.rules.agreement import ClusterFacts
 
     from .layout import Rows
+    from .sessions import Sessions
 
 type HeadName = tuple[bytes, int, bytes]
 """Incarnation, sequence, digest."""
@@ -52,7 +55,21 @@ class Heads:
         self.number: dict[HeadName, int] = {
             (fact.head.incarnation, fact.head.sequence, fact.digest): place for place, fact in enumerate(ordered)
         }
-        self.shards = [(fact.head.map_number, fact.head.shard) for fact in ordered]
+        self.once = {
+            (fact.head.incarnation, fact.head.sequence): place
+            for place, fact in enumerate(ordered)
+            if claims[fact.head.incarnation, fact.head.sequence] == 1
+        }
+        """Which head has a place that only one claims."""
+        shards: dict[tuple[int, int], int] = {}
+        self.shard = np.array(
+            [shards.setdefault((fact.head.map_number, fact.head.shard), len(shards)) for fact in ordered], np.int64
+        )
+        self.shards = list(shards)
+        """Map number and number of each shard."""
+        self.runs = list(dict.fromkeys(fact.head.incarnation for fact in ordered))
+        numbered = {run: number for number, run in enumerate(self.runs)}
+        self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
         count = len(ordered)
         self.plain = np.zeros(count, np.bool_)
         """Whether nothing about the head itself makes a statement in it suspicious."""
@@ -65,8 +82,7 @@ class Heads:
             head, token = fact.head, fact.token
             floor, settle_to = _lowest(fact, cluster)
             figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
-            once = claims[head.incarnation, head.sequence] == 1
-            if not once or max(figures) >= NUMBER_MAX:
+            if (head.incarnation, head.sequence) not in self.once or max(figures) >= NUMBER_MAX:
                 continue
             self.plain[place] = True
             chain = cluster.ceilings.get((head.map_number, head.shard))
@@ -91,8 +107,21 @@ def _lowest(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
 type Flags = NDArray[np.bool_]
 type Column = NDArray[np.int64]
 
-_PLACES: Final = 2**32
+PLACES: Final = 2**32
 """More than there are entries in a batch."""
+NEVER: Final = 2**63 - 1
+"""The position of what does not happen."""
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+_RELINQUISHED, _EXPIRED, _WITHDRAWN = (
+    OUTCOMES.index(each) for each in (LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN)
+)
+_CONFLICTS: Final = np.array([[conflicts(one, other) for other in MODES] for one in MODES])
+
+
+def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a number for each id of a lease of a domain: equal for equal ones, and mostly different for others."""
+    found: NDArray[np.uint64] = (ids[:, 0] * _MIXER + ids[:, 1]) * _MIXER + names.astype(np.uint64)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +134,12 @@ class DomainsSeen:
 
 
 def judge_domains(
-    entries: Bucket, uses: Bucket, heads: Heads, cluster: ClusterFacts, by_rows: AbstractSet[str]
+    entries: Bucket,
+    uses: Bucket,
+    heads: Heads,
+    sessions: Sessions,
+    cluster: ClusterFacts,
+    by_rows: AbstractSet[str],
 ) -> DomainsSeen:
     """Say which domains of a bucket are suspect. ``by_rows``: of which something is known that is in no column."""
     known = entries.names.values
@@ -113,20 +147,23 @@ def judge_domains(
     bad = np.fromiter((name in by_rows for name in known), np.bool_, len(known))
     rows = entries.rows()
     if len(rows):
-        chain = _Chain(rows, entries, heads, bad)
-        chain.check_statements(cluster)
-        chain.check_links()
-        chain.check_ends(cluster)
-        _check_uses(chain, uses, heads, cluster)
-        witnesses = int((chain.told & ~bad[chain.name]).sum())
+        leases = _Leases(rows, entries, heads, bad)
+        leases.check_statements(cluster)
+        leases.check_ends_told()
+        leases.check_order_of_claims()
+        leases.check_sessions(sessions)
+        leases.check_ends(cluster)
+        leases.check_conflicts()
+        _check_uses(leases, uses, heads, cluster)
+        witnesses = int((leases.told & ~bad[leases.name]).sum())
     else:
         witnesses = 0
     names = list(known)
     return DomainsSeen([*without, *(names[n] for n in np.flatnonzero(bad).tolist())], witnesses)
 
 
-class _Chain:
-    """The entries of all domains, in order, cut into leases: a grant and all that follows, up to the next."""
+class _Leases:
+    """The entries of all domains, lease by lease in the order of their grants, those of each in order of time."""
 
     def __init__(self, rows: Rows, entries: Bucket, heads: Heads, bad: Flags) -> None:
         """Put them in order. ``bad``: takes which domains are suspect."""
@@ -134,27 +171,50 @@ class _Chain:
         self.entries = entries
         self.heads = heads
         number = np.fromiter((heads.number[each] for each in entries.heads.values), np.int64, len(entries.heads.values))
-        head = number[rows["head"]]
-        position = head * _PLACES + np.minimum(rows["position"], _PLACES - 1)
-        order = np.lexsort((position, rows["name"]))
-        self.rows = rows = rows[order]
-        self.head = head = head[order]
-        self.position = position = position[order]
-        self.name = name = rows["name"].astype(np.int64)
+        position = number[rows["head"]] * PLACES + np.minimum(rows["position"], PLACES - 1)
+        name = rows["name"].astype(np.int64)
+        order = np.lexsort((position, name))
+        position, name = position[order], name[order]
+        twice = np.zeros(len(rows), np.bool_)
+        twice[1:] = (position[1:] == position[:-1]) & (name[1:] == name[:-1])
+        self.bad[name[twice]] = True
+        known, first, lease = np.unique(marks(name, rows["cid"][order]), return_index=True, return_inverse=True)
+        granted = np.argsort(first, kind="stable")
+        place = np.empty(len(granted), np.int64)
+        place[granted] = np.arange(len(granted))
+        self._known: tuple[NDArray[np.uint64], Column] = known, place
+        lease = place[lease]
+        by_lease = np.argsort(lease, kind="stable")
+        self.rows = rows = rows[order[by_lease]]
+        order = by_lease
+        self.lease: Column = lease[order]
+        """The number of each row's lease: those of a domain in the order of their grants."""
+        self.name = name[order]
+        self.position: Column = position[order]
+        self.head: Column = self.position // PLACES
         self.told: Flags = rows["kind"] != ENDED
         self.begins = np.ones(len(rows), np.bool_)
-        """Where a domain begins."""
-        self.begins[1:] = name[1:] != name[:-1]
-        starts = self.begins | (rows["kind"] == GRANT)
-        self.lease: Column = np.cumsum(starts) - 1
-        """The number of each row's lease."""
-        self.start: Column = np.flatnonzero(starts)
+        self.begins[1:] = self.lease[1:] != self.lease[:-1]
+        self.start: Column = np.flatnonzero(self.begins)
         self.last: Column = np.append(self.start[1:], len(rows)) - 1
         self.ended: Flags = ~self.told[self.last]
         self.cid = rows["cid"][self.start]
-        self.first_of_domain: Flags = self.begins[self.start]
-        self.suspect(~rows["plain"] | (rows["position"] >= _PLACES) | ~heads.plain[head])
-        self._check_order()
+        self.name_of: Column = self.name[self.start]
+        self.first_of_domain = np.ones(len(self.start), np.bool_)
+        self.first_of_domain[1:] = self.name_of[1:] != self.name_of[:-1]
+        run = heads.run[self.head]
+        self.run: Column = run[self.start]
+        self.outcome = np.where(self.ended, rows["last_outcome"][self.last], 0)
+        self.held: Flags = np.logical_or.reduceat(rows["held"], self.start)
+        self.expiry: Column = self._highest("expiry")
+        """Of each lease the latest that is known."""
+        self.suspect(~rows["plain"] | (rows["position"] >= PLACES) | ~heads.plain[self.head])
+        inside = np.ones(len(rows), np.bool_)
+        inside[self.last] = False
+        self.suspect(self.begins != (rows["kind"] == GRANT))
+        self.suspect(inside & ~self.told)
+        self.suspect(run != self.run[self.lease])
+        self.suspect((rows["cid"] != self.cid[self.lease]).any(axis=1) | (self.name != self.name_of[self.lease]))
 
     def suspect(self, which: Flags) -> None:
         """Say that the domains of these rows are suspect."""
@@ -162,27 +222,15 @@ class _Chain:
 
     def suspect_leases(self, which: Flags) -> None:
         """Say that the domains of these leases are suspect."""
-        self.bad[self.name[self.start[which]]] = True
+        self.bad[self.name_of[which]] = True
 
-    def _check_order(self) -> None:
-        rows, begins = self.rows, self.begins
-        grant = rows["kind"] == GRANT
-        after_end = np.zeros(len(rows), np.bool_)
-        after_end[1:] = ~self.told[:-1]
-        same = np.zeros(len(rows), np.bool_)
-        same[1:] = (rows["cid"][1:] == rows["cid"][:-1]).all(axis=1)
-        twice = np.zeros(len(rows), np.bool_)
-        twice[1:] = self.position[1:] == self.position[:-1]
-        usual = np.where(begins, grant, np.where(grant, after_end, same & ~after_end))
-        self.suspect(~usual | (twice & ~begins))
-        order = np.lexsort((self.cid[:, 1], self.cid[:, 0], self.name[self.start]))
-        name, cid = self.name[self.start][order], self.cid[order]
-        again = np.zeros(len(order), np.bool_)
-        again[order[1:]] = (name[1:] == name[:-1]) & (cid[1:] == cid[:-1]).all(axis=1)
-        self.suspect_leases(again)
+    def _highest(self, column: str) -> Column:
+        """Return the highest number that the witnesses of each lease state."""
+        found: Column = np.maximum.reduceat(np.where(self.told, self.rows[column], 0), self.start)
+        return found
 
     def check_statements(self, cluster: ClusterFacts) -> None:
-        """Check what one witness may say."""
+        """Check what one witness may say, by itself and after the one before it."""
         rows, heads, head, told = self.rows, self.heads, self.head, self.told
         wrong = (rows["expiry"] > heads.ceiling[head]) | (rows["fence"] > heads.ceiling[head])
         widest = cluster.policies.widest
@@ -191,131 +239,227 @@ class _Chain:
             wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
         low |= rows["fence"] <= heads.floor[head]
-        wrong |= low & (rows["kind"] == GRANT)
-        again = rows["kind"] == RENEWAL
-        granted = rows[self.start][self.lease]
-        for column in ("fence", "floor", "settle_to", "holder"):
-            wrong |= again & (rows[column] != granted[column])
-        wrong |= rows["cid"][:, 0].byteswap() != rows["fence"].astype(np.uint64)
-        wrong[1:] |= again[1:] & (rows["expiry"][1:] < rows["expiry"][:-1])
+        renewal = rows["kind"] == RENEWAL
+        wrong |= low & ~renewal
+        fence, named = rows["fence"].astype(np.uint64), rows["cid"][:, 0].byteswap()
+        wrong |= (named > fence) | ((named != fence) & self.begins)
         self.suspect(wrong & told)
+        later = np.flatnonzero(told & ~self.begins)
+        after, before, again = rows[later], rows[later - 1], renewal[later]
+        wrong = (after["holder"] != before["holder"]) | (after["under"] != before["under"])
+        wrong |= (after["session"] != before["session"]).any(axis=1)
+        for column in ("fence", "floor", "settle_to"):
+            wrong |= (after[column] < before[column]) | (again & (after[column] != before[column]))
+        for column in ("mode", "held"):
+            wrong |= again & (after[column] != before[column])
+        wrong |= (after["expiry"] < before["expiry"]) & ~after["under"]
+        self.bad[self.name[later[wrong]]] = True
         names = list(self.entries.names.values)
-        places: dict[tuple[int, int], int] = {}
-        shard = np.fromiter(
-            (places.setdefault(each, len(places)) for each in heads.shards), np.int64, len(heads.shards)
-        )
-        shards = list(places)
-        pairs = np.unique(np.stack((self.name[told], shard[head[told]])), axis=1)
-        for name, place in pairs.T.tolist():
-            map_number, number = shards[place]
+        for pair in np.unique(self.name[told] * len(heads.shards) + heads.shard[head[told]]).tolist():
+            name, place = divmod(pair, len(heads.shards))
+            map_number, number = heads.shards[place]
             layout = cluster.maps.get(map_number)
             if layout is not None and layout.owners and layout.shard_of(names[name]) != number:
                 self.bad[name] = True
 
-    def check_links(self) -> None:
-        """Check how one grant follows another."""
-        grants, first = self.rows[self.start], self.first_of_domain
-        later = np.flatnonzero(~first)
-        before, after = grants[later - 1], grants[later]
-        wrong = np.zeros(len(grants), np.bool_)
-        end: Rows = self.rows[self.last]
-        wrong[later] = (
-            (after["fence"] <= before["fence"])
-            | (after["floor"] < end["floor"][later - 1])
-            | (after["settle_to"] < end["settle_to"][later - 1])
-        )
-        wrong |= self.ended & (
-            (end["floor"] < np.maximum(grants["floor"], end["watermark"])) | (end["settle_to"] < grants["settle_to"])
-        )
-        self.suspect_leases(wrong)
-        of_row, none_before = self.lease, first[self.lease]
-        previous = self.cid[of_row - 1]
-        for says, which in (("follows", "previous"), ("tells", "last_ended")):
-            other = none_before | (self.rows[which] != previous).any(axis=1)
-            self.suspect(self.rows[says] & other & self.told)
-        telling = np.flatnonzero(self.rows["tells"])
-        told_of = end[of_row[telling] - 1]
-        otherwise = (self.rows["chain_head"][telling] != told_of["chain_head"]).any(axis=1)
-        for column in ("ended", "watermark", "messages", "chained"):
-            otherwise |= self.rows[column][telling] != told_of[column]
-        self.bad[self.name[telling[otherwise]]] = True
-        self.suspect(self.rows["sets"])  # told beside the last lease only where it is another
+    def check_ends_told(self) -> None:
+        """Check that each grant follows the one before it, and that what witnesses tell of ends is what was said."""
+        grants = self.rows[self.start]
+        wrong = (grants["previous"] != np.roll(self.cid, 1, axis=0)).any(axis=1) | self.first_of_domain
+        self.suspect_leases(grants["follows"] & wrong)
+        known, place = self._known
+        for who in ("last", "set_by"):
+            telling = np.flatnonzero(self.rows[f"{who}_told"] & self.told)
+            if not len(telling):
+                continue
+            rows, name = self.rows[telling], self.name[telling]
+            at = np.searchsorted(known, marks(name, rows[f"{who}_cid"]))
+            lease = place[np.minimum(at, len(known) - 1)]
+            end = self.last[lease]
+            said = self.rows[end]
+            otherwise = (self.cid[lease] != rows[f"{who}_cid"]).any(axis=1) | (self.name_of[lease] != name)
+            otherwise |= ~self.ended[lease] | (self.position[end] >= self.position[telling])
+            otherwise |= (rows[f"{who}_head"] != said["last_head"]).any(axis=1)
+            for column in ("outcome", "ended", "watermark", "messages", "chained"):
+                otherwise |= rows[f"{who}_{column}"] != said[f"last_{column}"]
+            self.bad[name[otherwise]] = True
+
+    def check_order_of_claims(self) -> None:
+        """Check that fences grow with each grant and change of mode, and that with these and ends nothing falls."""
+        rows = self.rows
+        claims = self.begins.copy()
+        claims[1:] |= self.told[1:] & ~self.begins[1:] & (rows["mode"][1:] != rows["mode"][:-1])
+        self.claims = claims
+        stating = np.flatnonzero(claims | ~self.told)
+        stating = stating[np.lexsort((self.position[stating], self.name[stating]))]
+        self.stating: Column = stating
+        """Grants, changes of mode and ends, domain by domain, in order of time."""
+        for chosen, columns in ((stating, ("floor", "settle_to")), (stating[claims[stating]], ("fence",))):
+            name, stated = self.name[chosen], rows[chosen]
+            same = name[1:] == name[:-1]
+            for column in columns:
+                fell = stated[column][1:] < stated[column][:-1] + (column == "fence")
+                self.bad[name[1:][same & fell]] = True
+
+    def check_sessions(self, sessions: Sessions) -> None:
+        """Check leases under session leases, whose expiry is theirs: none may be told of when that is over."""
+        under = np.flatnonzero(self.rows["under"][self.start])
+        if not len(under):
+            return
+        grants, names = self.rows[self.start[under]], self.name_of[under]
+        session = sessions.of(self.run[under], grants["session"])
+        last = np.where(self.ended[under], self.position[self.last[under]], NEVER)
+        final = np.where(self.ended[under], last, self.position[self.last[under]])
+        wrong = sessions.suspect[session] | (final > sessions.over[session])
+        wrong |= ~self.ended[under] & (sessions.over[session] < NEVER)
+        wrong |= np.isin(marks(np.zeros_like(names), self.cid[under]), sessions.ended)
+        self.bad[names[wrong]] = True
+        expiry = sessions.expiry_before(session, last)
+        self.expiry[under] = np.where(expiry >= 0, expiry, self.expiry[under])
 
     def check_ends(self, cluster: ClusterFacts) -> None:
-        """Check what holders said when they relinquished: the watermark, and the signed time that it keeps."""
-        ends = self.rows[self.last]
-        self.expiry = np.maximum.reduceat(np.where(self.told, self.rows["expiry"], 0), self.start)
-        floor = np.maximum.reduceat(np.where(self.told, self.rows["floor"], 0), self.start)
-        self.watermark: Column = np.where(ends["watermark"] == NOTHING, floor, ends["watermark"])
-        wrong = self.watermark >= self.expiry
-        widest = cluster.policies.widest
-        if widest is not None:
-            wrong |= (ends["radius"] > widest.radius_ns_max) | (ends["staleness"] > STALENESS_NS)
-            heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
-            allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
-            wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
-            latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
-            wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
-            said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
-            wrong |= said < ends["midpoint"] - ends["radius"]
-        self.suspect_leases(self.ended & ((wrong & ends["timed"]) | (ends["timed"] != (ends["watermark"] != NOTHING))))
+        """Check how leases ended: what holders said when they relinquished, and that those that expired had."""
+        heads, ends, head = self.heads, self.rows[self.last], self.head[self.last]
+        late = ends["last_ended"] > heads.midpoint[head] + heads.radius[head] + heads.staleness[head]
+        self.suspect_leases(self.ended & late)
+        floor, given = self._highest("floor"), self.ended & (self.outcome == _RELINQUISHED)
+        word: Column = ends["last_watermark"]
+        self.watermark: Column = np.where(word == NOTHING, floor, word)
+        self.suspect_leases(given & ends["timed"] & (self._unfounded(ends, cluster) | (self.watermark >= self.expiry)))
+        self.suspect_leases(given & ~ends["timed"] & (self.watermark != floor))
+        self.suspect_leases(given & (ends["floor"] < word))
+        expired = self.ended & (self.outcome == _EXPIRED)
+        early = (ends["last_ended"] <= self.expiry) | ~self.held
+        early |= heads.midpoint[head] - heads.radius[head] + heads.staleness[head] <= self.expiry
+        self.suspect_leases(expired & (early | (ends["floor"] < self.expiry) | (ends["settle_to"] < self.expiry)))
+        withdrawn = self.ended & (self.outcome == _WITHDRAWN)
+        self.suspect_leases(withdrawn & self.held)
+        self.given = given
         self._check_stops(floor)
+
+    def _unfounded(self, ends: Rows, cluster: ClusterFacts) -> Flags:
+        """Say of each lease whether the signed time of its watermark may be another's, or of a clock that is off."""
+        widest = cluster.policies.widest
+        if widest is None:
+            return np.zeros(len(ends), np.bool_)
+        heads, grant, end = self.heads, self.head[self.start], self.head[self.last]
+        wrong: Flags = (ends["radius"] > widest.radius_ns_max) | (ends["staleness"] > STALENESS_NS)
+        allowed = ends["radius"] + min(widest.r1_tolerance_ns, NUMBER_MAX)
+        wrong |= np.abs(self.watermark - ends["midpoint"]) > allowed
+        latest = ends["midpoint"] + ends["radius"] + ends["staleness"]
+        wrong |= latest < heads.midpoint[grant] - heads.radius[grant]
+        said = heads.midpoint[end] + heads.radius[end] + heads.staleness[end]
+        wrong |= said < ends["midpoint"] - ends["radius"]
+        return wrong
 
     def _check_stops(self, floor: Column) -> None:
         """Check that the record with which a run stopped covers what it granted. ``floor``: of each lease."""
-        rows, run = self.rows, self.head[self.start]
-        fence = np.maximum.reduceat(np.where(self.told, rows["fence"], 0), self.start)
-        settle_to = np.maximum.reduceat(np.where(self.told, rows["settle_to"], 0), self.start)
-        asked = np.maximum(np.maximum(floor, fence), np.where(self.ended, self.watermark, self.expiry))
-        settle_to = np.where(self.ended, settle_to, np.maximum(settle_to, self.expiry))
+        run = self.head[self.start]
+        asked = np.maximum(floor, self._highest("fence"))
+        settle_to = self._highest("settle_to")
+        asked = np.where(self.given, np.maximum(asked, self.watermark), asked)
+        out = self.held & ~self.given
+        asked = np.where(out, np.maximum(asked, self.expiry), asked)
+        settle_to = np.where(out, np.maximum(settle_to, self.expiry), settle_to)
         self.suspect_leases((asked > self.heads.end_floor[run]) | (settle_to > self.heads.end_settle_to[run]))
 
+    def check_conflicts(self) -> None:
+        """Check that nothing was granted beside a lease that excludes it, unless that was of an earlier run."""
+        rows, at = self.rows, self.stating
+        name, lease = self.name[at], self.lease[at]
+        run = self.run[lease]
+        claim, is_first = self.claims[at], self.begins[at]
+        mode = rows["mode"][at].astype(np.int64)
+        before = rows["mode"][at - 1].astype(np.int64)
+        """Which mode the lease had until a change of mode, or its end."""
+        changes = np.ones(len(at), np.bool_)
+        changes[1:] = (name[1:] != name[:-1]) | (run[1:] != run[:-1])
+        begin = np.flatnonzero(changes)[np.cumsum(changes) - 1]
+        present = np.unique(mode[claim]).tolist()
+        for each in present:
+            step = (claim & (mode == each)).astype(np.int64) - (~is_first & (before == each))
+            out = np.cumsum(step) - step
+            others = out - out[begin] - (~is_first & (before == each))
+            self.bad[name[claim & _CONFLICTS[mode, each] & (others > 0)]] = True
+        self._check_left_over()
 
-def _check_uses(chain: _Chain, uses: Bucket, heads: Heads, cluster: ClusterFacts) -> None:
+    def _check_left_over(self) -> None:
+        """Check that each run begins, in each domain, above what an earlier run had out there to its end."""
+        left = np.where(~self.ended & self.held, self.expiry, 0)
+        if not left.any():
+            return
+        changes = self.first_of_domain.copy()
+        changes[1:] |= self.run[1:] != self.run[:-1]
+        firsts = np.flatnonzero(changes)
+        name, grant = self.name_of[firsts], self.rows[self.start[firsts]]
+        before = _highest_before(name, np.maximum.reduceat(left, firsts))
+        self.bad[name[np.minimum(grant["floor"], grant["settle_to"]) < before]] = True
+
+
+def _highest_before(name: Column, values: Column) -> Column:
+    """Return for each value the highest of those before it that have its name, 0 where none is. Names are in order."""
+    known, rank = np.unique(values, return_inverse=True)
+    reached = np.maximum.accumulate(name * PLACES + rank)
+    found = np.zeros_like(values)
+    same = name[1:] == name[:-1]
+    found[1:][same] = known[(reached[:-1] % PLACES)[same]]
+    return found
+
+
+def _check_uses(leases: _Leases, uses: Bucket, heads: Heads, cluster: ClusterFacts) -> None:
     """Check what was written under each lease: how much, up to where, after what was written before, and settled."""
     rows = uses.rows()
-    count = len(chain.start)
+    count = len(leases.start)
     messages = np.zeros(count, np.int64)
     low, top = np.zeros(count, np.int64), np.full(count, NOTHING)
     if len(rows):
-        known = chain.entries.names.values
+        known = leases.entries.names.values
         name = np.fromiter((known.get(each, -1) for each in uses.names.values), np.int64, len(uses.names.values))
         rows = rows[name[rows["name"]] >= 0]
     if len(rows):
         number = np.fromiter((heads.number[each] for each in uses.heads.values), np.int64, len(uses.heads.values))
         name = name[rows["name"]]
-        wanted = number[rows["head"]] * _PLACES + np.minimum(rows["position"], _PLACES - 1)
-        order = np.argsort(chain.position, kind="stable")
-        at = order[np.minimum(np.searchsorted(chain.position[order], wanted), len(order) - 1)]
+        wanted = number[rows["head"]] * PLACES + np.minimum(rows["position"], PLACES - 1)
+        order = np.argsort(leases.position, kind="stable")
+        at = order[np.minimum(np.searchsorted(leases.position[order], wanted), len(order) - 1)]
         found = (
-            (chain.position[at] == wanted)
-            & (chain.name[at] == name)
-            & (chain.rows["cid"][at] == rows["cid"]).all(axis=1)
-            & chain.told[at]
+            (leases.position[at] == wanted)
+            & (leases.name[at] == name)
+            & (leases.rows["cid"][at] == rows["cid"]).all(axis=1)
+            & leases.told[at]
         )
-        chain.bad[name[~found]] = True
-        chain.bad[name[_unsettled(rows, uses, cluster)]] = True
-        of = np.lexsort((rows["sequence"], chain.lease[at]))
-        lease = chain.lease[at][of]
+        leases.bad[name[~found]] = True
+        leases.bad[name[_unsettled(rows, uses, cluster)]] = True
+        of = np.lexsort((rows["sequence"], leases.lease[at]))
+        lease = leases.lease[at][of]
         firsts = np.flatnonzero(np.append(True, lease[1:] != lease[:-1]))
         used = lease[firsts]
-        _check_last_frames(chain, used, rows["digest"][of[np.append(firsts[1:], len(of)) - 1]])
+        _check_last_frames(leases, used, rows["digest"][of[np.append(firsts[1:], len(of)) - 1]])
         messages[used] = np.add.reduceat(rows["messages"][of], firsts)
         low[used] = np.minimum.reduceat(rows["first"][of], firsts)
         top[used] = np.maximum.reduceat(rows["last"][of], firsts)
-        name_of = chain.name[chain.start][used]
-        crossing = (name_of[1:] == name_of[:-1]) & (low[used][1:] <= top[used][:-1])
-        chain.bad[name_of[1:][crossing]] = True
-    ends = chain.rows[chain.last]
-    chain.suspect_leases(chain.ended & ((messages != ends["messages"]) | (top > chain.watermark)))
+        _check_crossing(leases, used, low[used], top[used])
+    ends = leases.rows[leases.last]
+    leases.suspect_leases(leases.given & ((messages != ends["last_messages"]) | (top > leases.watermark)))
 
 
-def _check_last_frames(chain: _Chain, used: Column, digests: NDArray[np.uint64]) -> None:
+def _check_crossing(leases: _Leases, used: Column, low: Column, top: Column) -> None:
+    """Check that what was written under a lease lies above all that was under an earlier one that excludes it.
+
+    ``low``, ``top``: the first and the last instant under each lease that was used, these in the order of their grants.
+    """
+    name, mode = leases.name_of[used], leases.rows["mode"][leases.start[used]].astype(np.int64)
+    for each in np.unique(mode).tolist():
+        before = _highest_before(name, np.where(mode == each, top, 0))
+        leases.bad[name[(low <= before) & _CONFLICTS[mode, each]]] = True
+
+
+def _check_last_frames(leases: _Leases, used: Column, digests: NDArray[np.uint64]) -> None:
     """Check what holders called their last frame. ``digests``: of the last frame under each of these leases."""
-    end = chain.last[used]
-    known = chain.ended[used] & chain.rows["chained"][end] & digests.any(axis=1)
-    other = known & (chain.rows["chain_head"][end] != digests[:, :2]).any(axis=1)
-    chain.bad[chain.name[end[other]]] = True
+    end = leases.last[used]
+    known = leases.given[used] & leases.rows["last_chained"][end] & digests.any(axis=1)
+    other = known & (leases.rows["last_head"][end] != digests).any(axis=1)
+    leases.bad[leases.name[end[other]]] = True
 
 
 def _unsettled(rows: Rows, uses: Bucket, cluster: ClusterFacts) -> Flags:

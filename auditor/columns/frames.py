@@ -2,7 +2,7 @@
 
 A frame is clean if no rule about frames finds anything and readers accept all of its messages: every condition of
 ``auditor.rules.time`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns, or of
-a sort that they do not know (session leases, several witnesses of one lease), is left to be judged one by one.
+a sort that they do not know (several witnesses of one lease), is left to be judged one by one.
 """
 
 from __future__ import annotations
@@ -135,16 +135,17 @@ class FrameColumns:
         except (NotPlain, Damaged, ValueError):
             return None
         clean = tokens.clean & batch.within_bags(tokens)
-        clean[witnesses.frame[~_fit(batch, witnesses, tokens)]] = False
-        clean &= witnesses.once_each(len(clean))
+        _check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
         digests = numbers(b"".join(batch.cut.digests), 4)
         self._keep_frames(batch, tokens, chosen, digests, rank)
         self._keep_uses(batch, witnesses, tokens, clean, digests, rank)
         self._tell_heads(batch, witnesses, clean, rank)
-        file, raw_digests, begins = batch.cut.file.tolist(), batch.cut.digests, batch.begins.tolist()
-        for n in chosen.tolist():
-            files[file[n]].seen.add(raw_digests[n])
+        file, begins = batch.cut.file.tolist(), batch.begins.tolist()
+        ends = np.searchsorted(batch.cut.file[chosen], np.arange(len(files) + 1)).tolist()
+        counting = [batch.cut.digests[n] for n in chosen.tolist()]
+        for each, first, end in zip(files, ends, ends[1:], strict=False):
+            each.seen.update(counting[first:end])
         return FramesRead(
             frames=batch.frames.tolist(),
             doubtful=[
@@ -198,27 +199,33 @@ class FrameColumns:
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
-        uses.add(rows, [witnesses.entries[n] for n in which.tolist()])
+        used, rows["at"] = np.unique(which, return_inverse=True)
+        uses.add(rows, [witnesses.entries[n] for n in used.tolist()])
 
     def _paths(self, maker: ChunkMaker, batch: _Batch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._index.shown(file.where.path) for file in batch.files)
 
     def _tell_heads(self, batch: _Batch, witnesses: Witnesses, clean: Flags, rank: int) -> None:
-        """Tell the index of each batch head by the first clean frame that carries it."""
-        kept = np.flatnonzero(clean[witnesses.frame])
-        if not len(kept):
+        """Tell the index of each batch head, and of each session lease, by the first clean frame that carries it."""
+        kept, of_session = (np.flatnonzero(clean[each]) for each in (witnesses.frame, witnesses.session_frame))
+        frame = np.concatenate((witnesses.frame[kept], witnesses.session_frame[of_session]))
+        if not len(frame):
             return
-        told, firsts = np.unique(witnesses.batch[witnesses.which[kept]], return_index=True)
-        for number, frame in zip(told.tolist(), witnesses.frame[kept[firsts]].tolist(), strict=True):
+        which = np.concatenate((witnesses.which[kept], witnesses.session_which[of_session]))
+        order = np.argsort(frame, kind="stable")
+        told, firsts = np.unique(witnesses.batch[which[order]], return_index=True)
+        for number, first in zip(told.tolist(), frame[order][firsts].tolist(), strict=True):
             known, raw = witnesses.batches[number]
-            head, path = known.head, batch.files[batch.cut.file[frame]].where.path
-            self._index.add(
-                "head",
-                *(head.incarnation, head.sequence, known.digest, head.map_number, head.shard, head.ceiling_number),
-                *(False, raw),
-                where=Evidence(path, int(batch.places[frame]), int(batch.cut.length[frame])),
-                rank=rank + frame,
-            )
+            head, where = known.head, batch.where(first)
+            name = (head.incarnation, head.sequence, known.digest)
+            place = (head.map_number, head.shard, head.ceiling_number)
+            self._index.add("head", *name, *place, False, raw, where=where, rank=rank + first)  # noqa: FBT003 - in no ledger
+        told, firsts = np.unique(witnesses.session_which[of_session], return_index=True)
+        ids, names = witnesses.session_ids() if len(told) else [], witnesses.head_names()
+        for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
+            incarnation, sequence, digest = names[witnesses.batch[number]]
+            entry = (incarnation, sequence, int(witnesses.position[number]), digest, witnesses.entries[number])
+            self._index.add("entry", "", ids[number], *entry, where=batch.where(first), rest=(0,), rank=rank + first)
 
 
 class _Batch:
@@ -240,6 +247,11 @@ class _Batch:
         self._check_digests()
         self.writers = self._check_places()
         """Name and incarnation of the writer of each file."""
+
+    def where(self, frame: int) -> Evidence:
+        """Return where a frame stands."""
+        path = self.files[self.cut.file[frame]].where.path
+        return Evidence(path, int(self.places[frame]), int(self.cut.length[frame]))
 
     def _check_attempts(self) -> None:
         """Check that attempts cover the messages of each frame, none of them without any."""
@@ -353,22 +365,27 @@ class _Tokens:
         return [self._known[n] for n in dict.fromkeys(self._which[frames].tolist())]
 
 
-def _fit(batch: _Batch, witnesses: Witnesses, tokens: _Tokens) -> Flags:
-    """Say of each witness of each frame whether its frame may be clean."""
+def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> None:
+    """Strike out the frames that have no witness of a lease, or one that may not be as it is."""
+    clean &= witnesses.once_each(len(clean))
     if not witnesses.count:
-        return np.zeros(0, np.bool_)
+        return
     policy = batch.files[0].by.policy
     assert policy is not None
     good, signed = witnesses.good(policy)
-    frame, which = witnesses.frame, witnesses.which
     numbered = {each: n for n, each in enumerate(batch.writer_names)}
     node = np.array([numbered.get(each, -1) for each in witnesses.nodes])[witnesses.holder]
-    fits: Flags = (
-        good[which]
-        & (node[which] == batch.writer[frame])
-        & (witnesses.incarnation[which] == batch.incarnation[frame])
-        & (witnesses.floor[which] < batch.cut.first[frame])
-        & (batch.cut.last[frame] < witnesses.expiry[which])
-        & (tokens.latest[frame] >= signed[which])
-    )
-    return fits
+    for frame, which in (
+        (witnesses.frame, witnesses.which),
+        (witnesses.session_frame, witnesses.session_which),
+    ):
+        fits = (
+            good[which]
+            & (node[which] == batch.writer[frame])
+            & (witnesses.incarnation[which] == batch.incarnation[frame])
+            & (tokens.latest[frame] >= signed[which])
+        )
+        clean[frame[~fits]] = False
+    frame, (stands, expiry) = witnesses.frame, witnesses.with_sessions()
+    fits = stands & (witnesses.floor[witnesses.which] < batch.cut.first[frame]) & (batch.cut.last[frame] < expiry)
+    clean[frame[~fits]] = False

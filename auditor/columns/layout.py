@@ -39,6 +39,22 @@ FRAMES: Final = "frame"
 
 _PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
 """Where the bytes are, and which of several places counts: the lowest rank."""
+
+
+def _told(who: str) -> list[tuple[str, str] | tuple[str, str, tuple[int]]]:
+    """Return the columns of what is told of the end of a lease."""
+    return [
+        (f"{who}_told", "?"),
+        (f"{who}_cid", "<u8", (2,)),
+        (f"{who}_outcome", "u1"),
+        (f"{who}_ended", "<i8"),
+        (f"{who}_watermark", "<i8"),
+        (f"{who}_messages", "<i8"),
+        (f"{who}_chained", "?"),
+        (f"{who}_head", "<u8", (4,)),
+    ]
+
+
 _RAW: Final = [("at", "<i8"), ("size", "<i8")]
 """Where in the chunk's raw bytes the entry is."""
 
@@ -66,7 +82,8 @@ USE: Final = np.dtype(
 
 GRANT: Final = 0
 RENEWAL: Final = 1
-ENDED: Final = 2
+UPGRADE: Final = 2
+ENDED: Final = 3
 
 ENTRY: Final = np.dtype(
     [
@@ -76,6 +93,10 @@ ENTRY: Final = np.dtype(
         ("position", "<i8"),
         ("kind", "u1"),
         ("plain", "?"),
+        ("mode", "u1"),
+        ("held", "?"),
+        ("under", "?"),
+        ("session", "<u8", (2,)),
         ("holder", "<u8"),
         ("fence", "<i8"),
         ("expiry", "<i8"),
@@ -83,31 +104,25 @@ ENTRY: Final = np.dtype(
         ("settle_to", "<i8"),
         ("follows", "?"),
         ("previous", "<u8", (2,)),
-        ("tells", "?"),
-        ("last_ended", "<u8", (2,)),
-        ("sets", "?"),
-        ("floor_set_by", "<u8", (2,)),
-        ("watermark", "<i8"),
-        ("messages", "<i8"),
         ("timed", "?"),
         ("midpoint", "<i8"),
         ("radius", "<i8"),
         ("staleness", "<i8"),
-        ("ended", "<i8"),
-        ("chained", "?"),
-        ("chain_head", "<u8", (2,)),
+        *_told("last"),
+        *_told("set_by"),
         *_PLACE,
         *_RAW,
     ]
 )
-"""One entry of a ledger about a lease: a grant, a renewal, or an end. ``plain``: of the sort that columns judge.
+"""One entry of a ledger about a lease: a grant, a renewal, an upgrade, or an end. ``plain``: columns may judge it.
 
-``holder``: a mark of all that a witness says of its holder; 0 for an end.
+``mode``: its place among the modes; ``under``, ``session``: the session lease that it is under; ``holder``: a mark of
+all that a witness says of its holder; 0 for an end. ``midpoint``, ``radius``, ``staleness``: of the signed time of an
+end's watermark, if it is ``timed``.
 
-``midpoint``, ``radius``, ``staleness``: of the signed time of an end's watermark, if it is ``timed``.
-
-``ended``, ``watermark``, ``messages``, and if ``chained`` the first half of ``chain_head``: of an end what it says, of
-a witness what that says of the lease that ended last.
+``last_...``: of an end what it says, of a witness what that says of the lease that ended last; ``set_by_...``: the same
+of the lease that set the floor. Each says something if ``..._told``; ``..._head``: the last frame,
+zeros where there is none.
 """
 
 FRAME: Final = np.dtype(
@@ -218,9 +233,11 @@ class ChunkMaker:
         self._raw: list[bytes] = []
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
-        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: the bytes of each, if any."""
+        """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
+        if raw:
+            rows["at"] += len(self._raw)
+            self._raw += raw
         self._rows.append(rows)
-        self._raw += raw
         self._waiting += len(rows)
         if self._waiting >= CHUNK_ROWS:
             self._done += self._keep(self._cut())
@@ -249,11 +266,11 @@ class ChunkMaker:
             cut = rows[first:end]
             raw = b""
             if self._raw:
-                parts = [self._raw[n] for n in order[first:end].tolist()]
+                used, which = np.unique(cut["at"], return_inverse=True)
+                parts = [self._raw[n] for n in used.tolist()]
                 raw = b"".join(parts)
                 sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-                cut["size"] = sizes
-                cut["at"] = np.cumsum(sizes) - sizes
+                cut["size"], cut["at"] = sizes[which], (np.cumsum(sizes) - sizes)[which]
             told = Names(
                 names=_renumbered(cut, "name", names),
                 paths=_renumbered(cut, "path", paths),

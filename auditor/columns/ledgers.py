@@ -1,7 +1,7 @@
 """The entries of ledger blocks as columns: what a shard said of leases, a row each.
 
-Only blocks that hold come here. Entries that columns do not judge (shared modes, upgrades, session leases, ends that
-nobody asked for) become rows as well, which are not *plain*: their domains are judged one by one.
+Only blocks that hold come here. Entries that columns do not judge (the ends of leases that were ended alone, or with
+their session lease) become rows as well, which are not *plain*: their domains are judged one by one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from appliance.formats.witness import Ended, Witness, WitnessKind, decode_entry
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, ChunkMaker, small
+from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, small
 from .records import Shapes
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ class LedgerColumns:
             ("rank", [each.rank for each in blocks]),
         ):
             rows[column] = np.array(values, np.int64)[block[kept]]
-        raw = [entry for each in blocks for entry in each.entries]
+        rows["at"] = kept
+        maker.add(rows, [entry for each in blocks for entry in each.entries])
         others = np.flatnonzero(kind == _OTHER)
-        maker.add(rows, [raw[n] for n in kept.tolist()] if len(others) else raw)
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
     def chunks(self) -> list[Chunk]:
@@ -97,20 +97,22 @@ class LedgerColumns:
         return self._maker.chunks()
 
 
+_KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
+MODES: Final = tuple(Mode)
+OUTCOMES: Final = tuple(LeaseOutcome)
+_PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN})
+"""How leases end, mostly; nobody ended these alone, or with others."""
+
+
 def _kind(entry: Entry) -> int:
     if isinstance(entry, Witness):
-        return GRANT if entry.kind is WitnessKind.GRANT else RENEWAL
+        return _KINDS[entry.kind]
     return ENDED if isinstance(entry, Ended) else _OTHER
 
 
 def _plain(entry: Entry) -> bool:
     """Whether an entry is of the sort that columns judge, by what all of its shape share."""
-    if isinstance(entry, Witness):
-        exclusive = entry.mode is Mode.X and entry.phase is Phase.HELD
-        if entry.last_ended is not None and entry.last_ended.outcome is not LeaseOutcome.RELINQUISHED:
-            return False
-        return exclusive and entry.session_id is None and entry.kind is not WitnessKind.UPGRADE
-    return isinstance(entry, Ended) and entry.ending.outcome is LeaseOutcome.RELINQUISHED
+    return isinstance(entry, Witness) or (isinstance(entry, Ended) and entry.ending.outcome in _PLAIN)
 
 
 def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
@@ -118,11 +120,11 @@ def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     rows = np.zeros(len(chosen), ENTRY)
     plain = records.of_each(_plain)[chosen]
     rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
-    for column, told, name in (
-        ("previous", "follows", "previous_id"),
-        ("last_ended", "tells", "last_ended.correlation_id"),
-        ("floor_set_by", "sets", "floor_set_by.correlation_id"),
-    ):
+    rows["mode"] = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)[
+        chosen
+    ]
+    rows["held"] = records.of_each(lambda each: isinstance(each, Witness) and each.phase is Phase.HELD)[chosen]
+    for column, told, name in (("previous", "follows", "previous_id"), ("session", "under", "session_id")):
         rows[column], rows[told] = records.identifiers(name, 2)[chosen], records.there(name)[chosen]
     for column, name in (
         ("fence", "fence"),
@@ -132,19 +134,11 @@ def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     ):
         rows[column] = records.number(name)[chosen]
         plain &= small(rows[column])
-    for column in ("ended", "messages"):
-        name = "ended_ns" if column == "ended" else column
-        rows[column] = (records.number(f"ending.{name}") + records.number(f"last_ended.{name}"))[chosen]
-        plain &= small(rows[column])
-    heads = [records.identifiers(f"{each}.chain_head", 4) for each in ("ending", "last_ended")]
-    rows["chain_head"] = (heads[0] | heads[1])[chosen, :2]
-    rows["chained"] = (records.there("ending.chain_head") | records.there("last_ended.chain_head"))[chosen]
+    for who, places in (("last", ("ending", "last_ended")), ("set_by", ("floor_set_by",))):
+        plain &= _take_ending(records, chosen, rows, who, places)
     which, raw = records.distinct("holder.node", "holder.purpose")
     marks = [0, *(int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "little") for each in raw)]
     rows["holder"] = np.array(marks, np.uint64)[which[chosen] + 1]
-    watermarks = [records.number(f"{each}.watermark_ns", NOTHING) for each in ("ending", "last_ended")]
-    rows["watermark"] = (watermarks[0] + watermarks[1] - NOTHING)[chosen]  # one of the two is nothing
-    plain &= small(rows["watermark"]) | (rows["watermark"] == NOTHING)
     rows["timed"] = records.there("ending.watermark_time")[chosen]
     which, raw = records.distinct("ending.watermark_time")
     tokens = [_token(each) for each in raw]
@@ -156,6 +150,35 @@ def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     plain &= np.array([True, *(token is not None for token in tokens)])[which + 1]
     rows["plain"] = plain
     return rows
+
+
+def _take_ending(
+    records: Records, chosen: NDArray[np.int64], rows: NDArray[np.void], who: str, places: tuple[str, ...]
+) -> NDArray[np.bool_]:
+    """Take what entries tell of the end of a lease, in one of some places; say of each whether it can be compared."""
+
+    def outcome(entry: Entry) -> int:
+        told = next((each for each in (getattr(entry, place, None) for place in places) if each is not None), None)
+        return 0 if told is None else OUTCOMES.index(told.outcome)
+
+    rows[f"{who}_outcome"] = records.of_each(outcome, np.uint8)[chosen]
+    fine = np.ones(len(chosen), np.bool_)
+    watermark = np.full(len(chosen), NOTHING)
+    for place in places:
+        told = records.there(f"{place}.correlation_id")[chosen]
+        if not told.any():
+            continue
+        rows[f"{who}_told"] |= told
+        rows[f"{who}_cid"] |= records.identifiers(f"{place}.correlation_id", 2)[chosen]
+        rows[f"{who}_ended"] |= records.number(f"{place}.ended_ns")[chosen]
+        rows[f"{who}_messages"] |= records.number(f"{place}.messages")[chosen]
+        watermark = np.maximum(watermark, records.number(f"{place}.watermark_ns", NOTHING)[chosen])
+        rows[f"{who}_chained"] |= records.there(f"{place}.chain_head")[chosen]
+        rows[f"{who}_head"] |= records.identifiers(f"{place}.chain_head", 4)[chosen]
+    rows[f"{who}_watermark"] = watermark
+    for column in ("ended", "messages"):
+        fine &= small(rows[f"{who}_{column}"])
+    return fine & (watermark < NUMBER_MAX)
 
 
 def _token(raw: bytes) -> SignedTime | None:

@@ -157,6 +157,7 @@ _FREE: Final = frozenset({"domain", "log", "writer", "holder.node", "holder.purp
 """Texts that differ from record to record. All others are words of a list, and part of the shape."""
 _SAMPLED: Final = 16
 """So many words of each row are looked at first to tell rows from each other."""
+_NEAR_WORDS: Final = 16_384
 _LOWEST: Final = {1: 1 << 7, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 """By width in bytes: below this a number has a shorter encoding."""
 
@@ -393,7 +394,9 @@ class Records:
             if field is None:
                 continue
             of_row, firsts = _distinct(field)
-            places = [numbered.setdefault(field[n].tobytes(), len(numbered)) for n in firsts.tolist()]
+            values, size = field[firsts].tobytes(), field.shape[1]
+            each = [values[n * size : n * size + size] for n in range(len(firsts))]
+            places = [numbered.setdefault(value, len(numbered)) for value in each]
             which[table.rows] = np.array(places, np.int64)[of_row]
         if len(self._tables) > 1:
             return _in_order(which, list(numbered))
@@ -423,7 +426,7 @@ def _distinct(rows: Octets) -> tuple[Column, Column]:
     else:
         _, firsts, of_row = np.unique(marks, return_index=True, return_inverse=True)
     again = np.flatnonzero(firsts[of_row] != np.arange(count))
-    if not (words.take(again, 0) == words.take(firsts[of_row[again]], 0)).all():  # different rows with one mark
+    if not _same_rows(words, again, firsts[of_row[again]]):  # different rows with one mark
         numbered: dict[bytes, int] = {}
         of_row = np.fromiter((numbered.setdefault(row.tobytes(), n) for n, row in enumerate(rows)), np.int64, count)
         firsts, of_row = np.unique(of_row, return_inverse=True)
@@ -433,9 +436,22 @@ def _distinct(rows: Octets) -> tuple[Column, Column]:
     return place[of_row], firsts[order]
 
 
+def _same_rows(words: NDArray[np.uint64], some: Column, others: Column) -> bool:
+    """Whether rows are equal to others, each to its own: so many at once as a processor has near it."""
+    step = max(1, _NEAR_WORDS // words.shape[1])
+    parts = range(0, len(some), step)
+    return all((words.take(some[n : n + step], 0) == words.take(others[n : n + step], 0)).all() for n in parts)
+
+
+@lru_cache(256)
+def _sampled(width: int) -> list[int]:
+    """Return which words of a row of so many are looked at first."""
+    return sorted({round(n * (width - 1) / (_SAMPLED - 1)) for n in range(_SAMPLED)})
+
+
 def _marks(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return a number for each row: equal for equal rows, and mostly different for others. Looks at some words only."""
     found = np.zeros(len(words), np.uint64)
-    for column in np.unique(np.linspace(0, words.shape[1] - 1, _SAMPLED).astype(np.int64)).tolist():
+    for column in _sampled(words.shape[1]):
         found = found * np.uint64(0x9E3779B97F4A7C15) + words[:, column]
     return found

@@ -13,18 +13,20 @@ from auditor.pool import in_order
 from timeagent.canonical import DIGEST_BYTES
 
 from . import domains
-from .domains import Writer
+from .domains import Heads, Writer
 from .layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
+from .sessions import Sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
+    from auditor.chains import HeadFact
+    from auditor.history import SessionHistory, SessionName
     from auditor.index import Index
     from auditor.rows import Value
     from auditor.rules.agreement import ClusterFacts
 
-    from .domains import Heads
     from .layout import Rows
 
 _WORTH_IT: Final = 2_000_000
@@ -38,6 +40,7 @@ class ColumnJudge:
 
     index: Index
     heads: Heads
+    sessions: Sessions
     cluster: ClusterFacts
     domains_in_rows: AbstractSet[str]
     writers_in_rows: AbstractSet[Writer]
@@ -49,21 +52,30 @@ class ColumnJudge:
         if self.process != os.getpid():
             self.process, self.index = os.getpid(), self.index.view()
         entries, uses = self.index.bucket(ENTRIES, bucket), self.index.bucket(USES, bucket)
-        seen = domains.judge_domains(entries, uses, self.heads, self.cluster, self.domains_in_rows)
+        seen = domains.judge_domains(entries, uses, self.heads, self.sessions, self.cluster, self.domains_in_rows)
         del entries, uses
         suspects = domains.judge_writers(self.index.bucket(FRAMES, bucket), self.writers_in_rows)
         return msgspec.msgpack.encode((seen.suspects, seen.witnesses, suspects))
 
 
-def spread_suspects(index: Index, heads: Callable[[], Heads], cluster: ClusterFacts, jobs: int) -> int:
+def spread_suspects(
+    index: Index,
+    facts: Iterable[HeadFact],
+    sessions: Mapping[SessionName, SessionHistory],
+    cluster: ClusterFacts,
+    jobs: int,
+) -> int:
     """Put what is known of suspect domains and writers into the index as rows; return how many witnesses remain.
 
-    Those are the witnesses of clean domains: in columns only. ``jobs``: as of an audit.
+    Those are the witnesses of clean domains: in columns only. ``facts``, ``sessions``: all heads and session leases
+    that are known; ``jobs``: as of an audit.
     """
     size, filled = index.column_bytes(), index.buckets()
     if not filled:
         return 0
-    judge = ColumnJudge(index, heads(), cluster, index.domains_in_rows(), index.writers_in_rows())
+    heads = Heads(facts, cluster)
+    known = Sessions(sessions, heads)
+    judge = ColumnJudge(index, heads, known, cluster, index.domains_in_rows(), index.writers_in_rows())
     if jobs == 1 or not index.shared or size < _WORTH_IT:
         answers: Iterator[bytes] = map(judge.judge, filled)
     else:

@@ -10,6 +10,7 @@ import numpy as np
 
 from appliance.formats.frame import WITNESSES_MAX
 from appliance.formats.lease import Phase
+from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import SignedWitness, Witness, decode_entry
 from timeagent.canonical import decode
 
@@ -125,19 +126,19 @@ class WitnessShapes:
 
 
 class Witnesses:
-    """The different witnesses of some frames. Raises NotPlain, Damaged, ValueError."""
+    """The different witnesses of some frames: of leases and of session leases. Raises NotPlain, Damaged, ValueError."""
 
     def __init__(self, heads: Records, frames: FrameReader, keyring: Keyring, shapes: WitnessShapes) -> None:
         """Open those that the heads of frames carry."""
-        self.frame, self.which, raw = _carried(heads)
+        carried_by, carried, raw = _carried(heads)
         self.count = len(raw)
         if not raw:
-            self.domain, self.domains, self.correlation = np.zeros(0, np.int64), [], np.zeros((0, 2), np.uint64)
+            self.frame = self.which = self.session_frame = self.session_which = np.zeros(0, np.int64)
             return
         signed = shapes.signed.read(raw)
         self.entries = signed.raw("entry")
         told = shapes.entries.read(self.entries)
-        if any(type(each) is not Witness for each in told.kinds()):
+        if any(not isinstance(each, Witness | SessionWitness) for each in told.kinds()):
             raise NotPlain
         self.position = signed.number("index")
         self.batch, _ = signed.distinct("head", "signature")
@@ -155,10 +156,54 @@ class Witnesses:
         self.holder, nodes = told.distinct("holder.node")
         self.nodes = [each.decode() for each in nodes]
         self.incarnation = told.identifiers("holder.incarnation", 1)[:, 0]
+        of_session: Flags = told.of_each(lambda each: type(each) is SessionWitness)[carried]
+        self.frame, self.which = carried_by[~of_session], carried[~of_session]
+        """Of each witness of a lease that a frame carries: the frame, and the number of the witness."""
+        self.session_frame, self.session_which = carried_by[of_session], carried[of_session]
+        """The same of session leases."""
 
     def head_names(self) -> list[tuple[bytes, int, bytes]]:
         """Return the name of each batch head."""
         return [(known.head.incarnation, known.head.sequence, known.digest) for known, _ in self.batches]
+
+    def session_ids(self) -> list[bytes]:
+        """Return the session lease that each is of, or under; b"" of a lease that is under none."""
+        return self._told.raw("session_id")
+
+    def with_sessions(self) -> tuple[Flags, Column]:
+        """Say of each lease that a frame carries whether it stands as far as sessions go, and until when.
+
+        A lease under a session lease stands with one witness of that in the frame, from the same run of its shard, of
+        the same holder, which does not name the lease as ended. Then that one's expiry is the lease's.
+        """
+        expiry = self.expiry[self.which]
+        under = self._told.there("session_id")[self.which]
+        if not under.any():
+            return ~under, expiry
+        runs: dict[tuple[int, int, bytes], int] = {}
+        run = [
+            runs.setdefault((known.head.map_number, known.head.shard, known.head.incarnation), len(runs))
+            for known, _ in self.batches
+        ]
+        session, names = self._told.distinct("session_id")
+        name = np.array(run, np.int64)[self.batch] * len(names) + session
+        """Of each witness: which session lease of which run."""
+        most = len(runs) * len(names) + 1
+        wanted = self.frame * most + name[self.which]
+        there = self.session_frame * most + name[self.session_which]
+        order = np.argsort(there)
+        there, which = there[order], self.session_which[order]
+        at, end = np.searchsorted(there, wanted), np.searchsorted(there, wanted, "right")
+        stands = ~under | (end - at == 1)
+        if not len(which):
+            return stands, expiry
+        of = which[np.minimum(at, len(which) - 1)]
+        holder, _ = self._told.distinct("holder.node", "holder.purpose")
+        stands &= ~under | (holder[of] == holder[self.which])
+        lease = self.correlation[self.which]
+        for place in range(max(len(getattr(each, "ended", ())) for each in self._told.kinds())):
+            stands &= ~under | (self._told.identifiers(f"ended.{place}", 2)[of] != lease).any(axis=1)
+        return stands, np.where(under, self.expiry[of], expiry)
 
     def _on_paths(self, signed: Records, raw: list[bytes]) -> Flags:
         counts = np.array([min(known.head.count, _LEAVES_MAX) for known, _ in self.batches], np.int64)
@@ -200,19 +245,20 @@ class Witnesses:
         return good, midpoint - radius
 
     def once_each(self, count: int) -> Flags:
-        """Say which frames have witnesses, of each lease one: of several, which counts is left to the rules."""
+        """Say which frames have witnesses of leases, one of each lease: which of several counts the rules say."""
         found = np.zeros(count, np.bool_)
         found[self.frame] = True
-        lease = self.correlation[self.which]
-        order = np.lexsort((lease[:, 1], lease[:, 0], self.frame))
-        frame, lease = self.frame[order], lease[order]
-        found[frame[1:][(frame[1:] == frame[:-1]) & (lease[1:] == lease[:-1]).all(axis=1)]] = False
+        if (self.frame[1:] != self.frame[:-1]).all():
+            return found
+        leases = np.unique(self.correlation, axis=0, return_inverse=True)[1].reshape(-1) if self.count else self.which
+        lease = self.frame * self.count + leases[self.which]
+        found[self.frame[np.delete(np.arange(len(lease)), np.unique(lease, return_index=True)[1])]] = False
         return found
 
 
-def usual(witness: Witness) -> bool:
-    """Whether a witness is of the sort that frames are written under: exclusive, held, of no session lease."""
-    return witness.mode.may_write and witness.phase is Phase.HELD and witness.session_id is None
+def usual(witness: Witness | SessionWitness) -> bool:
+    """Whether frames may be written under what a witness states."""
+    return isinstance(witness, SessionWitness) or (witness.mode.may_write and witness.phase is Phase.HELD)
 
 
 def _carried(heads: Records) -> tuple[Column, Column, list[bytes]]:

@@ -1,4 +1,4 @@
-"""What is clean is judged by columns: every verdict is the one that judging row by row comes to."""
+"""What is clean is judged by columns: every verdict is the one that the rules alone come to."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import errno
 import os
 import random
 import shutil
+import tarfile
 import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import domains, listed
+from auditor import domains, listed, selftest
 from auditor.audit import Options, audit
 from auditor.columns.layout import Spool
 from auditor.load import Tree
 from auditor.report import json_bytes
+from auditor.rules.registry import RULES
 from auditor.verification import Signatures
-from tests.bench.corpus.build import build
+from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants
+from tests.support.by_rules import by_columns_first, by_rules
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
@@ -30,37 +33,46 @@ if TYPE_CHECKING:
 
     from tests.fault_injection.plants import Plant
 
-BY_ROWS = Options(columns=False)
 MESSAGES = 5 * 5120
 PLANTS: dict[str, Plant] = {
     f"{code}, {plant.__name__}": plant for code, plants in sorted(all_plants().items()) for plant in plants
 }
 
 
-def both_ways(root: Path, signatures: Signatures | None = None) -> bytes:
-    """Audit a tree by columns and by rows, and return what both say."""
-    signatures = signatures or Signatures()
-    said = json_bytes(audit(Tree(root), signatures=signatures))
-    assert json_bytes(audit(Tree(root), signatures=signatures, options=BY_ROWS)) == said
+def covered(root: Path) -> bytes:
+    """Audit a tree, and have the rules alone judge it; return what both say."""
+    signatures = Signatures()
+    said = by_columns_first(root, signatures)
+    assert by_rules(root, signatures) == said
     return said
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("plant", [small_tree, eventful_tree, *PLANTS.values()], ids=["small", "eventful", *PLANTS])
-def test_columns_and_rows_say_the_same_of_every_planted_fault(tmp_path: Path, plant: Plant) -> None:
-    both_ways(plant(tmp_path).root)
+def test_whatever_a_rule_finds_is_suspect_by_columns(tmp_path: Path, plant: Plant) -> None:
+    covered(plant(tmp_path).root)
+
+
+@pytest.mark.verify
+def test_whatever_a_rule_finds_in_the_selftest_is_suspect_by_columns(tmp_path: Path) -> None:
+    with tarfile.open(selftest.PACKED, "r|xz") as archive:
+        archive.extractall(tmp_path, filter="tar")
+    trees = [*tmp_path.glob(f"*/*/{selftest.TREE}"), *tmp_path.glob(f"*/*/{selftest.OTHER}")]
+    assert len(trees) > len(RULES)
+    for tree in trees:
+        covered(tree)
 
 
 @pytest.mark.verify
 @pytest.mark.parametrize("seed", range(3))
-def test_columns_and_rows_say_the_same_of_a_random_tree(tmp_path: Path, seed: int) -> None:
+def test_whatever_a_rule_finds_in_a_random_tree_is_suspect_by_columns(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     packed = rng.random() < 0.3
     codes = [code for code in CODES if not (packed and code in FILE_FAULTS)]
     planted = {code: rng.randint(1, 3) for code in rng.sample(codes, 4)}
     kind = rng.choice(["log", "maildir"])
     build(tmp_path, 5120 * rng.randint(5, 6), kind=kind, packed=packed, plant=planted, message_bytes=10)
-    both_ways(tmp_path)
+    covered(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +83,25 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_clean_tree_is_judged_by_columns_alone(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = both_ways(clean)
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean tree of the bank."""
+    root = tmp_path_factory.mktemp("bank")
+    build_bank(root, MESSAGES // 10, message_bytes=10)
+    return root
+
+
+@pytest.mark.parametrize("tree", ["clean", "bank"])
+def test_a_clean_tree_is_judged_by_columns_alone(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tree: str
+) -> None:
+    root = request.getfixturevalue(tree)
+    said = covered(root)
     for module, name in ((listed, "judge_frame"), (domains, "domain_history")):
         monkeypatch.setattr(module, name, None)
-    assert json_bytes(audit(Tree(clean))) == said
+    assert json_bytes(audit(Tree(root))) == said
     with pytest.raises(TypeError):
-        audit(Tree(clean), options=BY_ROWS)
+        by_rules(root)
 
 
 def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,4 +186,3 @@ def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path)
     assert json_bytes(audit(tree, options=Options(jobs=2))) == said
     assert json_bytes(audit(tree, options=Options(jobs=4, index_file=index))) == said
     assert json_bytes(audit(tree, options=Options(index_file=index))) == said
-    assert json_bytes(audit(tree, options=Options(index_file=index, columns=False))) == said

@@ -1,4 +1,4 @@
-"""Each condition of the columns is needed: without it, some planted fault is judged otherwise than by rows."""
+"""Each condition of the columns is needed: without it, some planted fault is judged otherwise than by rules alone."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from auditor.audit import Options, audit
+from appliance.formats.lease import LeaseOutcome
 from auditor.columns import domains, frames, ledgers, witnesses
-from auditor.load import Tree
-from auditor.report import json_bytes
 from auditor.verification import Signatures
+from tests.fault_injection import sessions
+from tests.fault_injection.faults_sessions import kept_together
+from tests.fault_injection.fixtures import Story
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
-from tests.fault_injection.tree import ClusterTree
+from tests.fault_injection.tree import ClusterTree, changed
 from tests.fault_injection.writer import Writer
+from tests.support.by_rules import by_columns_first, by_rules
 from tests.support.mutants import plant
 from tests.unit.test_auditor_shortcuts import OWN
+from timeagent.canonical import encode
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -115,7 +118,71 @@ def settle_to_above_that_of_the_stop(root: Path) -> None:
     tree.settle(grid)
 
 
+def told_twice_how_it_ended(root: Path) -> None:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease)
+    story.shard.end(lease, change={"ended_ns": story.tree.now_ns - 1})
+    story.done()
+
+
+def broken_at_the_instant_of_its_expiry(root: Path) -> None:
+    story = Story(root)
+    lease = story.lease()
+    story.tree.until(lease.witness.expiry_ns + SECOND)
+    story.shard.end(lease, LeaseOutcome.EXPIRED, change={"ended_ns": lease.witness.expiry_ns})
+    story.done()
+
+
+def ended_at_an_instant_that_is_to_come(root: Path) -> None:
+    story = Story(root)
+    lease, _ = story.written()
+    story.shard.end(lease, change={"ended_ns": story.tree.now_ns + 10 * SECOND})
+    story.done()
+
+
+def with_its_session_lease_twice(root: Path) -> None:
+    story, session, (lease,) = kept_together(root)
+    carried = (encode(lease.signed), *2 * (encode(session.signed),))
+    story.writer.publish(story.grid, lease, change={"witnesses": carried})
+    story.done()
+
+
+def under_the_session_lease_of_another_process(root: Path) -> None:
+    story = Story(root)
+    session = sessions.begin(story.shard, story.writer, {"holder": changed(story.writer.holder, {"process": 5})})
+    lease = sessions.under(session, "alice", story.writer)
+    story.tree.advance(50 * MS)
+    story.writer.publish(story.grid, lease)
+    story.done()
+
+
+def behind_the_expiry_of_its_session_lease(root: Path) -> None:
+    story = Story(root)
+    session = sessions.begin(story.shard, story.writer, {"expiry_ns": story.tree.now_ns + 100 * MS})
+    lease = sessions.under(session, "alice", story.writer, {"expiry_ns": story.tree.now_ns + 5 * SECOND})
+    story.tree.advance(200 * MS)
+    story.writer.publish(story.grid, lease)
+    story.done()
+
+
+def given_back_when_its_session_lease_was_over(root: Path) -> None:
+    story, session, (lease,) = kept_together(root)
+    story.writer.publish(story.grid, lease)
+    nothing = {"messages": 0, "watermark_ns": None, "watermark_time": None, "chain_head": None}
+    sessions.end(session, change=nothing)
+    story.shard.end(lease)
+    story.done()
+
+
 CRAFTED = (
+    told_twice_how_it_ended,
+    broken_at_the_instant_of_its_expiry,
+    ended_at_an_instant_that_is_to_come,
+    with_its_session_lease_twice,
+    under_the_session_lease_of_another_process,
+    behind_the_expiry_of_its_session_lease,
+    given_back_when_its_session_lease_was_over,
     settle_to_above_that_of_the_stop,
     of_another_cluster,
     of_another_log,
@@ -129,16 +196,21 @@ CRAFTED = (
     watermark_with_a_time_before_the_grant,
 )
 """Faults that leave everything else clean."""
-BY_ROWS = Options(columns=False)
 BAGS = "_Batch.within_bags"
-FIT = "_fit"
+FIT = "_check_witnesses"
 GOOD = "Witnesses.good"
+UNDER = "Witnesses.with_sessions"
 PLACES = "_Batch._check_places"
-STATEMENTS = "_Chain.check_statements"
-LINKS = "_Chain.check_links"
-ENDS = "_Chain.check_ends"
-STOPS = "_Chain._check_stops"
-ORDER = "_Chain._check_order"
+ORDER = "_Leases.__init__"
+STATEMENTS = "_Leases.check_statements"
+TOLD = "_Leases.check_ends_told"
+CLAIMS = "_Leases.check_order_of_claims"
+SESSIONS = "_Leases.check_sessions"
+ENDS = "_Leases.check_ends"
+WORD = "_Leases._unfounded"
+STOPS = "_Leases._check_stops"
+CONFLICTS = "_Leases.check_conflicts"
+LEFT = "_Leases._check_left_over"
 USES = "_check_uses"
 TOKENS = "_Tokens.__init__"
 
@@ -149,8 +221,14 @@ MUTANTS: dict[str, Mutant] = {
     "after the bag": (frames, BAGS, "cut.last < end", "True", ("timestamp-outside-bag", "own")),
     "too early for its time": (frames, BAGS, "cut.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
     "too late for its time": (frames, BAGS, "cut.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
-    "the floor": (frames, FIT, "witnesses.floor[which] < batch.cut.first[frame]", "True", ("timestamp-below-floor",)),
-    "the expiry": (frames, FIT, "batch.cut.last[frame] < witnesses.expiry[which]", "True", ("timestamp-after-expiry",)),
+    "the floor": (
+        frames,
+        FIT,
+        "witnesses.floor[witnesses.which] < batch.cut.first[frame]",
+        "True",
+        ("timestamp-below-floor",),
+    ),
+    "the expiry": (frames, FIT, "batch.cut.last[frame] < expiry", "True", ("timestamp-after-expiry",)),
     "the term": (witnesses, GOOD, "self.expiry <= midpoint + term_ns_max + radius", "True", ("crafted",)),
     "a witness before its frame": (
         frames,
@@ -170,12 +248,22 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("foreign-lease", "own"),
     ),
-    "under a session lease": (
+    "under a session lease": (witnesses, UNDER, "end - at == 1", "end - at < 2", ("session-witness-missing",)),
+    "twice under a session lease": (witnesses, UNDER, "end - at == 1", "end - at > 0", ("crafted",)),
+    "under another's session lease": (witnesses, UNDER, "holder[of] == holder[self.which]", "True", ("crafted",)),
+    "a lease that was ended alone": (
         witnesses,
-        "usual",
-        "witness.session_id is None",
+        UNDER,
+        "(self._told.identifiers(f'ended.{place}', 2)[of] != lease).any(axis=1)",
         "True",
-        ("session-witness-missing", "ended-lease-write"),
+        ("ended-lease-write",),
+    ),
+    "the expiry of a session lease": (
+        witnesses,
+        UNDER,
+        "np.where(under, self.expiry[of], expiry)",
+        "expiry + 10**12 * under",
+        ("crafted",),
     ),
     "the frame's time": (frames, TOKENS, "known.refusal is None", "True", ("forged-time",)),
     "closed before it was signed": (
@@ -230,7 +318,7 @@ MUTANTS: dict[str, Mutant] = {
         "False",
         ("term-above-policy",),
     ),
-    "the shard's floor": (domains, STATEMENTS, 'low & (rows["kind"] == GRANT)', "False", ("floor-fell",)),
+    "the shard's floor": (domains, STATEMENTS, "low & ~renewal", "False", ("floor-fell",)),
     "the shard's floor and the fence": (
         domains,
         STATEMENTS,
@@ -241,7 +329,7 @@ MUTANTS: dict[str, Mutant] = {
     "what a renewal repeats": (
         domains,
         STATEMENTS,
-        "again & (rows[column] != granted[column])",
+        "(after[column] < before[column]) | (again & (after[column] != before[column]))",
         "False",
         ("lease-changed",),
     ),
@@ -254,34 +342,21 @@ MUTANTS: dict[str, Mutant] = {
         ("crafted",),
     ),
     "the owner": (domains, STATEMENTS, "layout.shard_of(names[name]) != number", "False", ("wrong-shard",)),
-    "the fence": (domains, LINKS, 'after["fence"] <= before["fence"]', "False", ("fence-not-growing",)),
-    "the floor of the next": (domains, LINKS, 'after["floor"] < end["floor"][later - 1]', "False", ("grant-overlap",)),
-    "settle_to of the next": (
-        domains,
-        LINKS,
-        'after["settle_to"] < end["settle_to"][later - 1]',
-        "False",
-        ("crafted",),
-    ),
-    "the floor of the end": (
-        domains,
-        LINKS,
-        'end["floor"] < np.maximum(grants["floor"], end["watermark"])',
-        "False",
-        ("floor-fell",),
-    ),
-    "settle_to of the end": (domains, LINKS, 'end["settle_to"] < grants["settle_to"]', "False", ("crafted",)),
+    "the fence": (domains, CLAIMS, "column == 'fence'", "False", ("fence-not-growing", "crafted")),
+    "what only grows": (domains, CLAIMS, "self.bad[name[1:][same & fell]] = True", "pass", ("grant-overlap",)),
+    "settle_to of what follows": (domains, CLAIMS, "('floor', 'settle_to')", "('floor',)", ("crafted",)),
+    "the floor of the end": (domains, ENDS, "given & (ends['floor'] < word)", "False", ("floor-fell",)),
     "the name of a lease": (
         domains,
         STATEMENTS,
-        'rows["cid"][:, 0].byteswap() != rows["fence"].astype(np.uint64)',
+        "(named > fence) | ((named != fence) & self.begins)",
         "False",
         ("misnamed-lease",),
     ),
     "an expiry that falls": (
         domains,
         STATEMENTS,
-        'again[1:] & (rows["expiry"][1:] < rows["expiry"][:-1])',
+        '(after["expiry"] < before["expiry"]) & ~after["under"]',
         "False",
         ("expiry-fell",),
     ),
@@ -302,7 +377,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "the clock of the watermark": (
         domains,
-        ENDS,
+        WORD,
         'ends["radius"] > widest.radius_ns_max',
         "False",
         ("radius-above-policy",),
@@ -310,7 +385,7 @@ MUTANTS: dict[str, Mutant] = {
     "how stale the frame's time is": (frames, BAGS, "tokens.staleness <= STALENESS_NS", "True", ("stale-time",)),
     "how stale the watermark's time is": (
         domains,
-        ENDS,
+        WORD,
         'ends["staleness"] > STALENESS_NS',
         "False",
         ("stale-time",),
@@ -318,44 +393,37 @@ MUTANTS: dict[str, Mutant] = {
     "a watermark without its time": (
         domains,
         ENDS,
-        'ends["timed"] != (ends["watermark"] != NOTHING)',
-        "False",
+        "given & ~ends['timed'] & (self.watermark != floor)",
+        "False & given",
         ("r1-breach",),
     ),
     "no keys": (frames, PLACES, "self.trust_number >= 1", "True", ("unknown-record",)),
     "the grant before": (
         domains,
-        LINKS,
-        "self.suspect(self.rows[says] & other & self.told)",
+        TOLD,
+        "self.suspect_leases(grants['follows'] & wrong)",
         "pass",
         ("chain-gap", "chain-fork"),
     ),
     "how the lease before ended": (
         domains,
-        LINKS,
-        "otherwise |= self.rows[column][telling] != told_of[column]",
+        TOLD,
+        "otherwise |= rows[f'{who}_{column}'] != said[f'last_{column}']",
         "pass",
         ("lease-changed",),
     ),
     "the last frame of the lease before": (
         domains,
-        LINKS,
-        "(self.rows['chain_head'][telling] != told_of['chain_head']).any(axis=1)",
-        "np.zeros(len(telling), np.bool_)",
-        ("lease-changed",),
-    ),
-    "how the lease before is said to have ended": (
-        ledgers,
-        "_plain",
-        "entry.last_ended.outcome is not LeaseOutcome.RELINQUISHED",
+        TOLD,
+        "(rows[f'{who}_head'] != said['last_head']).any(axis=1)",
         "False",
         ("lease-changed",),
     ),
-    "who set the floor": (domains, LINKS, "self.rows['sets']", "False", ("lease-changed",)),
+    "who set the floor": (domains, TOLD, "('last', 'set_by')", "('last',)", ("lease-changed",)),
     "the last frame": (
         domains,
         USES,
-        "_check_last_frames(chain, used, rows['digest'][of[np.append(firsts[1:], len(of)) - 1]])",
+        "_check_last_frames(leases, used, rows['digest'][of[np.append(firsts[1:], len(of)) - 1]])",
         "pass",
         ("last-frame-mismatch",),
     ),
@@ -370,46 +438,84 @@ MUTANTS: dict[str, Mutant] = {
         domains,
         ENDS,
         "self.watermark >= self.expiry",
-        "np.zeros(len(ends), np.bool_)",
+        "False",
         ("watermark-beyond-expiry",),
     ),
     "the watermark's time": (
         domains,
-        ENDS,
+        WORD,
         'np.abs(self.watermark - ends["midpoint"]) > allowed',
         "False",
         ("r1-breach",),
     ),
     "a watermark before its grant": (
         domains,
-        ENDS,
+        WORD,
         "latest < heads.midpoint[grant] - heads.radius[grant]",
         "False",
         ("crafted",),
     ),
-    "an end before its watermark": (domains, ENDS, 'said < ends["midpoint"] - ends["radius"]', "False", ("r2-breach",)),
-    "the order": (
+    "an end before its watermark": (domains, WORD, 'said < ends["midpoint"] - ends["radius"]', "False", ("r2-breach",)),
+    "nothing after an end": (
         domains,
         ORDER,
-        "self.suspect(~usual | (twice & ~begins))",
+        "self.suspect(inside & ~self.told)",
         "pass",
-        ("renewed-after-end", "early-grant"),
+        ("crafted",),
     ),
-    "how many": (domains, USES, 'messages != ends["messages"]', "False", ("count-mismatch",)),
-    "how far": (domains, USES, "top > chain.watermark", "False", ("watermark-below-message",)),
+    "a grant at first": (
+        domains,
+        ORDER,
+        "self.suspect(self.begins != (rows['kind'] == GRANT))",
+        "pass",
+        ("ungranted-lease",),
+    ),
+    "one at a time": (domains, CONFLICTS, "others > 0", "False", ("early-grant",)),
+    "what a run left out": (
+        domains,
+        LEFT,
+        "np.minimum(grant['floor'], grant['settle_to']) < before",
+        "False & (before > 0)",
+        ("grant-overlap", "floor-fell", "early-grant"),
+    ),
+    "broken early": (domains, ENDS, "ends['last_ended'] <= self.expiry", "False", ("crafted",)),
+    "an end that was to come": (domains, ENDS, "self.ended & late", "self.ended & False", ("crafted",)),
+    "what expiry leaves": (
+        domains,
+        ENDS,
+        "(ends['floor'] < self.expiry) | (ends['settle_to'] < self.expiry)",
+        "False",
+        ("floor-fell",),
+    ),
+    "session leases that are over": (
+        domains,
+        SESSIONS,
+        "final > sessions.over[session]",
+        "False",
+        ("crafted",),
+    ),
+    "dropped with its session lease": (
+        domains,
+        SESSIONS,
+        "~self.ended[under] & (sessions.over[session] < NEVER)",
+        "False",
+        ("count-mismatch", "last-frame-mismatch"),
+    ),
+    "how many": (domains, USES, 'messages != ends["last_messages"]', "False", ("count-mismatch",)),
+    "how far": (domains, USES, "top > leases.watermark", "False", ("watermark-below-message",)),
     "what was settled": (
         domains,
         USES,
-        "chain.bad[name[_unsettled(rows, uses, cluster)]] = True",
+        "leases.bad[name[_unsettled(rows, uses, cluster)]] = True",
         "pass",
         ("crafted",),
     ),
     "how it ended": (
         ledgers,
         "_plain",
-        "entry.ending.outcome is LeaseOutcome.RELINQUISHED",
+        "entry.ending.outcome in _PLAIN",
         "True",
-        ("broken-early", "early-grant"),
+        ("revocation-incomplete", "ended-lease-forgotten"),
     ),
     "a number used twice": (
         domains,
@@ -436,7 +542,7 @@ type Judged = Callable[[str], list[tuple[Path, bytes]]]
 
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
-    """What is said by rows of the trees in which a code was planted; made when it is first asked for."""
+    """What the rules alone say of the trees in which a code was planted; made when it is first asked for."""
     made: dict[str, list[tuple[Path, bytes]]] = {}
     signatures = Signatures()
 
@@ -446,7 +552,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
             for story in SETS.get(code) or all_plants()[code]:
                 root = tmp_path_factory.mktemp("tree")
                 story(root)
-                made[code].append((root, json_bytes(audit(Tree(root), signatures=signatures, options=BY_ROWS))))
+                made[code].append((root, by_rules(root, signatures)))
         return made[code]
 
     return of
@@ -459,4 +565,4 @@ def test_a_hole_in_the_columns_is_seen(judged: Judged, monkeypatch: pytest.Monke
     trees = [each for code in codes for each in judged(code)]
     plant(monkeypatch, module, function, old, new)
     signatures = Signatures()
-    assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in trees)
+    assert any(by_columns_first(root, signatures) != said for root, said in trees)

@@ -1,4 +1,4 @@
-"""R2 between a frame and the committed frame that it names: to the nanosecond, by rows and by columns."""
+"""R2 between a frame and the committed frame that it names: to the nanosecond, by columns and by rules."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
-from auditor.report import json_bytes
 from auditor.rules import sequences
 from auditor.rules import sequences as rules
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
+from tests.support.by_rules import by_columns_first, by_rules
 from tests.support.mutants import plant_in_text
 from timeagent.units import MS
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from auditor.result import Audit
     from tests.fault_injection.tree import ClusterTree
 
-BY_ROWS = Options(columns=False)
 UNHASHED = Options(hashed=False)
 
 
@@ -48,7 +47,7 @@ def codes(tree: ClusterTree, options: Options) -> list[str]:
     return [finding.code for finding in audit(Tree(tree.root), options=options).findings]
 
 
-@pytest.mark.parametrize("options", [Options(), BY_ROWS, UNHASHED], ids=["columns", "rows", "unhashed"])
+@pytest.mark.parametrize("options", [Options(), UNHASHED], ids=["hashed", "unhashed"])
 def test_signed_times_may_go_back_as_far_as_bounds_and_staleness_allow(tmp_path: Path, options: Options) -> None:
     limit = allowed(stepped(tmp_path / "none", 0))
     assert codes(stepped(tmp_path / "fair", limit), options) == []
@@ -79,8 +78,7 @@ def _frames(tree: ClusterTree) -> list[str]:
 
 
 # A signed time that does not verify proves nothing about another one.
-@pytest.mark.parametrize("options", [Options(), BY_ROWS], ids=["columns", "rows"])
-def test_forged_time_accuses_no_other_frame(tmp_path: Path, options: Options) -> None:
+def test_forged_time_accuses_no_other_frame(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, clock = story.lease(), story.tree.nodes["n2"].time
     story.tree.advance(700 * MS)
@@ -89,7 +87,7 @@ def test_forged_time_accuses_no_other_frame(tmp_path: Path, options: Options) ->
         forged = bytearray(clock.token().encode())
     forged[-1] ^= 1
     story.writer.publish(story.grid, lease, at=story.tree.now_ns + 2 * MS, change={"time": bytes(forged)})
-    assert set(codes(story.done(), options)) == {"forged-time"}
+    assert set(codes(story.done(), Options())) == {"forged-time"}
 
 
 # A rotation, a restart of the agent, a failover to another source: each epoch states bounds of its own.
@@ -118,10 +116,11 @@ def test_each_end_of_each_interval_counts(tmp_path: Path, mutant: str, monkeypat
     limit = allowed(stepped(tmp_path / "none", 0))
     trees = [stepped(tmp_path / "fair", limit), stepped(tmp_path / "far", limit + 1)]
     trees.append(frame_signed_before_the_one_that_it_names(tmp_path / "planted"))
-    told = [json_bytes(audit(Tree(tree.root), options=BY_ROWS)) for tree in trees]
+    told = [by_rules(tree.root) for tree in trees]
+    assert told == [by_columns_first(tree.root) for tree in trees]
     plant_in_text(monkeypatch, sequences, "frames_before_named", *MUTANTS[mutant])
     monkeypatch.setattr(rules, "frames_before_named", sequences.frames_before_named)
-    assert [json_bytes(audit(Tree(tree.root), options=BY_ROWS)) for tree in trees] != told
+    assert [by_rules(tree.root) for tree in trees] != told
 
 
 # Whatever is in an open bag is read as evidence, also what no signature vouches for.
@@ -137,4 +136,4 @@ def test_signed_time_at_the_end_of_all_time_is_told_and_breaks_nothing(tmp_path:
     story.writer.publish(story.grid, lease, change={"time": token})
     story.writer.publish(story.grid, lease, at=now + 2 * MS)
     tree = story.done() if seal else story.tree
-    assert ("ended-key" in codes(tree, BY_ROWS)) is seal
+    assert ("ended-key" in codes(tree, Options())) is seal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor import records
-from auditor.audit import Options, audit
+from auditor.audit import audit
 from auditor.load import Tree
 from tests.fault_injection.fixtures import Story
 from timeagent.units import MS, SECOND
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
     from auditor.result import Audit
 
-BOTH_WAYS = pytest.mark.parametrize("by_columns", [True, False])
+
+def codes(story: Story) -> list[str]:
+    return sorted(finding.code for finding in audited(story).findings)
 
 
-def codes(story: Story, *, by_columns: bool = True) -> list[str]:
-    return sorted(finding.code for finding in audited(story, by_columns=by_columns).findings)
-
-
-def audited(story: Story, *, by_columns: bool = True) -> Audit:
-    return audit(Tree(story.tree.root), options=Options(columns=by_columns))
+def audited(story: Story) -> Audit:
+    return audit(Tree(story.tree.root))
 
 
 def changed(root: Path, **numbers: int) -> Story:
@@ -42,29 +40,24 @@ def changed(root: Path, **numbers: int) -> Story:
     return story
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize(
     "numbers", [{"lease_term_max_ns": 5 * SECOND}, {"lease_term_max_ns": 20 * SECOND}, {"r1_tolerance_ns": 760 * MS}]
 )
-def test_change_of_policy_accuses_nobody(tmp_path: Path, numbers: dict[str, int], *, by_columns: bool) -> None:
+def test_change_of_policy_accuses_nobody(tmp_path: Path, numbers: dict[str, int]) -> None:
     story = changed(tmp_path, **numbers)
-    assert codes(story, by_columns=by_columns) == []
-    assert audited(story, by_columns=by_columns).summary.messages == 4
+    assert codes(story) == []
+    assert audited(story).summary.messages == 4
 
 
 # Judged by the list's policy alone, the first frame would have been written under too long a lease.
-@BOTH_WAYS
-def test_judging_by_the_newest_policy_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_columns: bool
-) -> None:
+def test_judging_by_the_newest_policy_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     story = changed(tmp_path, lease_term_max_ns=5 * SECOND)
     by_list = records.ClusterRecords.judging
     monkeypatch.setattr(records.ClusterRecords, "judging", lambda self, _, limit: by_list(self, limit, limit))
-    assert "policy-misnamed" in codes(story, by_columns=by_columns)
+    assert "policy-misnamed" in codes(story)
 
 
-@BOTH_WAYS
-def test_watermark_is_judged_by_the_widest_tolerance(tmp_path: Path, *, by_columns: bool) -> None:
+def test_watermark_is_judged_by_the_widest_tolerance(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()
     time = story.tree.nodes["n2"].time.token()
@@ -73,21 +66,17 @@ def test_watermark_is_judged_by_the_widest_tolerance(tmp_path: Path, *, by_colum
     story.tree.change_policy(r1_tolerance_ns=760 * MS)
     story.shard.end(lease)
     story.done()
-    assert codes(story, by_columns=by_columns) == []
+    assert codes(story) == []
 
 
-@BOTH_WAYS
-def test_policy_that_a_frame_names_and_that_is_missing_is_said(tmp_path: Path, *, by_columns: bool) -> None:
+def test_policy_that_a_frame_names_and_that_is_missing_is_said(tmp_path: Path) -> None:
     story = changed(tmp_path, lease_term_max_ns=20 * SECOND)
     story.tree.remove("policy/00000001")
-    assert set(codes(story, by_columns=by_columns)) == {"unverifiable-policy"}
+    assert set(codes(story)) == {"unverifiable-policy"}
 
 
-@BOTH_WAYS
 @pytest.mark.parametrize("narrower", [{"r1_tolerance_ns": 760 * MS}, {"lease_term_max_ns": 5 * SECOND}])
-def test_policy_that_is_missing_may_have_allowed_what_no_other_does(
-    tmp_path: Path, narrower: dict[str, int], *, by_columns: bool
-) -> None:
+def test_policy_that_is_missing_may_have_allowed_what_no_other_does(tmp_path: Path, narrower: dict[str, int]) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()
     time = story.tree.nodes["n2"].time.token()
@@ -96,9 +85,9 @@ def test_policy_that_is_missing_may_have_allowed_what_no_other_does(
     story.tree.change_policy(**narrower)
     story.shard.end(lease)
     story.done()
-    assert codes(story, by_columns=by_columns) == []
+    assert codes(story) == []
     story.tree.remove("policy/00000001")
-    assert set(codes(story, by_columns=by_columns)) == {"unverifiable-policy"}
+    assert set(codes(story)) == {"unverifiable-policy"}
 
 
 # By the first policy the rack could be sealed before the bag was closed; the second asks for a longer wait.

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from appliance.formats.framing import Kind
-from auditor.audit import Options, audit
+from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.rules import records as trust
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tests.fault_injection.tree import ClusterTree
 
 
-def findings(tree: ClusterTree, *, by_columns: bool = True) -> tuple[Finding, ...]:
-    return audit(Tree(tree.root), options=Options(columns=by_columns)).findings
+def findings(tree: ClusterTree) -> tuple[Finding, ...]:
+    return audit(Tree(tree.root)).findings
 
 
 # A rotation shortens what a key is valid for, a revocation may be moved to an earlier instant, nodes answer elsewhere.
@@ -128,10 +128,7 @@ def test_each_part_of_the_rule_is_needed(tmp_path: Path, mutant: str, monkeypatc
     assert len(findings(tree)) != 1
 
 
-@pytest.mark.parametrize("by_columns", [True, False])
-def test_revocation_from_an_earlier_instant_judges_no_bag_of_a_record_that_is_missing(
-    tmp_path: Path, *, by_columns: bool
-) -> None:
+def test_revocation_from_an_earlier_instant_judges_no_bag_of_a_record_that_is_missing(tmp_path: Path) -> None:
     story = Story(tmp_path)
     began = story.tree.now_ns
     lease, _ = story.written()
@@ -143,6 +140,6 @@ def test_revocation_from_an_earlier_instant_judges_no_bag_of_a_record_that_is_mi
     revoked = [msgspec.structs.replace(key, revoked_from_ns=began) if key.node == "n2" else key for key in first.keys]
     story.tree.put_register(Kind.TRUST, msgspec.structs.replace(first, number=3, keys=tuple(revoked)))
     story.tree.settle(story.grid, node="n1")
-    assert {each.code for each in findings(story.tree, by_columns=by_columns)} == set()
+    assert {each.code for each in findings(story.tree)} == set()
     story.tree.remove("trust/00000002")
-    assert {each.code for each in findings(story.tree, by_columns=by_columns)} == {"unverifiable-trust"}
+    assert {each.code for each in findings(story.tree)} == {"unverifiable-trust"}

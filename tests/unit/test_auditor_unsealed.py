@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor import bags
-from auditor.audit import Options, audit
+from auditor.audit import audit
 from auditor.finding import Verdict
 from auditor.load import Tree
 from tests.fault_injection.fixtures import Story
@@ -50,22 +50,19 @@ def ghost_closed_late(root: Path) -> ClusterTree:
     return story.done()
 
 
-def said(tree: ClusterTree, *, columns: bool = True) -> list[Finding]:
-    return list(audit(Tree(tree.root), options=Options(columns=columns)).findings)
+def said(tree: ClusterTree) -> list[Finding]:
+    return list(audit(Tree(tree.root)).findings)
 
 
-@pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("part", [False, True])
-def test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(
-    tmp_path: Path, *, part: bool, columns: bool
-) -> None:
+def test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(tmp_path: Path, *, part: bool) -> None:
     tree = ghost_closed_late(tmp_path)
-    assert {finding.code for finding in said(tree, columns=columns)} == {"ghost-bag"}
+    assert {finding.code for finding in said(tree)} == {"ghost-bag"}
     tree.remove(f"{tree.grids['orders'].rack(tree.grids['orders'].first_ns).path}/seal")
     if part:
         for name in ("TENURE", "policy/00000001", "trust/00000001", "map/00000001"):
             tree.remove(name)
-    assert not [finding for finding in said(tree, columns=columns) if finding.verdict is Verdict.VIOLATION]
+    assert not [finding for finding in said(tree) if finding.verdict is Verdict.VIOLATION]
 
 
 MUTANTS = {
@@ -86,4 +83,4 @@ MUTANTS = {
 def test_judge_who_believes_its_list_accuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     plant(monkeypatch, bags, *MUTANTS[mutant])
     with pytest.raises(AssertionError):
-        test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(tmp_path, part=False, columns=True)
+        test_ghost_bag_that_was_closed_late_accuses_nobody_when_the_seal_is_missing(tmp_path, part=False)

@@ -2,7 +2,8 @@
 
 Valid, signed, by the formats' own code, the same bytes from the same arguments: ten messages under each witness, 64
 writers on four nodes, thousands of domains, two logs with their bags closed and their racks sealed. ``--packed`` packs
-the racks; ``--plant CODE=N`` plants N breaches of a code, each of which the audit must find.
+the racks; ``--plant CODE=N`` plants N breaches of a code, each of which the audit must find. ``--bank`` makes a tree of
+the bank instead: one message in a frame, five witnesses with each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from timeagent.console import Progress
 
-from .build import build
+from .build import build, build_bank
 from .faults import CODES
 
 
@@ -36,20 +37,27 @@ def main() -> int:
     parser.add_argument("--kind", choices=("log", "maildir"), default="log", help="of the bags (%(default)s)")
     parser.add_argument("--packed", action="store_true", help="pack every sealed rack")
     parser.add_argument("--plant", metavar="CODE=N", type=_planted, action="append", default=[], help="plant breaches")
+    parser.add_argument("--bank", action="store_true", help="the bank's story, in bags of kind log, without breaches")
     arguments = parser.parse_args()
+    if arguments.bank and (arguments.plant or arguments.packed or arguments.kind != "log"):
+        parser.error("the bank's story is told of bags of kind log only, unpacked, and nothing is planted in it")
     place: Path = arguments.directory
     if place.exists() and any(place.iterdir()):
         parser.error(f"{place} is not empty")
     begin = time.perf_counter()
     progress = Progress("corpus", arguments.messages)
-    made = build(
-        place,
-        arguments.messages,
-        message_bytes=arguments.message_bytes,
-        kind=arguments.kind,
-        packed=arguments.packed,
-        plant=dict(arguments.plant),
-        progress=progress.show,
+    made = (
+        build_bank(place, arguments.messages, message_bytes=arguments.message_bytes, progress=progress.show)
+        if arguments.bank
+        else build(
+            place,
+            arguments.messages,
+            message_bytes=arguments.message_bytes,
+            kind=arguments.kind,
+            packed=arguments.packed,
+            plant=dict(arguments.plant),
+            progress=progress.show,
+        )
     )
     progress.done()
     spent = time.perf_counter() - begin

@@ -15,6 +15,7 @@ from appliance.formats.paths import DataName, Grid
 from appliance.formats.stamped import stamp
 from timeagent.units import SECOND
 
+from .bank import BankStory
 from .cast import START_NS, TICK_NS, Cluster, StampAt
 from .faults import FILE_FAULTS, victims
 from .story import MESSAGES, PER_WRITER, SLOTS, WRITERS, Story
@@ -42,7 +43,7 @@ def build(
 ) -> int:
     """Make a tree in an empty directory; return how many messages it was told. A multiple of ten."""
     frames = max(1, messages // MESSAGES)
-    shelves = _Shelves(Cluster(root), BagKind(kind), packed=packed, progress=progress)
+    shelves = _Shelves(Cluster(root), BagKind(kind), packed=packed, progress=progress, messages=MESSAGES)
     story = Story(
         shelves.cluster,
         frames,
@@ -52,6 +53,21 @@ def build(
     )
     shelves.finish(story.tell())
     return frames * MESSAGES
+
+
+def build_bank(
+    root: Path,
+    messages: int,
+    *,
+    message_bytes: int = 100,
+    progress: Callable[[int], None] | None = None,
+    story_of: type[BankStory] = BankStory,
+) -> int:
+    """Make a tree of the bank in an empty directory; return how many messages it was told."""
+    shelves = _Shelves(Cluster(root), BagKind.LOG, packed=False, progress=progress, messages=1)
+    story = story_of(shelves.cluster, messages, message_bytes=message_bytes, write=shelves.write)
+    shelves.finish(story.tell())
+    return story.made
 
 
 def _clean_frames(frames: int, faults: int) -> Iterator[int]:
@@ -73,9 +89,11 @@ class _Shelves:
     """Bags and racks of both logs, filled in order of time."""
 
     def __init__(
-        self, cluster: Cluster, kind: BagKind, *, packed: bool, progress: Callable[[int], None] | None
+        self, cluster: Cluster, kind: BagKind, *, packed: bool, progress: Callable[[int], None] | None, messages: int
     ) -> None:
+        """``messages``: in each frame."""
         self.cluster = cluster
+        self._messages = messages
         self._packed = packed
         self._progress = progress
         self._done = 0
@@ -115,7 +133,7 @@ class _Shelves:
             entry = LockEntry(name=name, size=len(data), digest=hashlib.sha256(data).digest())
             self._listed.setdefault(bag, []).append(entry)
         self._broken += [(fault, bag, name) for fault in faults if fault in FILE_FAULTS]
-        self._done += len(frames) * MESSAGES
+        self._done += len(frames) * self._messages
         if self._progress:
             self._progress(self._done)
 

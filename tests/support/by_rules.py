@@ -1,0 +1,46 @@
+"""Has every verdict come from the rules: whatever columns could find clean is suspect."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from auditor.audit import audit
+from auditor.columns import domains
+from auditor.columns.frames import FrameColumns
+from auditor.load import Tree
+from auditor.report import json_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from auditor.columns.layout import Bucket
+    from auditor.verification import Signatures
+
+
+@contextmanager
+def all_suspect() -> Iterator[None]:
+    """Within this, no column finds anything clean."""
+
+    def every_domain(entries: Bucket, uses: Bucket, *_: object) -> domains.DomainsSeen:
+        return domains.DomainsSeen(list({**entries.names.values, **uses.names.values}), 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FrameColumns, "read", lambda *_: None)
+        patch.setattr(domains, "judge_domains", every_domain)
+        patch.setattr(domains, "judge_writers", lambda frames, _: list(frames.names.values))
+        yield
+
+
+def by_rules(root: Path, signatures: Signatures | None = None) -> bytes:
+    """Return what the rules alone say of a tree, as JSON."""
+    with all_suspect():
+        return json_bytes(audit(Tree(root), signatures=signatures))
+
+
+def by_columns_first(root: Path, signatures: Signatures | None = None) -> bytes:
+    """Return what an audit says of a tree, as JSON."""
+    return json_bytes(audit(Tree(root), signatures=signatures))

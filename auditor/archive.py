@@ -16,7 +16,7 @@ from timeagent.errors import BadRequest
 from .audit import Options, audit
 from .frames import FrameReader
 from .records import load_records
-from .replay.events import (
+from .timeline.events import (
     NAME_THE_COPY,
     NEEDS_TREE,
     BagClosed,
@@ -27,9 +27,9 @@ from .replay.events import (
     LogBorn,
     SessionOver,
 )
-from .replay.gathering import AS_IT_WAS
-from .replay.judging import changes, judged_timeline
-from .replay.reading import read_timeline
+from .timeline.gathering import AS_IT_WAS
+from .timeline.timeline_writer import read_timeline
+from .timeline.what_if import changes, judged_timeline
 from .verification import Signatures
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from .finding import Finding
     from .load import Tree
     from .records import ClusterRecords
-    from .replay.events import Event
-    from .replay.gathering import WhatIf
-    from .replay.judging import Changes
-    from .replay.timeline import Timeline
     from .result import Audit
+    from .timeline.events import Event
+    from .timeline.gathering import WhatIf
+    from .timeline.timeline_reader import Timeline
+    from .timeline.what_if import Changes
 
 DOMAINS_AT_HAND: Final = 32
 

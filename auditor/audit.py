@@ -150,8 +150,9 @@ def _audit(
     root = records.root.public if records.root else None
     result = Audit(summary, ordered, records.cluster_id, root, records.pinned, options.hashed)
     if keeps:
-        from .replay.timeline_writer import keep_timeline  # noqa: PLC0415 - only where it is asked for
+        from .timeline.timeline_writer import keep_timeline  # noqa: PLC0415 - only where it is asked for
 
+        index.resume()
         digest = store.digest(tree) if store else None
         step = told.second if told else None
         keep_timeline(index.db, tree, result, signatures, state=digest, root_key=root_key, progress=step)

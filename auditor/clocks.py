@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .replay.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
-from .replay.gathering import AS_IT_WAS
-from .replay.reading import read_frames
+from .timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from .timeline.gathering import AS_IT_WAS
+from .timeline.reading import read_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .frames import HeldSession, HeldWitness
     from .load import Tree
     from .records import ClusterRecords
-    from .replay.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
-    from .replay.gathering import LogEvent, Statement
+    from .timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from .timeline.gathering import LogEvent, Statement
     from .verification import Signatures
 
 type Clock = tuple[str, int]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 7
+INDEX_FORMAT: Final = 8
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -123,6 +123,13 @@ def open_index(path: Path) -> apsw.Connection:
         raise BadRequest(
             "index-in-use", f"{path} cannot be read: {problem}", hint="wait for the audit that writes it"
         ) from None
+    return db
+
+
+def temporary_database() -> apsw.Connection:
+    """Open a database in memory, which spills over to a file without name, and is gone when it is closed."""
+    db = apsw.Connection("")
+    db.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; BEGIN").fetchall()
     return db
 
 
@@ -262,6 +269,11 @@ class Index(Rows):
         """Let other processes see what is in it."""
         if self.db.in_transaction:
             self.db.execute("COMMIT")
+
+    def resume(self) -> None:
+        """Write again, after it was published: all at once, when it is closed."""
+        if not self.db.in_transaction:
+            self.db.execute("BEGIN IMMEDIATE")
 
     def view(self) -> Index:
         """Return the same index by a connection of its own, in another process: to read, once it is published."""

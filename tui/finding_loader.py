@@ -10,7 +10,7 @@ from auditor.context import context_of
 from auditor.explain import context_lines
 from auditor.finding import Verdict
 from auditor.lineage import Link, LinkKind, lineage
-from auditor.replay.events import NAME_THE_COPY
+from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 
 from .evidence import explanation_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from auditor.replay.gathering import WhatIf
+from auditor.timeline.gathering import WhatIf
 from timeagent.units import MS, SECOND, span_text
 
 from .subjects import Cell, Tone
@@ -13,7 +13,7 @@ from .subjects import Cell, Tone
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from auditor.replay.judging import Changes
+    from auditor.timeline.what_if import Changes
     from timeagent.units import Span
 
 SHIFTS: Final[tuple[Span, ...]] = (

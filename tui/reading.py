@@ -16,9 +16,9 @@ from .lensing import Switches, lens_words
 if TYPE_CHECKING:
     from auditor.archive import Archive
     from auditor.finding import Finding
-    from auditor.replay.gathering import WhatIf
-    from auditor.replay.judging import Changes
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.gathering import WhatIf
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
     from timeagent.units import Instant
 
 GONE: Final = "nothing can be read from the copy any more"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from auditor.load import Tree
-    from auditor.replay.timeline import Timeline
     from auditor.result import Audit
+    from auditor.timeline.timeline_reader import Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
-from auditor.replay.report import newest_delivered
-from auditor.replay.state import BagPhase
+from auditor.timeline.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.timeline.report import newest_delivered
+from auditor.timeline.state import BagPhase
 from timeagent.console import printable
 from timeagent.units import MINUTE, SECOND, parse_instant, rfc3339
 
@@ -22,9 +22,9 @@ from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.load import Tree
-    from auditor.replay.events import Event
-    from auditor.replay.state import LogsAt
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.events import Event
+    from auditor.timeline.state import LogsAt
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant, Span
 
 SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)

@@ -16,7 +16,7 @@ from .cellwidth import merged
 from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant
 
 AXIS: Final = "━"

@@ -15,9 +15,9 @@ from auditor.compare_copies import compared
 from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
 from auditor.export import export
 from auditor.opening import open_tree, whereabouts
-from auditor.replay.reading import read_timeline
 from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, junit_lines, sarif_fields, text_lines
 from auditor.result import DEFAULT, FailOn, by_id, exit_status, only
+from auditor.timeline.timeline_writer import read_timeline
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 

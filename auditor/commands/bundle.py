@@ -9,7 +9,7 @@ from pathlib import Path
 
 from auditor.bundle import make_bundle
 from auditor.context import context_of
-from auditor.replay.reading import read_timeline
+from auditor.timeline.timeline_writer import read_timeline
 from timeagent.console import counted, note, printable
 from timeagent.errors import BadRequest
 

@@ -9,8 +9,8 @@ from auditor.context import context_fields, context_of
 from auditor.explain import context_lines, evidence_fields, explain_lines
 from auditor.lineage import lineage, lineage_lines
 from auditor.picture import draw
-from auditor.replay.reading import read_timeline
 from auditor.result import by_id, exit_status
+from auditor.timeline.timeline_writer import read_timeline
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.load import Tree
-    from auditor.replay.timeline import Timeline
     from auditor.result import Audit
+    from auditor.timeline.timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.explain"
 

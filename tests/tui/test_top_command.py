@@ -424,8 +424,8 @@ OWN = {
     *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
 }
 PURE = {
-    *("auditor.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
-    *("auditor.replay.timeline", "auditor.replay.events"),
+    *("auditor.finding", "auditor.timeline.events", "auditor.timeline.gathering", "auditor.timeline.state"),
+    *("auditor.timeline.timeline", "auditor.timeline.events"),
 }
 """What screens may know of the auditor: values, and what is said of them."""
 

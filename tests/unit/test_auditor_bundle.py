@@ -18,7 +18,7 @@ from auditor.cli import COMMANDS
 from auditor.context import context_of
 from auditor.load import Tree
 from auditor.opening import TarTree, open_tree
-from auditor.replay.reading import read_timeline
+from auditor.timeline.timeline_writer import read_timeline
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree

@@ -17,7 +17,7 @@ from auditor.cli import COMMANDS
 from auditor.context import NEIGHBOURS, context_of
 from auditor.load import Tree
 from auditor.picture import WIDTH, draw
-from auditor.replay.reading import read_timeline
+from auditor.timeline.timeline_writer import read_timeline
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import bag_closed_before_its_message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from auditor.replay.events import NAME_THE_COPY
+from auditor.timeline.events import NAME_THE_COPY
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from auditor.replay.gathering import WhatIf
-    from auditor.replay.judging import Changes
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.gathering import WhatIf
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
     from timeagent.units import Instant
 
     from ..lensing import Switches

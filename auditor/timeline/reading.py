@@ -17,53 +17,28 @@ from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head
 from auditor.chains import HeadFact
 from auditor.finding import Evidence
 from auditor.frames import FrameReader, head_refusal
-from auditor.records import RECORD_BYTES_MAX, load_records
+from auditor.records import RECORD_BYTES_MAX
 from auditor.rules.records import ceiling_findings
-from auditor.verification import Signatures
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .bags import BagReading
 from .events import CeilingLinked, ClockReading, LeaseEnded, LeaseTold, SessionOver, SessionTold
-from .gathering import AS_IT_WAS, Gathered
-from .timeline import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from appliance.formats.lease import Ending
     from appliance.formats.witness import BatchHead
     from auditor.chains import ShardName
-    from auditor.finding import Finding
     from auditor.frames import FrameEvidence
     from auditor.load import LedgerFile, Tree
     from auditor.records import ClusterRecords
+    from auditor.verification import Signatures
 
     from .bags import JudgedFrame
     from .events import Place
     from .gathering import Gathering, WhatIf
-
-
-def read_timeline(
-    tree: Tree,
-    *,
-    root_key: bytes | None = None,
-    signatures: Signatures | None = None,
-    findings: Iterable[Finding] = (),
-    lens: WhatIf = AS_IT_WAS,
-    progress: Callable[[int, str], None] | None = None,
-) -> Timeline:
-    """Read a whole tree. Never raises for what is in it. Costs as much as an audit; memory grows with the frames.
-
-    ``findings``: of the tree's audit, to be placed in time. ``signatures``: shared with that audit, each is checked
-    once. ``lens``: as if something had been otherwise.
-    """
-    signatures = signatures or Signatures()
-    records, _ = load_records(tree, signatures, root_key)
-    found = Gathered()
-    for _ in read_frames(tree, records, signatures, lens, found, progress or _silent):
-        pass
-    return made_timeline(found, findings)
 
 
 def read_frames(
@@ -89,15 +64,6 @@ def read_frames(
             else:
                 shards.carried(each.evidence)
                 yield each
-
-
-def made_timeline(found: Gathered, findings: Iterable[Finding]) -> Timeline:
-    """Return the timeline of what was read."""
-    return Timeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
-
-
-def _silent(_done: int, _what: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

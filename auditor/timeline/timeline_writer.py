@@ -1,4 +1,4 @@
-"""A timeline into a database: read once, put in order there, folded once. Memory does not grow with the tree.
+"""A timeline into a database: put in order there, folded once. Memory does not grow with the tree.
 
 What is read waits in a table that is gone with the connection; SQLite sorts it. The fold then goes over all events in
 order, and leaves a checkpoint every so many (``checkpoints.py``). Everything is found again by who or what it is about.
@@ -10,16 +10,18 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.index import temporary_database
 from auditor.records import load_records
+from auditor.verification import Signatures
 from timeagent.canonical import encode
 from timeagent.units import INSTANT_MAX
 
-from .checkpoints import SCHEMA as LAYERS
-from .checkpoints import event_bytes, event_of, finding_bytes, keep, rank_of, working_at
-from .events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
+from .checkpoints import SCHEMA as CHECKPOINTS
+from .checkpoints import event_bytes, event_of, finding_bytes, keep, working_at
+from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
 from .gathering import AS_IT_WAS
 from .reading import read_frames
-from .timeline import newest_accepted
+from .timeline_reader import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,82 +31,66 @@ if TYPE_CHECKING:
     from auditor.load import Tree
     from auditor.result import Audit
     from auditor.rows import Value
-    from auditor.verification import Signatures
     from timeagent.units import Instant
 
     from .checkpoints import Database
     from .events import Event
-    from .gathering import LogEvent, Statement
+    from .gathering import Gathered, LogEvent, Statement
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state."""
 _BATCH: Final = 2_000
 _TABLES: Final = (
-    "event",
-    "name",
-    "about",
-    "lease",
-    "ceiling_record",
-    "closing",
-    "frame_in",
-    "place",
-    "signed",
-    "session",
-    "marked",
+    *("event", "name", "about", "lease", "ceiling_record", "closing", "packed_file", "session", "marked"),
+    *("known", "standing", "finding", "timeline", "temp.staged"),
 )
-_OTHERS: Final = ("known", "standing", "finding", "timeline")
-
-_SUMMED: Final = {
-    "lease": "ON CONFLICT (domain, id) DO UPDATE SET last = excluded.last, until = max(until, excluded.until),"
-    " session = coalesce(session, excluded.session)",
-    "session": "ON CONFLICT (name) DO UPDATE SET expiry = max(expiry, excluded.expiry),"
-    " over = coalesce(excluded.over, over)",
-}
-"""Tables with one row for what several events tell."""
 _STAGED: Final = """
 CREATE TEMP TABLE staged (
     id INTEGER PRIMARY KEY, name BLOB UNIQUE, unless BLOB, instant INTEGER, kind INTEGER, who TEXT, run BLOB,
-    sequence INTEGER, place INTEGER, value BLOB);
+    sequence INTEGER, place INTEGER, node TEXT, path TEXT, offset INTEGER, domain TEXT, lease BLOB, until INTEGER,
+    session BLOB, log TEXT, bag INTEGER, newest INTEGER, value BLOB);
 """
 _SCHEMA: Final = f"""
-CREATE TABLE event (position INTEGER PRIMARY KEY, instant INTEGER, kind INTEGER, value BLOB);
+CREATE TABLE event (
+    position INTEGER PRIMARY KEY, instant INTEGER, kind INTEGER, node INTEGER, path INTEGER, offset INTEGER,
+    domain INTEGER, lease BLOB, until INTEGER, session BLOB, log INTEGER, bag INTEGER, newest INTEGER, value BLOB);
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
 CREATE TABLE about (domain INTEGER, position INTEGER, frame INTEGER, PRIMARY KEY (domain, position)) WITHOUT ROWID;
 CREATE TABLE lease (
-    domain INTEGER, id BLOB, first INTEGER, last INTEGER, until INTEGER, session BLOB,
-    PRIMARY KEY (domain, id)) WITHOUT ROWID;
+    domain INTEGER, id BLOB, first INTEGER, last INTEGER, until INTEGER, PRIMARY KEY (domain, id)) WITHOUT ROWID;
 CREATE TABLE ceiling_record (
     map INTEGER, shard INTEGER, number INTEGER, position INTEGER,
     PRIMARY KEY (map, shard, number, position)) WITHOUT ROWID;
-CREATE TABLE closing (log INTEGER, position INTEGER, path INTEGER, PRIMARY KEY (log, position)) WITHOUT ROWID;
-CREATE TABLE frame_in (
-    log INTEGER, bag INTEGER, newest INTEGER, position INTEGER, PRIMARY KEY (log, bag, newest, position)) WITHOUT ROWID;
-CREATE TABLE place (path INTEGER, offset INTEGER, position INTEGER, PRIMARY KEY (path, offset, position)) WITHOUT ROWID;
-CREATE TABLE signed (node INTEGER, position INTEGER, PRIMARY KEY (node, position)) WITHOUT ROWID;
+CREATE TABLE closing (log TEXT, position INTEGER, path TEXT, PRIMARY KEY (log, position)) WITHOUT ROWID;
+CREATE INDEX closing_of ON closing (path);
+CREATE TABLE packed_file (path TEXT, position INTEGER, PRIMARY KEY (path, position)) WITHOUT ROWID;
 CREATE TABLE session (name BLOB PRIMARY KEY, expiry INTEGER, over INTEGER) WITHOUT ROWID;
 CREATE TABLE marked (mark TEXT, log TEXT, start INTEGER, PRIMARY KEY (mark, log, start)) WITHOUT ROWID;
 CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
-{LAYERS}
+{CHECKPOINTS}
 """
-IN_PACK: Final = -1
-"""Stands in ``place`` with the path that a frame's data file had, where its bytes are in a pack."""
+_FRAME: Final = RANKS[FrameWritten]
+_LEASES: Final = f"({RANKS[LeaseTold]}, {RANKS[LeaseEnded]})"
+_INSERTIONS: Final = {
+    "frame_under": "INSERT OR IGNORE INTO about VALUES ((SELECT id FROM name WHERE text = ?), ?, 1)",
+    "session": "INSERT INTO session VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+    " expiry = max(expiry, excluded.expiry), over = coalesce(excluded.over, over)",
+}
+"""How rows are inserted, where one stands for what several events tell, or for something else."""
 
 
-class Keeping:
+class TimelineWriter:
     """Takes what is read into a table (``Gathering``), and makes a timeline of it."""
 
     def __init__(self, db: Database) -> None:
         """Begin an empty timeline in place of any that is there."""
         self._db = db
-        for table in (*_TABLES, *_OTHERS, "temp.staged"):
+        for table in _TABLES:
             db.execute(f"DROP TABLE IF EXISTS {table}")
-        db.execute(_STAGED)
-        for _ in db.execute(_SCHEMA):
-            pass
+        _run(db, _STAGED + _SCHEMA)
         self._rows: dict[str, list[tuple[Value, ...]]] = {}
         self._waiting: set[bytes] = set()
-        self._names: dict[str, int] = {}
 
     # What is read.
 
@@ -121,24 +107,24 @@ class Keeping:
 
     def told(self, name: Statement, event: LeaseTold) -> None:
         """Take a statement about a lease."""
-        self._stage(event, _statement(name))
+        self.stage(event, _statement(name))
 
     def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
         """Take the end of a lease, once from either."""
         lease = event.ending.correlation_id + event.domain.encode()
-        self._stage(event, (b"h" if hearsay else b"e") + lease, b"e" + lease if hearsay else None)
+        self.stage(event, (b"h" if hearsay else b"e") + lease, b"e" + lease if hearsay else None)
 
     def session(self, event: SessionTold | SessionOver) -> None:
         """Take a statement about a session lease."""
-        self._stage(event)
+        self.stage(event)
 
     def ceiling(self, data: bytes, event: CeilingLinked) -> None:
         """Take a ceiling record."""
-        self._stage(event, b"c" + data)
+        self.stage(event, b"c" + data)
 
     def written(self, event: LogEvent) -> None:
         """Take what happened to a log."""
-        self._stage(event)
+        self.stage(event)
 
     def prelocked(self, log: str, start_ns: Instant) -> None:
         """Take that a bag has a prelock."""
@@ -148,30 +134,40 @@ class Keeping:
         """Take that a bag is in a pack."""
         self._add("marked", "pack", log, start_ns)
 
-    def _stage(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
-        """Of several with one name the first stays: they are inserted in the order in which they come.
+    def stage(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event. Of several with one name the first stays: they are inserted in the order in which they come.
 
         ``unless``: it does not count where there is another of this name.
         """
         if name is not None:
             self._waiting.add(name)
-        instant = min(event.instant_ns, INSTANT_MAX)
-        self._add("staged", None, name, unless, instant, rank_of(event), *event.place, event_bytes(event))
+        event, value = event_bytes(event)
+        domain = lease = until = session = log = bag = newest = None
+        match event:
+            case LeaseTold():
+                witness = event.witness
+                domain, lease, until = witness.domain, witness.correlation_id, min(witness.expiry_ns, INSTANT_MAX)
+                session = None if witness.session_id is None else event.place[1] + witness.session_id
+            case LeaseEnded():
+                domain, lease, until = event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX)
+            case FrameWritten():
+                log, bag, newest = event.log, event.bag_ns, min(event.newest_accepted_ns, INSTANT_MAX)
+            case _:
+                pass
+        self._add(
+            "staged",
+            *(None, name, unless, min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place),
+            *(event.clock.node if event.clock else None, event.where.path, event.where.offset),
+            *(domain, lease, until, session, log, bag, newest, value),
+        )
 
     # What is made of it.
 
     def finish(self) -> tuple[int, Instant, Instant]:
         """Put all in order and fold it. Returns how many events there are, and the first and the last instant."""
         self._flush("staged")
-        self._db.execute("DELETE FROM staged WHERE unless IN (SELECT name FROM staged)")
-        self._db.execute(
-            "INSERT INTO event (instant, kind, value) SELECT instant, kind, value FROM staged"
-            " ORDER BY instant, kind, who, run, sequence, place, unless IS NOT NULL, id"
-        )
-        self._db.execute("DROP TABLE temp.staged")
-        self._db.execute("CREATE INDEX event_at ON event (instant)")
-        self._db.execute("CREATE INDEX event_of ON event (kind, position)")
         self._flush("marked")
+        self._sort()
         position, first, last = 0, 0, 0
         working = working_at(self._db, 0)
         for position, kind, value in self._db.execute("SELECT position, kind, value FROM event ORDER BY position"):
@@ -184,38 +180,54 @@ class Keeping:
         keep(working, position)
         for table in list(self._rows):
             self._flush(table)
-        expiry = "SELECT expiry FROM session WHERE name = lease.session"
-        self._db.execute(f"UPDATE lease SET until = max(until, ({expiry})) WHERE EXISTS ({expiry})")  # noqa: S608
+        self._index()
         return position, first, last
 
+    def _sort(self) -> None:
+        """Number what was read in order of time, and let go of what does not count."""
+        script = """
+            DELETE FROM staged WHERE unless IN (SELECT name FROM staged);
+            INSERT OR IGNORE INTO name (text) SELECT DISTINCT node FROM staged;
+            INSERT OR IGNORE INTO name (text) SELECT DISTINCT path FROM staged;
+            INSERT OR IGNORE INTO name (text) SELECT DISTINCT domain FROM staged;
+            INSERT OR IGNORE INTO name (text) SELECT DISTINCT log FROM staged;
+            INSERT INTO event (
+                instant, kind, node, path, offset, domain, lease, until, session, log, bag, newest, value)
+            SELECT instant, kind, (SELECT id FROM name WHERE text = node), (SELECT id FROM name WHERE text = path),
+                offset, (SELECT id FROM name WHERE text = domain), lease, until, session,
+                (SELECT id FROM name WHERE text = log), bag, newest, value
+            FROM staged ORDER BY instant, kind, who, run, sequence, place, unless IS NOT NULL, id;
+            DROP TABLE temp.staged;
+        """
+        _run(self._db, script)
+
+    def _index(self) -> None:
+        """Say what events are about, as far as that is in their rows."""
+        script = f"""
+            CREATE INDEX event_at ON event (instant);
+            CREATE INDEX event_of ON event (kind, position);
+            CREATE INDEX event_by ON event (node, position);
+            CREATE INDEX event_in ON event (path, offset);
+            CREATE INDEX frame_in ON event (log, bag, newest) WHERE kind = {_FRAME};
+            INSERT INTO about SELECT domain, position, 0 FROM event WHERE kind IN {_LEASES} ORDER BY domain, position;
+            INSERT INTO lease SELECT domain, lease, min(position), max(position),
+                max(max(until), coalesce(max((SELECT expiry FROM session WHERE session.name = event.session)), 0))
+                FROM event WHERE kind IN {_LEASES} GROUP BY domain, lease;
+        """  # noqa: S608 - constants
+        _run(self._db, script)
+
     def _find_again(self, position: int, event: Event) -> None:
-        """Say what an event is about."""
-        name = self._name
-        self._add("place", name(event.where.path), event.where.offset, position)
-        if event.clock is not None:
-            self._add("signed", name(event.clock.node), position)
+        """Say what an event is about, where that is not in its row."""
         match event:
-            case LeaseTold():
-                witness = event.witness
-                session = None if witness.session_id is None else event.place[1] + witness.session_id
-                self._add("about", name(witness.domain), position, 0)
-                until = min(witness.expiry_ns, INSTANT_MAX)
-                self._add("lease", name(witness.domain), witness.correlation_id, position, position, until, session)
-            case LeaseEnded():
-                self._add("about", name(event.domain), position, 0)
-                until = min(event.instant_ns, INSTANT_MAX)
-                self._add("lease", name(event.domain), event.ending.correlation_id, position, position, until, None)
-            case CeilingLinked():
-                self._add("ceiling_record", *event.shard, event.record.number, position)
             case FrameWritten():
                 for domain in {domain for domain, _ in event.leases}:
-                    self._add("about", name(domain), position, 1)
-                newest = min(newest_accepted(event), INSTANT_MAX)
-                self._add("frame_in", name(event.log), event.bag_ns, newest, position)
+                    self._add("frame_under", domain, position)
                 if event.file != event.where.path:
-                    self._add("place", name(event.file), IN_PACK, position)
+                    self._add("packed_file", event.file, position)
+            case CeilingLinked():
+                self._add("ceiling_record", *event.shard, event.record.number, position)
             case BagClosed():
-                self._add("closing", name(event.log), position, name(event.path))
+                self._add("closing", event.log, position, event.path)
             case SessionTold():
                 expiry = min(event.witness.expiry_ns, INSTANT_MAX)
                 self._add("session", event.place[1] + event.witness.session_id, expiry, None)
@@ -223,18 +235,6 @@ class Keeping:
                 self._add("session", event.place[1] + event.ending.session_id, 0, position)
             case _:
                 pass
-
-    def _name(self, text: str) -> int:
-        """Return the number of a name; those that were met last are at hand."""
-        number = self._names.get(text)
-        if number is None:
-            self._db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
-            ((number,),) = self._db.execute("SELECT id FROM name WHERE text = ?", (text,))
-            assert isinstance(number, int)
-            if len(self._names) >= _BATCH * 5:
-                self._names.clear()
-            self._names[text] = number
-        return number
 
     def _add(self, table: str, *row: Value) -> None:
         rows = self._rows.setdefault(table, [])
@@ -246,10 +246,7 @@ class Keeping:
         rows = self._rows.pop(table, [])
         if rows:
             marks = ",".join("?" * len(rows[0]))
-            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - our own names
-            if table in _SUMMED:
-                sql = f"INSERT INTO {table} VALUES ({marks}) {_SUMMED[table]}"  # noqa: S608 - our own names
-            self._db.executemany(sql, rows)
+            self._db.executemany(_INSERTIONS.get(table, f"INSERT OR IGNORE INTO {table} VALUES ({marks})"), rows)  # noqa: S608 - our own names
         if table == "staged":
             self._waiting.clear()
 
@@ -257,6 +254,47 @@ class Keeping:
 def _statement(name: Statement) -> bytes:
     digest, position = name
     return b"t" + digest + position.to_bytes(8)
+
+
+def timeline_of(gathered: Gathered, findings: Iterable[Finding] = ()) -> Timeline:
+    """Return the timeline of what is in memory, in a database that is gone with it."""
+    db = temporary_database()
+    writer = TimelineWriter(db)
+    for event in gathered.events():
+        writer.stage(event)
+    for log, start in gathered.prelocks:
+        writer.prelocked(log, start)
+    for log, start in gathered.packs:
+        writer.packed(log, start)
+    return _finished(writer, db, findings)
+
+
+def read_timeline(
+    tree: Tree,
+    *,
+    root_key: bytes | None = None,
+    signatures: Signatures | None = None,
+    findings: Iterable[Finding] = (),
+    progress: Callable[[int, str], None] | None = None,
+) -> Timeline:
+    """Read a whole tree into a database that is gone with the timeline. Never raises for what is in the tree.
+
+    ``findings``: of the tree's audit, to be placed in time. ``signatures``: shared with that audit, each is checked
+    once.
+    """
+    signatures = signatures or Signatures()
+    records, _ = load_records(tree, signatures, root_key)
+    db = temporary_database()
+    writer = TimelineWriter(db)
+    for _ in read_frames(tree, records, signatures, AS_IT_WAS, writer, progress or _silent):
+        pass
+    return _finished(writer, db, findings)
+
+
+def _finished(writer: TimelineWriter, db: Database, findings: Iterable[Finding]) -> Timeline:
+    span = _span(*writer.finish())
+    _keep_findings(db, findings, span["end"])
+    return Timeline(db, span)
 
 
 def keep_timeline(
@@ -279,24 +317,25 @@ def keep_timeline(
         _keep_findings(db, audited.findings, kept["end"])
         _keep_head(db, {**kept, **_outcome(audited)})
         return False
-    keeping = Keeping(db)
+    writer = TimelineWriter(db)
     records, _ = load_records(tree, signatures, root_key)
-    for _ in read_frames(tree, records, signatures, AS_IT_WAS, keeping, progress or _silent):
+    for _ in read_frames(tree, records, signatures, AS_IT_WAS, writer, progress or _silent):
         pass
-    count, first, last = keeping.finish()
-    _keep_findings(db, audited.findings, last)
+    span = _span(*writer.finish())
+    _keep_findings(db, audited.findings, span["end"])
     policy = records.newest_policy
     head = {
         "state": state.hex() if state is not None else "",
-        "events": count,
-        "start": first,
-        "end": last,
-        "checkpoint": CHECKPOINT_EVENTS,
+        **span,
         "policy": encode(policy).hex() if policy is not None else "",
         **_outcome(audited),
     }
     _keep_head(db, head)
     return True
+
+
+def _span(events: int, start: Instant, end: Instant) -> dict[str, int]:
+    return {"events": events, "start": start, "end": end, "checkpoint": CHECKPOINT_EVENTS}
 
 
 def _head(db: Database) -> dict[str, Any]:
@@ -323,12 +362,12 @@ def _outcome(audited: Audit) -> dict[str, Any]:
 
 
 def _keep_findings(db: Database, findings: Iterable[Finding], end: Instant) -> None:
-    """Place each finding at the instant at which the last of what it rests on had happened; see ``Timeline``."""
+    """Place each finding at the instant at which the last of what it rests on had happened.
+
+    That is the end of the copy where nothing says when.
+    """
     db.execute("DELETE FROM finding")
-    sql = (
-        "SELECT max(e.instant) FROM place p JOIN event e ON e.position = p.position"
-        " WHERE p.path = (SELECT id FROM name WHERE text = ?) AND p.offset = ?"
-    )
+    sql = "SELECT max(instant) FROM event WHERE path = (SELECT id FROM name WHERE text = ?) AND offset = ?"
     for number, finding in enumerate(findings):
         instants = []
         for each in finding.evidence:
@@ -344,6 +383,12 @@ def _keep_findings(db: Database, findings: Iterable[Finding], end: Instant) -> N
 
 def _any(db: Database, sql: str, value: Value) -> bool:
     return any(True for _ in db.execute(sql, (value,)))
+
+
+def _run(db: Database, script: str) -> None:
+    """Run several statements."""
+    for _ in db.execute(script):
+        pass
 
 
 def _silent(_done: int, _what: str) -> None:

@@ -27,7 +27,8 @@ from timeagent.units import rfc3339
 
 from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, order
 from .gathering import Gathered
-from .reading import made_timeline, read_frames
+from .reading import read_frames
+from .timeline_writer import timeline_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from .bags import JudgedFrame
     from .gathering import WhatIf
-    from .timeline import Timeline
+    from .timeline_reader import Timeline
 
 
 class _NothingMissing(Coverage):
@@ -92,7 +93,7 @@ def judged_timeline(
             findings += _closed(event)
     findings += _leases(read, records)
     ordered = in_order(findings)
-    return made_timeline(read, ordered), ordered
+    return timeline_of(read, ordered), ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:

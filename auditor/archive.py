@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest
 
-from .audit import Options, audit
+from .audit import Options, audit_with_timeline
 from .frames import FrameReader
 from .records import load_records
 from .timeline.events import (
@@ -28,7 +28,6 @@ from .timeline.events import (
     SessionOver,
 )
 from .timeline.gathering import AS_IT_WAS
-from .timeline.timeline_writer import read_timeline
 from .timeline.what_if import changes, judged_timeline
 from .verification import Signatures
 
@@ -213,22 +212,13 @@ def read_archive(
 
     ``step`` is called again and again while that goes on; what it raises ends the reading.
     """
-    tell = step or _silent
+
+    def audited(done: int, total: int, _messages: int, what: str) -> None:
+        if step:
+            step("audit" if done < total else "timeline", done, what)
+
     signatures = Signatures()
-
-    def audited(done: int, _total: int, _files: int, what: str) -> None:
-        tell("audit", done, what)
-
-    result = audit(tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited)
-    timeline = read_timeline(
-        tree,
-        root_key=root_key,
-        signatures=signatures,
-        findings=result.findings,
-        progress=lambda done, what: tell("timeline", done, what),
+    result, timeline = audit_with_timeline(
+        tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited
     )
     return Archive(tree, result, timeline, signatures, root_key)
-
-
-def _silent(_part: str, _done: int, _what: str) -> None:
-    pass

@@ -334,6 +334,14 @@ class Index(Rows):
             messages, accepted, first, last, proven, *others = numbers
             yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(proven), *others)
 
+    def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:
+        """Return a head by its name. Raises KeyError."""
+        sql = "SELECT head FROM head WHERE incarnation = ? AND sequence = ? AND digest = ?"
+        for (raw,) in self.db.execute(sql, (incarnation, sequence, digest)):
+            assert isinstance(raw, bytes)
+            return raw
+        raise KeyError(digest)
+
     def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
         """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""
         sql = (

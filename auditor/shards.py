@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .load import ChainFile, LedgerFile, Tree
     from .records import ClusterRecords
     from .rows import Rows
+    from .timeline.facts import ShardFacts
     from .verification import Signatures
 
 IN_LEDGER: Final = 1
@@ -72,8 +73,13 @@ class ShardWalk:
         index: Rows,
         report: Callable[[Finding], None],
         columns: LedgerColumns | None = None,
+        timeline: ShardFacts | None = None,
     ) -> None:
-        """Take where evidence comes from and findings go to. ``columns``: take what blocks say of leases."""
+        """Take where evidence comes from and findings go to. ``columns``: take what blocks say of leases.
+
+        ``timeline``: told of all that columns do not take.
+        """
+        self._timeline = timeline
         self._columns = columns
         self._rank = 0
         """Of the last block: what a later one says counts."""
@@ -143,6 +149,8 @@ class ShardWalk:
             self._refused(finding, record.time, signed.key_id, where)
         if not findings:
             self._index.add("ceiling", *place, data, where=where)
+            if self._timeline:
+                self._timeline.ceiling(record, data, where)
 
     def _refused(self, finding: Finding, time: bytes, key_id: bytes, where: Evidence) -> None:
         """Say why a signature is refused, or keep it until it is known whether its keys may be in a later record."""
@@ -278,10 +286,14 @@ class ShardWalk:
         self._rank -= 1
         place: _Place = {"where": each.where, "rank": self._rank}
         self._index.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        if self._timeline:
+            self._timeline.head(head, digest, each.where)
         return place, digest
 
     def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
         """Take one entry by itself."""
+        if self._timeline:
+            self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
         run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
         match entry:
             case Witness():

@@ -115,14 +115,18 @@ def _checksum(part: bytes) -> bytes:
     return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
 
 
-def environment(tree: Tree, root_key: bytes | None, *, columns: bool = True, hashed: bool = True) -> bytes:
+def environment(
+    tree: Tree, root_key: bytes | None, *, columns: bool = True, hashed: bool = True, timeline: bool = False
+) -> bytes:
     """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
 
-    ``columns``: whether parts hold columns; ``hashed``: whether every byte was hashed.
+    ``columns``: whether parts hold columns; ``hashed``: whether every byte was hashed; ``timeline``: whether they hold
+    events.
     """
     state = hashlib.sha256(
         (root_key or b"none") + (b" columns" if columns else b" rows") + (b"" if hashed else b" unhashed")
     )
+    state.update(b" timeline" if timeline else b"")
     place = Path(__file__).parents[1]
     for package in _PACKAGES:
         for file in sorted((place / package).rglob("*.py")):

@@ -23,6 +23,8 @@ from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_par
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
+from .timeline.facts import RackFacts, ShardFacts
+from .timeline.staging import FIRST_RANK, LEDGER_RANK, EventRows
 from .unknown_keys import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from .records import ClusterRecords
     from .rules.chains import LedgersSeen
     from .store import PartStore
+    from .timeline.staging import StagedEvents
     from .verification import Signatures
 
 
@@ -57,11 +60,13 @@ class PartReader:
         columns: bool = True,
         spool: Spool | None = None,
         hashed: bool = True,
+        timeline: bool = False,
     ) -> None:
         """Take where evidence comes from. ``columns``: judge what is clean by columns, which wait in ``spool``.
 
-        ``hashed``: hash every byte of data files and packs.
+        ``hashed``: hash every byte of data files and packs. ``timeline``: make events of what is read, too.
         """
+        self._timeline = timeline
         self._spool = spool
         self._keep = spool.keep if spool else list[Chunk]
         self._hashed = hashed
@@ -88,7 +93,11 @@ class PartReader:
 
     def _rack(self, unit: RackUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        columns = FrameColumns(self._frames, rows, self._keep, hashed=self._hashed) if self._by_columns else None
+        columns = None
+        if self._by_columns:
+            columns = FrameColumns(self._frames, rows, self._keep, hashed=self._hashed, listing=self._timeline)
+        told = EventRows()
+        facts = RackFacts(self._tree, self._records, self._signatures, self._frames, told)
         bags = BagWalk(
             self._tree,
             self._records,
@@ -99,6 +108,7 @@ class PartReader:
             columns,
             hashed=self._hashed,
         )
+        bags.tell(facts if self._timeline else None)
         grid = self.grids[unit.log]
         listing = self._tree.listing(grid, unit.rack)
         seal = bags.rack(grid, listing)
@@ -106,6 +116,7 @@ class PartReader:
             findings=findings,
             rows=rows.rows(),
             columns=columns.chunks() if columns else [],
+            timeline=told.chunks(),
             closed_to=rows.closed,
             newest=bags.newest.encode() if bags.newest else None,
             counts=bags.counts,
@@ -122,13 +133,16 @@ class PartReader:
     def _ledger(self, unit: LedgerUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
         columns = LedgerColumns(self._keep) if self._by_columns else None
-        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, columns)
+        told = EventRows()
+        facts = ShardFacts(told) if self._timeline else None
+        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, columns, facts)
         shards.ledger(unit.file)
         ledgers = shards.ledgers
         return Part(
             findings=findings,
             rows=rows.rows(),
             columns=columns.chunks() if columns else [],
+            timeline=told.chunks(),
             unknown_keys=shards.unknown_keys,
             torn=bool(shards.torn),
             stopped=bool(ledgers.stopped),
@@ -149,6 +163,8 @@ class Loaded:
     """By policy, when the last bag was closed, at the earliest, whose lock file names it."""
     beyond_policy: list[Stranger]
     """What no policy of the copy allows."""
+    doubted: bool
+    """Whether a lock file names a trust record that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,10 @@ class Way:
     """Whether what is clean is judged by columns."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed."""
+    events: bool = False
+    """Whether parts hold events too."""
+    timeline: StagedEvents | None = None
+    """Where these go to."""
 
 
 class Walk:
@@ -188,13 +208,28 @@ class Walk:
         self._store = way.store
         self._progress = way.progress
         spool = None if way.store else index.spool  # what is kept for the next audit holds its columns itself
-        self._reader = PartReader(tree, records, signatures, columns=way.columns, spool=spool, hashed=way.hashed)
+        self._timeline = way.timeline
+        self._reader = PartReader(
+            tree,
+            records,
+            signatures,
+            columns=way.columns,
+            spool=spool,
+            hashed=way.hashed,
+            timeline=way.events,
+        )
         frames = FrameReader(signatures, records.cluster_id)
+        self._told = EventRows()
+        """Events of births and chains."""
+        facts = RackFacts(tree, records, signatures, frames, self._told), ShardFacts(self._told)
+        births, chains = facts if way.timeline else (None, None)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
-        self._shards = ShardWalk(tree, records, signatures, index, report)
+        self._bags.tell(births)
+        self._shards = ShardWalk(tree, records, signatures, index, report, timeline=chains)
         self._strangers = Strangers(records, report)
         self._policy_closed: dict[int, int] = {}
         self._taken = 0
+        self._doubted = False
         self._done = 0
         self._total = 0
 
@@ -216,6 +251,8 @@ class Walk:
         self._strangers.judge(self._shards.unknown_keys)
         for unit, part in zip(ledgers, parts, strict=True):
             self._take_ledger(unit, part)
+        if self._timeline:
+            self._timeline.take(self._told.chunks(), FIRST_RANK)
         if self._store:
             self._store.keep_only([*(unit.name for unit in racks), *(unit.name for unit in ledgers)])
         return Loaded(
@@ -225,6 +262,7 @@ class Walk:
             self._shards.torn,
             self._policy_closed,
             self._bags.beyond_policy,
+            self._doubted,
         )
 
     def _places(self, log: str) -> Iterator[Rack | str]:
@@ -261,6 +299,7 @@ class Walk:
                 part = self._store.get(unit.name)
             if part.doubted and (self._store or self._jobs != 1):
                 raise Doubted
+            self._doubted |= part.doubted
             self._done += 1
             if self._progress:
                 self._progress(self._done, self._total, self._bags.counts.messages, unit.name)
@@ -299,6 +338,8 @@ class Walk:
             base = -base
         self._index.take(part.rows, part.closed_to, base)
         self._index.take_chunks(part.columns, self._taken, base)
+        if self._timeline:
+            self._timeline.take(part.timeline, abs(base) + LEDGER_RANK * isinstance(unit, LedgerUnit))
         self._taken += 1
 
     def _take_ledger(self, unit: LedgerUnit, part: Part) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.audit import Options, audit
+from auditor.audit import Options, audit, audit_with_timeline
 from auditor.opening import open_tree
 from auditor.pool import AuditProgress
 from auditor.timeline.events import BagClosed, event_fields, event_words
 from auditor.timeline.gathering import AS_IT_WAS, WhatIf
 from auditor.timeline.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
 from auditor.timeline.timeline_reader import open_audited
-from auditor.timeline.timeline_writer import read_timeline
 from auditor.timeline.what_if import changes, judged_timeline
 from auditor.verification import Signatures
 from timeagent.console import Progress, print_json, printable, say, whole_from
@@ -142,11 +141,11 @@ def _audited(path: Path, root_key: bytes | None) -> AuditedTree:
 def _from_tree(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
     signatures = Signatures()
     if not lens.any:
-        result = audit(tree, root_key=root_key, signatures=signatures)
-        timeline = read_timeline(
-            tree, root_key=root_key, signatures=signatures, findings=result.findings, progress=progress.show
-        )
-        return timeline, None
+
+        def show(done: int, _total: int, _messages: int, part: str) -> None:
+            progress.show(done, part)
+
+        return audit_with_timeline(tree, root_key=root_key, progress=show)[1], None
     _, before = judged_timeline(tree, AS_IT_WAS, root_key=root_key, signatures=signatures, progress=progress.show)
     timeline, after = judged_timeline(tree, lens, root_key=root_key, signatures=signatures, progress=progress.show)
     return timeline, changes(before, after)

@@ -37,13 +37,12 @@ _encoder: Final = msgspec.msgpack.Encoder()
 _events: Final = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
 
 
-def event_bytes(event: Event) -> tuple[Event, bytes]:
-    """Return an event as it is kept, and that as bytes."""
+def event_bytes(event: Event) -> bytes:
+    """Return an event as it is kept."""
     try:
-        return event, _encoder.encode(event)
+        return _encoder.encode(event)
     except UnicodeEncodeError:
-        event = _shown(event)
-        return event, _encoder.encode(event)
+        return _encoder.encode(_shown(event))
 
 
 def event_of(rank: int, data: bytes) -> Event:

@@ -1,7 +1,7 @@
-"""A timeline into a database: put in order there, folded once. Memory does not grow with the tree.
+"""A timeline into a database: events in order of time, folded once. Memory does not grow with the tree.
 
-What is read waits in a table that is gone with the connection; SQLite sorts it. The fold then goes over all events in
-order, and leaves a checkpoint every so many (``checkpoints.py``). Everything is found again by who or what it is about.
+The fold goes over all events that were staged (``staging.py``), and leaves a checkpoint every so many
+(``checkpoints.py``). Everything is found again by who or what it is about.
 """
 
 from __future__ import annotations
@@ -11,45 +11,36 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.index import temporary_database
-from auditor.records import load_records
-from auditor.verification import Signatures
 from timeagent.canonical import encode
 from timeagent.units import INSTANT_MAX
 
 from .checkpoints import SCHEMA as CHECKPOINTS
-from .checkpoints import event_bytes, event_of, finding_bytes, keep, working_at
+from .checkpoints import finding_bytes, keep, working_at
 from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
-from .gathering import AS_IT_WAS
-from .reading import read_frames
+from .staging import StagedEvents
 from .timeline_reader import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-    from auditor.chains import HeadFact
     from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.records import ClusterRecords
     from auditor.result import Audit
     from auditor.rows import Value
     from timeagent.units import Instant
 
     from .checkpoints import Database
     from .events import Event
-    from .gathering import Gathered, LogEvent, Statement
+    from .gathering import Gathered
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state."""
 _BATCH: Final = 2_000
+_NAMES_AT_HAND: Final = 10_000
 _TABLES: Final = (
     *("event", "name", "about", "lease", "ceiling_record", "closing", "packed_file", "session", "marked"),
-    *("known", "standing", "finding", "timeline", "temp.staged"),
+    *("known", "standing", "finding", "timeline"),
 )
-_STAGED: Final = """
-CREATE TEMP TABLE staged (
-    id INTEGER PRIMARY KEY, name BLOB UNIQUE, unless BLOB, instant INTEGER, kind INTEGER, who TEXT, run BLOB,
-    sequence INTEGER, place INTEGER, node TEXT, path TEXT, offset INTEGER, domain TEXT, lease BLOB, until INTEGER,
-    session BLOB, log TEXT, bag INTEGER, newest INTEGER, value BLOB);
-"""
 _SCHEMA: Final = f"""
 CREATE TABLE event (
     position INTEGER PRIMARY KEY, instant INTEGER, kind INTEGER, node INTEGER, path INTEGER, offset INTEGER,
@@ -73,7 +64,6 @@ CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
 _FRAME: Final = RANKS[FrameWritten]
 _LEASES: Final = f"({RANKS[LeaseTold]}, {RANKS[LeaseEnded]})"
 _INSERTIONS: Final = {
-    "frame_under": "INSERT OR IGNORE INTO about VALUES ((SELECT id FROM name WHERE text = ?), ?, 1)",
     "session": "INSERT INTO session VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
     " expiry = max(expiry, excluded.expiry), over = coalesce(excluded.over, over)",
 }
@@ -81,99 +71,27 @@ _INSERTIONS: Final = {
 
 
 class TimelineWriter:
-    """Takes what is read into a table (``Gathering``), and makes a timeline of it."""
+    """Makes a timeline of what was staged."""
 
     def __init__(self, db: Database) -> None:
         """Begin an empty timeline in place of any that is there."""
         self._db = db
         for table in _TABLES:
             db.execute(f"DROP TABLE IF EXISTS {table}")
-        _run(db, _STAGED + _SCHEMA)
+        _run(db, _SCHEMA)
         self._rows: dict[str, list[tuple[Value, ...]]] = {}
-        self._waiting: set[bytes] = set()
+        self._names: dict[str, int] = {}
 
-    # What is read.
-
-    def head(self, fact: HeadFact) -> None:
-        """Heads are the audit's."""
-
-    def stopped(self, incarnation: bytes) -> None:
-        """So is what was stopped."""
-
-    def knows(self, name: Statement) -> bool:
-        """Whether a statement about a lease is known already."""
-        key = _statement(name)
-        return key in self._waiting or _any(self._db, "SELECT 1 FROM staged WHERE name = ?", key)
-
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take a statement about a lease."""
-        self.stage(event, _statement(name))
-
-    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
-        """Take the end of a lease, once from either."""
-        lease = event.ending.correlation_id + event.domain.encode()
-        self.stage(event, (b"h" if hearsay else b"e") + lease, b"e" + lease if hearsay else None)
-
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take a statement about a session lease."""
-        self.stage(event)
-
-    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
-        """Take a ceiling record."""
-        self.stage(event, b"c" + data)
-
-    def written(self, event: LogEvent) -> None:
-        """Take what happened to a log."""
-        self.stage(event)
-
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag has a prelock."""
-        self._add("marked", "prelock", log, start_ns)
-
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag is in a pack."""
-        self._add("marked", "pack", log, start_ns)
-
-    def stage(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
-        """Take an event. Of several with one name the first stays: they are inserted in the order in which they come.
-
-        ``unless``: it does not count where there is another of this name.
-        """
-        if name is not None:
-            self._waiting.add(name)
-        event, value = event_bytes(event)
-        domain = lease = until = session = log = bag = newest = None
-        match event:
-            case LeaseTold():
-                witness = event.witness
-                domain, lease, until = witness.domain, witness.correlation_id, min(witness.expiry_ns, INSTANT_MAX)
-                session = None if witness.session_id is None else event.place[1] + witness.session_id
-            case LeaseEnded():
-                domain, lease, until = event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX)
-            case FrameWritten():
-                log, bag, newest = event.log, event.bag_ns, min(event.newest_accepted_ns, INSTANT_MAX)
-            case _:
-                pass
-        self._add(
-            "staged",
-            *(None, name, unless, min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place),
-            *(event.clock.node if event.clock else None, event.where.path, event.where.offset),
-            *(domain, lease, until, session, log, bag, newest, value),
-        )
-
-    # What is made of it.
-
-    def finish(self) -> tuple[int, Instant, Instant]:
-        """Put all in order and fold it. Returns how many events there are, and the first and the last instant."""
-        self._flush("staged")
-        self._flush("marked")
-        self._sort()
+    def write(self, staged: StagedEvents) -> dict[str, int]:
+        """Number what was staged in order of time, and fold it. Returns what a timeline is opened with."""
         position, first, last = 0, 0, 0
         working = working_at(self._db, 0)
-        for position, kind, value in self._db.execute("SELECT position, kind, value FROM event ORDER BY position"):
-            event = event_of(kind, value)
+        for mark in staged.spread():
+            self._add("marked", *mark)
+        self._flush("marked")  # no event says which bags have a prelock, or a pack, and the fold asks
+        for position, (event, value) in enumerate(staged.in_order(), 1):
             first, last = first or event.instant_ns, event.instant_ns
-            self._find_again(position, event)
+            self._put(position, event, value)
             working.take(event)
             if position % CHECKPOINT_EVENTS == 0:
                 keep(working, position)
@@ -181,25 +99,7 @@ class TimelineWriter:
         for table in list(self._rows):
             self._flush(table)
         self._index()
-        return position, first, last
-
-    def _sort(self) -> None:
-        """Number what was read in order of time, and let go of what does not count."""
-        script = """
-            DELETE FROM staged WHERE unless IN (SELECT name FROM staged);
-            INSERT OR IGNORE INTO name (text) SELECT DISTINCT node FROM staged;
-            INSERT OR IGNORE INTO name (text) SELECT DISTINCT path FROM staged;
-            INSERT OR IGNORE INTO name (text) SELECT DISTINCT domain FROM staged;
-            INSERT OR IGNORE INTO name (text) SELECT DISTINCT log FROM staged;
-            INSERT INTO event (
-                instant, kind, node, path, offset, domain, lease, until, session, log, bag, newest, value)
-            SELECT instant, kind, (SELECT id FROM name WHERE text = node), (SELECT id FROM name WHERE text = path),
-                offset, (SELECT id FROM name WHERE text = domain), lease, until, session,
-                (SELECT id FROM name WHERE text = log), bag, newest, value
-            FROM staged ORDER BY instant, kind, who, run, sequence, place, unless IS NOT NULL, id;
-            DROP TABLE temp.staged;
-        """
-        _run(self._db, script)
+        return {"events": position, "start": first, "end": last, "checkpoint": CHECKPOINT_EVENTS}
 
     def _index(self) -> None:
         """Say what events are about, as far as that is in their rows."""
@@ -216,12 +116,22 @@ class TimelineWriter:
         """  # noqa: S608 - constants
         _run(self._db, script)
 
-    def _find_again(self, position: int, event: Event) -> None:
-        """Say what an event is about, where that is not in its row."""
+    def _put(self, position: int, event: Event, value: bytes) -> None:
+        """Write an event, and what it is about."""
+        domain = lease = until = session = log = bag = newest = None
         match event:
+            case LeaseTold():
+                witness = event.witness
+                domain, lease = self._name(witness.domain), witness.correlation_id
+                until = min(witness.expiry_ns, INSTANT_MAX)
+                session = None if witness.session_id is None else event.place[1] + witness.session_id
+            case LeaseEnded():
+                domain, lease = self._name(event.domain), event.ending.correlation_id
+                until = min(event.instant_ns, INSTANT_MAX)
             case FrameWritten():
-                for domain in {domain for domain, _ in event.leases}:
-                    self._add("frame_under", domain, position)
+                log, bag, newest = self._name(event.log), event.bag_ns, min(event.newest_accepted_ns, INSTANT_MAX)
+                for name in {name for name, _ in event.leases}:
+                    self._add("about", self._name(name), position, 1)
                 if event.file != event.where.path:
                     self._add("packed_file", event.file, position)
             case CeilingLinked():
@@ -235,6 +145,22 @@ class TimelineWriter:
                 self._add("session", event.place[1] + event.ending.session_id, 0, position)
             case _:
                 pass
+        node = None if event.clock is None else self._name(event.clock.node)
+        place = (node, self._name(event.where.path), event.where.offset)
+        instant, kind = min(event.instant_ns, INSTANT_MAX), RANKS[type(event)]
+        self._add("event", position, instant, kind, *place, domain, lease, until, session, log, bag, newest, value)
+
+    def _name(self, text: str) -> int:
+        """Return the number of a name; those that were met last are at hand."""
+        number = self._names.get(text)
+        if number is None:
+            self._db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
+            ((number,),) = self._db.execute("SELECT id FROM name WHERE text = ?", (text,))
+            assert isinstance(number, int)
+            if len(self._names) >= _NAMES_AT_HAND:
+                self._names.clear()
+            self._names[text] = number
+        return number
 
     def _add(self, table: str, *row: Value) -> None:
         rows = self._rows.setdefault(table, [])
@@ -247,95 +173,38 @@ class TimelineWriter:
         if rows:
             marks = ",".join("?" * len(rows[0]))
             self._db.executemany(_INSERTIONS.get(table, f"INSERT OR IGNORE INTO {table} VALUES ({marks})"), rows)  # noqa: S608 - our own names
-        if table == "staged":
-            self._waiting.clear()
-
-
-def _statement(name: Statement) -> bytes:
-    digest, position = name
-    return b"t" + digest + position.to_bytes(8)
 
 
 def timeline_of(gathered: Gathered, findings: Iterable[Finding] = ()) -> Timeline:
     """Return the timeline of what is in memory, in a database that is gone with it."""
-    db = temporary_database()
-    writer = TimelineWriter(db)
-    for event in gathered.events():
-        writer.stage(event)
-    for log, start in gathered.prelocks:
-        writer.prelocked(log, start)
-    for log, start in gathered.packs:
-        writer.packed(log, start)
-    return _finished(writer, db, findings)
+    staged = StagedEvents(temporary_database())
+    staged.take_all(gathered)
+    return written_timeline(staged, findings)
 
 
-def read_timeline(
-    tree: Tree,
-    *,
-    root_key: bytes | None = None,
-    signatures: Signatures | None = None,
-    findings: Iterable[Finding] = (),
-    progress: Callable[[int, str], None] | None = None,
-) -> Timeline:
-    """Read a whole tree into a database that is gone with the timeline. Never raises for what is in the tree.
-
-    ``findings``: of the tree's audit, to be placed in time. ``signatures``: shared with that audit, each is checked
-    once.
-    """
-    signatures = signatures or Signatures()
-    records, _ = load_records(tree, signatures, root_key)
-    db = temporary_database()
-    writer = TimelineWriter(db)
-    for _ in read_frames(tree, records, signatures, AS_IT_WAS, writer, progress or _silent):
-        pass
-    return _finished(writer, db, findings)
+def written_timeline(staged: StagedEvents, findings: Iterable[Finding]) -> Timeline:
+    """Return the timeline of what is staged, in the same database. ``findings``: of the audit, to be placed in time."""
+    span = TimelineWriter(staged.db).write(staged)
+    _keep_findings(staged.db, findings, span["end"])
+    return Timeline(staged.db, span)
 
 
-def _finished(writer: TimelineWriter, db: Database, findings: Iterable[Finding]) -> Timeline:
-    span = _span(*writer.finish())
-    _keep_findings(db, findings, span["end"])
-    return Timeline(db, span)
-
-
-def keep_timeline(
-    db: Database,
-    tree: Tree,
-    audited: Audit,
-    signatures: Signatures,
-    *,
-    state: bytes | None,
-    root_key: bytes | None = None,
-    progress: Callable[[int, str], None] | None = None,
-) -> bool:
-    """Keep the timeline of a tree, and what its audit came to, in the audit's index; return whether it was read.
+def keep_timeline(staged: StagedEvents, audited: Audit, records: ClusterRecords, *, state: bytes | None) -> None:
+    """Keep the timeline of a tree, and what its audit came to, in the audit's index.
 
     ``state``: a digest of all that it depends on; where the database has a timeline of that state, only the findings
-    are written again. ``None``: it is not known. Costs a reading of the tree by one process.
+    are written again. ``None``: it is not known.
     """
-    kept = _head(db)
-    if state is not None and kept.get("state") == state.hex():
-        _keep_findings(db, audited.findings, kept["end"])
-        _keep_head(db, {**kept, **_outcome(audited)})
-        return False
-    writer = TimelineWriter(db)
-    records, _ = load_records(tree, signatures, root_key)
-    for _ in read_frames(tree, records, signatures, AS_IT_WAS, writer, progress or _silent):
-        pass
-    span = _span(*writer.finish())
-    _keep_findings(db, audited.findings, span["end"])
-    policy = records.newest_policy
-    head = {
-        "state": state.hex() if state is not None else "",
-        **span,
-        "policy": encode(policy).hex() if policy is not None else "",
-        **_outcome(audited),
-    }
-    _keep_head(db, head)
-    return True
-
-
-def _span(events: int, start: Instant, end: Instant) -> dict[str, int]:
-    return {"events": events, "start": start, "end": end, "checkpoint": CHECKPOINT_EVENTS}
+    db, head = staged.db, _head(staged.db)
+    if state is None or head.get("state") != state.hex():
+        policy = records.newest_policy
+        head = {
+            "state": state.hex() if state is not None else "",
+            **TimelineWriter(db).write(staged),
+            "policy": encode(policy).hex() if policy is not None else "",
+        }
+    _keep_findings(db, audited.findings, head["end"])
+    _keep_head(db, {**head, **_outcome(audited)})
 
 
 def _head(db: Database) -> dict[str, Any]:
@@ -389,7 +258,3 @@ def _run(db: Database, script: str) -> None:
     """Run several statements."""
     for _ in db.execute(script):
         pass
-
-
-def _silent(_done: int, _what: str) -> None:
-    pass

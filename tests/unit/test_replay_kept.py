@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 import auditor.timeline.checkpoints as layers_module
+import auditor.timeline.staging as staging_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.archive import Traces
@@ -21,8 +22,8 @@ from auditor.parts import Narrowing
 from auditor.records import load_records
 from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.timeline.fold import OF_LOGS, Working
-from auditor.timeline.gathering import AS_IT_WAS, Gathered
-from auditor.timeline.reading import read_frames
+from auditor.timeline.gathering import Gathered
+from auditor.timeline.reading import read_one_by_one
 from auditor.timeline.state import LogsAt, with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.verification import Signatures
@@ -76,8 +77,7 @@ def close() -> None:
 def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Finding]) -> PlainTimeline:
     tree, found = Tree(root), Gathered()
     records, _ = load_records(tree, signatures, None)
-    for _ in read_frames(tree, records, signatures, AS_IT_WAS, found, lambda _done, _what: None):
-        pass
+    read_one_by_one(tree, records, signatures, found)
     return PlainTimeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
 
 
@@ -238,7 +238,7 @@ def test_second_audit_keeps_the_timeline_and_what_changed_is_read(
     story.written()
     before, _ = both(story.tree.root, tmp_path / "index")
     with monkeypatch.context() as patch:
-        patch.setattr(keeping_module, "read_frames", None)  # were it read again, this would fail
+        patch.setattr(keeping_module.TimelineWriter, "write", None)  # were it made again, this would fail
         both(story.tree.root, tmp_path / "index")
     story.done()
     after, kept = both(story.tree.root, tmp_path / "index")
@@ -413,23 +413,25 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._flush", "_INSERTIONS.get(table", "_INSERTIONS.get('about'"),
     (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (keeping_module, "TimelineWriter._sort", "kind, who, run", "who, kind, run"),
-    (
-        keeping_module,
-        "TimelineWriter._sort",
-        "DELETE FROM staged WHERE unless IN (SELECT name FROM staged)",
-        "SELECT 1",
-    ),
-    (keeping_module, "TimelineWriter._sort", "sequence, place, unless", "unless"),
+    (staging_module, "StagedEvents.in_order", "kind, who, run", "who, kind, run"),
+    (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
+    (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
+    (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),
+    (staging_module, "StagedEvents._told", "b'e' + cid + names[name]", "b'h' + cid + names[name]"),
+    (staging_module, "StagedEvents._told", "_statement((digest, position)), _TOLD", "_statement((digest, 0)), _TOLD"),
+    (staging_module, "StagedEvents._columns", "(heads[head], position) not in known", "True"),
+    (staging_module, "StagedEvents._heard", "end.ending.correlation_id not in gone", "False"),
+    (staging_module, "_tellers", "each not in gone", "False"),
+    (staging_module, "_ranked", "row[_RANK] += base", "row[_RANK] = 0"),
     (keeping_module, "TimelineWriter._index", "max(max(until)", "max(min(until)"),
     (keeping_module, "TimelineWriter._index", "coalesce(max((SELECT expiry", "coalesce(min((SELECT expiry - expiry"),
     (keeping_module, "TimelineWriter._index", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._index", "position, 0 FROM event", "position, 1 FROM event"),
-    (keeping_module, "TimelineWriter.ended", "b'e' + lease if hearsay else None", "None"),
-    (keeping_module, "TimelineWriter._find_again", "event.file != event.where.path", "False"),
+    (staging_module, "EventRows.ended", "b'e' + lease if hearsay else None", "None"),
+    (keeping_module, "TimelineWriter._put", "event.file != event.where.path", "False"),
     (keeping_module, "TimelineWriter._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
-    (keeping_module, "keep_timeline", "kept.get('state') == state.hex()", "kept"),
+    (keeping_module, "keep_timeline", "head.get('state') != state.hex()", "not head"),
 ]
 
 

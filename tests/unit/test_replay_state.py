@@ -20,12 +20,13 @@ from auditor.timeline.gathering import Gathered
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
-from auditor.timeline.timeline_writer import read_timeline, timeline_of
+from auditor.timeline.timeline_writer import timeline_of
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
+from tests.support.timelines import read_timeline
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest
 
-from .audit import Options, audit
+from .audit import Options, audit_with_timeline
 from .frames import FrameReader
 from .records import load_records
-from .replay.events import (
+from .timeline.events import (
     NAME_THE_COPY,
     NEEDS_TREE,
     BagClosed,
@@ -27,9 +27,8 @@ from .replay.events import (
     LogBorn,
     SessionOver,
 )
-from .replay.gathering import AS_IT_WAS
-from .replay.judging import changes, judged_timeline
-from .replay.reading import read_timeline
+from .timeline.gathering import AS_IT_WAS
+from .timeline.what_if import changes, judged_timeline
 from .verification import Signatures
 
 if TYPE_CHECKING:
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
     from .finding import Finding
     from .load import Tree
     from .records import ClusterRecords
-    from .replay.events import Event
-    from .replay.gathering import WhatIf
-    from .replay.judging import Changes
-    from .replay.timeline import Timeline
     from .result import Audit
+    from .timeline.events import Event
+    from .timeline.gathering import WhatIf
+    from .timeline.timeline_reader import Timeline
+    from .timeline.what_if import Changes
 
 DOMAINS_AT_HAND: Final = 32
 
@@ -213,22 +212,13 @@ def read_archive(
 
     ``step`` is called again and again while that goes on; what it raises ends the reading.
     """
-    tell = step or _silent
+
+    def audited(done: int, total: int, _messages: int, what: str) -> None:
+        if step:
+            step("audit" if done < total else "timeline", done, what)
+
     signatures = Signatures()
-
-    def audited(done: int, _total: int, _files: int, what: str) -> None:
-        tell("audit", done, what)
-
-    result = audit(tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited)
-    timeline = read_timeline(
-        tree,
-        root_key=root_key,
-        signatures=signatures,
-        findings=result.findings,
-        progress=lambda done, what: tell("timeline", done, what),
+    result, timeline = audit_with_timeline(
+        tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited
     )
     return Archive(tree, result, timeline, signatures, root_key)
-
-
-def _silent(_part: str, _done: int, _what: str) -> None:
-    pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import Environment
@@ -13,7 +13,7 @@ from .columns.suspects import spread_suspects
 from .domains import DomainJudge, check_domains
 from .finding import Evidence, Verdict, in_order
 from .history import session_histories
-from .index import INDEX_ERRORS, Coverage, Index, later
+from .index import INDEX_ERRORS, Coverage, Index, later, temporary_database
 from .parts import WHOLE, Narrowing, check_asked
 from .records import ClusterRecords, load_records
 from .result import Audit, Summary
@@ -25,17 +25,23 @@ from .rules.sequences import check_sequences
 from .rules.sessions import SessionNote, check_sessions
 from .store import PartStore, environment
 from .stray_files import check_foreign
+from .timeline.gathering import Gathered
+from .timeline.reading import read_one_by_one
+from .timeline.staging import StagedEvents
+from .timeline.timeline_writer import keep_timeline, written_timeline
 from .unknown_keys import known_until
 from .verification import Signatures
 from .walk import Doubted, Walk, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from .chains import ShardRun
     from .finding import Finding
     from .load import Tree
+    from .timeline.checkpoints import Database
+    from .timeline.timeline_reader import Timeline
     from .walk import Loaded
 
 
@@ -73,9 +79,58 @@ def audit(
     how many parts are done, of how many, how many messages they held, and which was the last. Raises BadRequest for an
     index file that is none, and for a domain that was asked for and that the tree does not know.
     """
+    return _run(tree, root_key, signatures, options, progress, None)[0]
+
+
+def audit_with_timeline(
+    tree: Tree,
+    *,
+    root_key: bytes | None = None,
+    signatures: Signatures | None = None,
+    options: Options = _DEFAULT,
+    findings: Sequence[Finding] | None = None,
+    progress: Callable[[int, int, int, str], None] | None = None,
+) -> tuple[Audit, Timeline]:
+    """Audit a whole tree; return its timeline too, in a database of its own that is gone when it is closed.
+
+    ``findings``: are placed in time instead of the audit's own. Else as ``audit``.
+    """
+    db = temporary_database()
+    result, timeline = _run(tree, root_key, signatures, replace(options, timeline=True), progress, (db, findings))
+    assert timeline is not None
+    return result, timeline
+
+
+def _run(
+    tree: Tree,
+    root_key: bytes | None,
+    signatures: Signatures | None,
+    options: Options,
+    progress: Callable[[int, int, int, str], None] | None,
+    own: tuple[Database, Sequence[Finding] | None] | None = None,
+) -> tuple[Audit, Timeline | None]:
+    """Audit. ``own``: where a timeline of its own goes, and the findings in it."""
     index = Index(options.index_file, shared=options.jobs != 1, spooling=True)
     try:
-        return _audit(tree, index, root_key, signatures or Signatures(), options, progress)
+        store = None
+        if options.index_file is not None:
+            state = environment(tree, root_key, hashed=options.hashed, timeline=options.timeline)
+            store = PartStore(index, state, reread=options.reread)
+        staged = None
+        if own or (options.timeline and store and options.narrowing.whole):
+            staged = StagedEvents(own[0] if own else index.db, index)
+        run = _AuditRun(tree, index, root_key, signatures or Signatures(), options, progress, store, staged)
+        result = run.audit()
+        if staged is None:
+            return result, None
+        index.resume()
+        if run.doubted:  # of a timeline ledgers come first, before anything is doubted
+            found, staged = Gathered(), StagedEvents(staged.db)
+            read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, found)
+            staged.take_all(found)
+        if own:
+            return result, written_timeline(staged, result.findings if own[1] is None else own[1])
+        keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
     except INDEX_ERRORS as problem:
         raise Environment(
             "index-failed",
@@ -84,51 +139,66 @@ def audit(
         ) from None
     finally:
         index.close()  # what was read is kept, also of an audit that was interrupted
+    return result, None
 
 
-def _audit(
-    tree: Tree,
-    index: Index,
-    root_key: bytes | None,
-    signatures: Signatures,
-    options: Options,
-    progress: Callable[[int, int, int, str], None] | None,
-) -> Audit:
-    store = None
-    if options.index_file is not None:
-        state = environment(tree, root_key, hashed=options.hashed)
-        store = PartStore(index, state, reread=options.reread)
-    findings: list[Finding] = []
-    keeps = options.timeline and store is not None and options.narrowing.whole
-    told = _Halves(progress) if keeps and progress else None
+@dataclass(slots=True)
+class _AuditRun:
+    """One audit of a tree into an index."""
 
-    def load(jobs: int, store: PartStore | None) -> tuple[ClusterRecords, Loaded]:
-        records, found_records = load_records(tree, signatures, root_key)
+    tree: Tree
+    index: Index
+    root_key: bytes | None
+    signatures: Signatures
+    options: Options
+    progress: Callable[[int, int, int, str], None] | None
+    store: PartStore | None
+    """Of what was read before; None too where nothing of this run may be kept."""
+    staged: StagedEvents | None
+    records: ClusterRecords = field(init=False)
+    doubted: bool = False
+    """Whether a lock file names a trust record that is not there."""
+
+    def audit(self) -> Audit:
+        """Read the tree, and judge it."""
+        findings: list[Finding] = []
+        try:
+            loaded = self._load(findings, self.options.jobs)
+        except Doubted:
+            self.index.clear()
+            if self.staged:
+                self.staged.clear()
+            self.tree.unreadable.clear()
+            self.store = None
+            loaded = self._load(findings, 1)
+        self.index.ready()
+        self.doubted = loaded.doubted
+        return _concluded(self, loaded, findings)
+
+    def _load(self, findings: list[Finding], jobs: int) -> Loaded:
+        self.records, found_records = load_records(self.tree, self.signatures, self.root_key)
         findings[:] = found_records
         way = Way(
-            options.narrowing,
+            self.options.narrowing,
             jobs,
-            store,
-            told.first if told else progress,
-            hashed=options.hashed,
+            self.store,
+            self.progress,
+            hashed=self.options.hashed,
+            events=self.options.timeline,
+            timeline=self.staged,
         )
-        walk = Walk(tree, records, signatures, index, findings.append, way)
-        return records, walk.run()
+        return Walk(self.tree, self.records, self.signatures, self.index, findings.append, way).run()
 
-    try:
-        records, loaded = load(options.jobs, store)
-    except Doubted:
-        index.clear()
-        tree.unreadable.clear()
-        store = None
-        records, loaded = load(1, None)
-    index.ready()
+
+def _concluded(run: _AuditRun, loaded: Loaded, findings: list[Finding]) -> Audit:
+    """Judge what was read. ``findings``: of what was read by itself."""
+    tree, index, records = run.tree, run.index, run.records
     known_runs = runs(index)
-    judged, witnesses = _judge(index, records, known_runs, loaded, options, tree)
+    judged, witnesses = _judge(index, records, known_runs, loaded, run.options, tree)
     findings += judged
     findings += check_foreign(tree)
     findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
-    ordered = tuple(in_order(list(name_clocks(findings, tree, records, signatures))))
+    ordered = tuple(in_order(list(name_clocks(findings, tree, records, run.signatures))))
     gaps = sum(_gaps(run, torn=run.incarnation in loaded.torn) for run in known_runs.values())
     gaps += len(loaded.torn - known_runs.keys())
     summary = Summary(
@@ -144,29 +214,7 @@ def _audit(
         ledger_gaps=gaps,
     )
     root = records.root.public if records.root else None
-    result = Audit(summary, ordered, records.cluster_id, root, records.pinned, options.hashed)
-    if keeps:
-        from .replay.timeline_writer import keep_timeline  # noqa: PLC0415 - only where it is asked for
-
-        digest = store.digest(tree) if store else None
-        step = told.second if told else None
-        keep_timeline(index.db, tree, result, signatures, state=digest, root_key=root_key, progress=step)
-    return result
-
-
-class _Halves:
-    """One progress of two passes over the same parts."""
-
-    def __init__(self, progress: Callable[[int, int, int, str], None]) -> None:
-        self._progress = progress
-        self._total = self._messages = 0
-
-    def first(self, done: int, total: int, messages: int, part: str) -> None:
-        self._total, self._messages = total, messages
-        self._progress(done, 2 * total, messages, part)
-
-    def second(self, done: int, part: str) -> None:
-        self._progress(self._total + done, 2 * self._total, self._messages, f"timeline: {part}")
+    return Audit(summary, ordered, records.cluster_id, root, records.pinned, run.options.hashed)
 
 
 def _judge(

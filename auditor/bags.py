@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .parts import Part
     from .records import ClusterRecords
     from .rows import Rows
+    from .timeline.facts import RackFacts
     from .verification import Signatures
 
 
@@ -66,6 +67,7 @@ class BagWalk:
         """
         self.columns = FrameColumns(frames, index, keep, hashed=hashed)
         """What is known of frames that are clean."""
+        self._timeline: RackFacts | None = None
         self._hashed = hashed
         self._tree = tree
         self._records = records
@@ -89,6 +91,12 @@ class BagWalk:
         """Stamps of births and seals by a key of no trust record, too: these do not say which record they go by."""
         self.beyond_policy = self._judge.doubts[Kind.POLICY]
         """What no policy of the copy allows, too."""
+
+    def tell(self, timeline: RackFacts | None, *, one_by_one: bool = False) -> None:
+        """Tell a timeline, too, of all that is read. ``one_by_one``: judge no frame by columns."""
+        self._timeline = self._judge.timeline = timeline
+        self._judge.one_by_one = one_by_one
+        self.columns.listing = timeline is not None
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
@@ -128,6 +136,8 @@ class BagWalk:
         self._log = grid
         seal = self._rack(listing)
         self._judge.flush()
+        if self._timeline:
+            self._timeline.finish(grid, listing, seal)
         self.newest = later(self.newest, self._judge.newest)
         if seal is None or seal.token is None:
             return None
@@ -195,7 +205,10 @@ class BagWalk:
             )
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
-        return Grid(birth)
+        grid = Grid(birth)
+        if self._timeline:
+            self._timeline.born(grid, birth, stamped.signed_time(path), where)
+        return grid
 
     def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:
@@ -339,6 +352,8 @@ class BagWalk:
             self._open_bag(listing)
             return
         opened = self._lock(bag, raw, where) if raw is not None else None
+        if self._timeline and raw is None:
+            self._timeline.unread(listing)
         if opened is None:
             for name in listing.files:
                 self._unread(f"{bag.path}/{name}", bag.start_ns, bag.end_ns)
@@ -346,6 +361,8 @@ class BagWalk:
             return
         lock, token = opened
         self.newest = later(self.newest, token)
+        if self._timeline and raw is not None:
+            self._timeline.closed(listing, raw, seal.where if seal else where)
         known = lock.by_name()
         late = [name for name in listing.files if name not in known]
         sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
@@ -474,7 +491,9 @@ class BagWalk:
                 continue
             place = Evidence(*(packed_at or (path, 0)))
             data = data if len(data) == entry.size else data[: entry.size]
-            self._judge.file(ListedFile(by, name, lock_where, seen, after, data, place, policy_of))
+            if self._timeline:
+                self._timeline.file(bag)
+            self._judge.file(ListedFile(by, name, lock_where, seen, after, data, place, policy_of, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -486,11 +505,15 @@ class BagWalk:
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged, and equal frames count once."""
         seen: set[bytes] = set()
+        if self._timeline:
+            self._timeline.open(listing)
         for name in listing.files:
             path = f"{listing.bag.path}/{name}"
             data = self._tree.read(path, PIECE_BYTES_MAX)
             for frame in self._frames.frames(data, path, self._records.keys)[0] if data is not None else ():
                 digest = frame.frame.digest
+                if self._timeline:
+                    self._timeline.open_frame(frame, listing, path, twice=digest in seen)
                 if digest not in seen:
                     seen.add(digest)
                     self._judge.take_open(frame, digest)

@@ -24,7 +24,7 @@ from timeagent.errors import Damaged
 from .audit import audit
 from .load import name_of
 from .opening import TarTree
-from .replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
+from .timeline.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .archive import LeaseTrace
     from .frames import FrameEvidence, HeldSession, HeldWitness
-    from .replay.events import CeilingLinked, ClockReading, LeaseEnded, LeaseTold
+    from .timeline.events import CeilingLinked, ClockReading, LeaseEnded, LeaseTold
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .replay.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
-from .replay.gathering import AS_IT_WAS
-from .replay.reading import read_frames
+from .timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from .timeline.reading import read_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from .frames import HeldSession, HeldWitness
     from .load import Tree
     from .records import ClusterRecords
-    from .replay.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
-    from .replay.gathering import LogEvent, Statement
+    from .timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from .timeline.facts import JudgedFrame
+    from .timeline.gathering import LogEvent, Statement
     from .verification import Signatures
 
 type Clock = tuple[str, int]
@@ -69,16 +69,19 @@ def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures) -> T
         return None
 
     ties = Ties(read)
-    for each in read_frames(tree, records, signatures, AS_IT_WAS, ties, lambda _done, _what: None):
+
+    def judged(each: JudgedFrame) -> None:
         evidence, frame = each.evidence, each.event.clock
         carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
         if evidence.refusal is not None:
-            continue
+            return
         ties.stale(evidence.token)
         for held in carried:
             if held.refusal is None:
                 ties.stale(held.token)
                 ties.tie(ClockReading.of(held.head.node, held.token), frame)
+
+    read_one_by_one(tree, records, signatures, ties, judged=judged)
     ties.finish()
     return ties
 
@@ -144,8 +147,9 @@ class Ties:
         """By how much, at most, the second clock is ahead of the first."""
         self._radius: dict[Clock, Span] = {}
         self._staleness: Span = 0
-        self._in_bag: dict[Clock, ClockReading] = {}
-        """The latest signed times of the frames that the next bag was closed with."""
+        self.rank = 0
+        self._in_bag: dict[tuple[str, Instant], dict[Clock, ClockReading]] = {}
+        """By log and beginning of a bag, the latest signed times of the frames that it was closed with."""
         self._in_rack: dict[str, dict[Clock, ClockReading]] = {}
         """By rack, the latest of its bags' lock files."""
         self._chains: dict[tuple[int, int], dict[int, ClockReading]] = {}
@@ -265,12 +269,11 @@ class Ties:
         """Take what a lock file or a seal covers."""
         match event:
             case FrameWritten() if event.listed:
-                _take_latest(self._in_bag, event.clock)
+                _take_latest(self._in_bag.setdefault((event.log, event.bag_ns), {}), event.clock)
             case BagClosed():
-                for frame in self._in_bag.values():
+                for frame in self._in_bag.pop((event.log, event.bag_ns), {}).values():
                     if event.clock is not None:
                         self.tie(frame, event.clock)
-                self._in_bag.clear()
                 if event.clock is not None:
                     _take_latest(self._in_rack.setdefault(event.path.rpartition("/")[0], {}), event.clock)
             case RackSealed():

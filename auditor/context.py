@@ -13,16 +13,16 @@ from appliance.formats.witness import WitnessKind
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND
 
-from .replay.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_fields
+from .timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_fields
 
 if TYPE_CHECKING:
     from appliance.formats.lease import Holder, LeaseOutcome, Mode
     from timeagent.units import Instant
 
     from .finding import Finding
-    from .replay.events import ClockReading, Event
-    from .replay.state import StateAt
-    from .replay.timeline import Timeline
+    from .timeline.events import ClockReading, Event
+    from .timeline.state import StateAt
+    from .timeline.timeline_reader import Timeline
 
 NEIGHBOURS: Final = 2
 """So many leases before the ones concerned, and after, belong to the picture."""

@@ -20,8 +20,8 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from .replay.events import event_words
 from .report import finding_lines, time_line
+from .timeline.events import event_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

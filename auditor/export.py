@@ -17,13 +17,13 @@ import msgspec
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
 
-from .replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_words, kind_of
+from .timeline.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_words, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from .replay.timeline import Timeline
+    from .timeline.timeline_reader import Timeline
 
 type Row = dict[str, Any]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 7
+INDEX_FORMAT: Final = 8
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -123,6 +123,13 @@ def open_index(path: Path) -> apsw.Connection:
         raise BadRequest(
             "index-in-use", f"{path} cannot be read: {problem}", hint="wait for the audit that writes it"
         ) from None
+    return db
+
+
+def temporary_database() -> apsw.Connection:
+    """Open a database in memory, which spills over to a file without name, and is gone when it is closed."""
+    db = apsw.Connection("")
+    db.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; BEGIN").fetchall()
     return db
 
 
@@ -263,6 +270,11 @@ class Index(Rows):
         if self.db.in_transaction:
             self.db.execute("COMMIT")
 
+    def resume(self) -> None:
+        """Write again, after it was published: all at once, when it is closed."""
+        if not self.db.in_transaction:
+            self.db.execute("BEGIN IMMEDIATE")
+
     def view(self) -> Index:
         """Return the same index by a connection of its own, in another process: to read, once it is published."""
         view = object.__new__(Index)
@@ -321,6 +333,14 @@ class Index(Rows):
         for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
             messages, accepted, first, last, proven, *others = numbers
             yield cid, Use(Evidence(path, offset, length), messages, accepted, first, last, bool(proven), *others)
+
+    def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:
+        """Return a head by its name. Raises KeyError."""
+        sql = "SELECT head FROM head WHERE incarnation = ? AND sequence = ? AND digest = ?"
+        for (raw,) in self.db.execute(sql, (incarnation, sequence, digest)):
+            assert isinstance(raw, bytes)
+            return raw
+        raise KeyError(digest)
 
     def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
         """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""

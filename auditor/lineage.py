@@ -36,7 +36,7 @@ from .checks import (
 )
 from .finding import Evidence, Verdict
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from .replay.events import FrameWritten, LeaseEnded, LeaseTold
+from .timeline.events import FrameWritten, LeaseEnded, LeaseTold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .archive import Archive, LeaseTrace
     from .finding import Finding
     from .frames import FrameEvidence, HeldWitness
-    from .replay.events import BagClosed
+    from .timeline.events import BagClosed
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .records import ClusterRecords
     from .rows import Rows
     from .seals import BagCounts
+    from .timeline.facts import RackFacts
 
 
 def index_frame(
@@ -124,6 +125,10 @@ class FrameJudge:
 
         ``hashed``: know frames by their digests; else by their checksums, as they stand.
         """
+        self.timeline: RackFacts | None = None
+        """Told of frames, too."""
+        self.one_by_one = False
+        """Whether no frame is judged by columns: a timeline may be told of clocks that showed something else."""
         self._hashed = hashed
         self._frames = frames
         self._index = index
@@ -157,7 +162,7 @@ class FrameJudge:
             self._files(waiting)
 
     def _files(self, files: list[ListedFile]) -> None:
-        read = self._columns.read(files, self._rank)
+        read = None if self.one_by_one else self._columns.read(files, self._rank)
         if read is None and len(files) > 1:  # something in some of them is not for columns
             for file in files:
                 self._files([file])
@@ -171,6 +176,8 @@ class FrameJudge:
         for token in read.tokens:
             self.newest = later(self.newest, token)
         begins = list(itertools.accumulate(read.frames, initial=first))
+        if self.timeline and read.clean:
+            self.timeline.clean_from(files, read.clean.firsts)
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
@@ -180,6 +187,8 @@ class FrameJudge:
                 self._report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
+        if self.timeline and read.clean:
+            self.timeline.clean_frames(read.clean, first)
         self._rank = begins[-1]
 
     def _one_by_one(self, file: ListedFile) -> None:
@@ -213,6 +222,9 @@ class FrameJudge:
         self._report_all(judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.
         digest = frame.frame.digest if self._hashed else pack(Kind.FRAME, frame.frame.raw)[-CHECKSUM_BYTES:] + NO_CHECK
+        if self.timeline:
+            twice = digest in seen
+            self.timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)

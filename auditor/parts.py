@@ -145,6 +145,8 @@ class Part(msgspec.Struct, kw_only=True):
     rows: dict[str, list[bytes]] = {}
     """By table, as ``Index.take`` wants them."""
     columns: list[Chunk] = []
+    timeline: list[bytes] = []
+    """Rows of events, encoded, as far as columns do not tell them."""
     closed_to: dict[str, int] = {}
     unreadable: dict[str, str] = {}
     newest: bytes | None = None

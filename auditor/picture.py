@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 from timeagent.console import printable
 from timeagent.units import MS, SECOND, rfc3339, span_text
 
-from .replay.events import BagClosed
+from .timeline.events import BagClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .context import Context, LeaseSpan
     from .finding import Finding, NamedInterval
-    from .replay.events import ClockReading, FrameWritten, RackSealed
+    from .timeline.events import ClockReading, FrameWritten, RackSealed
 
 WIDTH: Final = 1100
 LEFT: Final = 190

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .load import ChainFile, LedgerFile, Tree
     from .records import ClusterRecords
     from .rows import Rows
+    from .timeline.facts import ShardFacts
     from .verification import Signatures
 
 IN_LEDGER: Final = 1
@@ -72,8 +74,16 @@ class ShardWalk:
         index: Rows,
         report: Callable[[Finding], None],
         keep: Callable[[list[Chunk]], list[Chunk]] = list,
+        timeline: ShardFacts | None = None,
+        *,
+        one_by_one: bool = False,
     ) -> None:
-        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory."""
+        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory.
+
+        ``timeline``: told of all that columns do not take; ``one_by_one``: then they take nothing.
+        """
+        self._timeline = timeline
+        self._one_by_one = one_by_one
         self.columns = LedgerColumns(keep)
         """What blocks say of leases."""
         self._rank = 0
@@ -144,6 +154,8 @@ class ShardWalk:
             self._refused(finding, record.time, signed.key_id, where)
         if not findings:
             self._index.add("ceiling", *place, data, where=where)
+            if self._timeline:
+                self._timeline.ceiling(record, data, where)
 
     def _refused(self, finding: Finding, time: bytes, key_id: bytes, where: Evidence) -> None:
         """Say why a signature is refused, or keep it until it is known whether its keys may be in a later record."""
@@ -196,9 +208,11 @@ class ShardWalk:
             self._blocks(waiting)
 
     def _blocks(self, blocks: list[_Block]) -> None:
-        try:
-            records = self.columns.read([raw for each in blocks for raw in each.block.entries])
-        except (Damaged, ValueError):
+        records = None
+        if not self._one_by_one:
+            with suppress(Damaged, ValueError):
+                records = self.columns.read([raw for each in blocks for raw in each.block.entries])
+        if records is None:
             for each in blocks:
                 self._by_rows(each)
             return
@@ -274,10 +288,14 @@ class ShardWalk:
         self._rank -= 1
         place: _Place = {"where": each.where, "rank": self._rank}
         self._index.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        if self._timeline:
+            self._timeline.head(head, digest, each.where)
         return place, digest
 
     def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
         """Take one entry by itself."""
+        if self._timeline:
+            self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
         run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
         match entry:
             case Witness():

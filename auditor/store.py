@@ -115,12 +115,13 @@ def _checksum(part: bytes) -> bytes:
     return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
 
 
-def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True) -> bytes:
+def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True, timeline: bool = False) -> bytes:
     """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
 
-    ``hashed``: whether every byte was hashed.
+    ``hashed``: whether every byte was hashed; ``timeline``: whether parts hold events.
     """
     state = hashlib.sha256((root_key or b"none") + (b"" if hashed else b" unhashed"))
+    state.update(b" timeline" if timeline else b"")
     place = Path(__file__).parents[1]
     for package in _PACKAGES:
         for file in sorted((place / package).rglob("*.py")):

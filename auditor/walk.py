@@ -20,6 +20,8 @@ from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_par
 from .pool import default_jobs, in_order
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
+from .timeline.facts import RackFacts, ShardFacts
+from .timeline.staging import FIRST_RANK, LEDGER_RANK, EventRows
 from .unknown_keys import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .records import ClusterRecords
     from .rules.chains import LedgersSeen
     from .store import PartStore
+    from .timeline.staging import StagedEvents
     from .verification import Signatures
 
 
@@ -53,8 +56,13 @@ class PartReader:
         *,
         spool: Spool | None = None,
         hashed: bool = True,
+        timeline: bool = False,
     ) -> None:
-        """Take where evidence comes from, and where columns wait. ``hashed``: hash all of data files and packs."""
+        """Take where evidence comes from, and where columns wait. ``hashed``: hash all of data files and packs.
+
+        ``timeline``: make events of what is read, too.
+        """
+        self._timeline = timeline
         self._spool = spool
         self._keep = spool.keep if spool else list
         self._hashed = hashed
@@ -80,6 +88,8 @@ class PartReader:
 
     def _rack(self, unit: RackUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
+        told = EventRows()
+        facts = RackFacts(self._tree, self._records, self._signatures, self._frames, told)
         bags = BagWalk(
             self._tree,
             self._records,
@@ -90,6 +100,7 @@ class PartReader:
             self._keep,
             hashed=self._hashed,
         )
+        bags.tell(facts if self._timeline else None)
         grid = self.grids[unit.log]
         listing = self._tree.listing(grid, unit.rack)
         seal = bags.rack(grid, listing)
@@ -97,6 +108,7 @@ class PartReader:
             findings=findings,
             rows=rows.rows(),
             columns=bags.columns.chunks(),
+            timeline=told.chunks(),
             closed_to=rows.closed,
             newest=bags.newest.encode() if bags.newest else None,
             counts=bags.counts,
@@ -112,13 +124,16 @@ class PartReader:
 
     def _ledger(self, unit: LedgerUnit) -> Part:
         rows, findings = PartRows(), list[Finding]()
-        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, self._keep)
+        told = EventRows()
+        facts = ShardFacts(told) if self._timeline else None
+        shards = ShardWalk(self._tree, self._records, self._signatures, rows, findings.append, self._keep, facts)
         shards.ledger(unit.file)
         ledgers = shards.ledgers
         return Part(
             findings=findings,
             rows=rows.rows(),
             columns=shards.columns.chunks(),
+            timeline=told.chunks(),
             unknown_keys=shards.unknown_keys,
             torn=bool(shards.torn),
             stopped=bool(ledgers.stopped),
@@ -139,6 +154,8 @@ class Loaded:
     """By policy, when the last bag was closed, at the earliest, whose lock file names it."""
     beyond_policy: list[Stranger]
     """What no policy of the copy allows."""
+    doubted: bool
+    """Whether a lock file names a trust record that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,10 @@ class Way:
     """Told how many parts are done, of how many, how many messages they held, and which was the last."""
     hashed: bool = True
     """Whether every byte of data files and packs is hashed."""
+    events: bool = False
+    """Whether parts hold events too."""
+    timeline: StagedEvents | None = None
+    """Where these go to."""
 
 
 class Walk:
@@ -176,13 +197,20 @@ class Walk:
         self._store = way.store
         self._progress = way.progress
         spool = None if way.store else index.spool  # what is kept for the next audit holds its columns itself
-        self._reader = PartReader(tree, records, signatures, spool=spool, hashed=way.hashed)
+        self._timeline = way.timeline
+        self._reader = PartReader(tree, records, signatures, spool=spool, hashed=way.hashed, timeline=way.events)
         frames = FrameReader(signatures, records.cluster_id)
+        self._told = EventRows()
+        """Events of births and chains."""
+        facts = RackFacts(tree, records, signatures, frames, self._told), ShardFacts(self._told)
+        births, chains = facts if way.timeline else (None, None)
         self._bags = BagWalk(tree, records, signatures, frames, index, report)
-        self._shards = ShardWalk(tree, records, signatures, index, report)
+        self._bags.tell(births)
+        self._shards = ShardWalk(tree, records, signatures, index, report, timeline=chains)
         self._strangers = Strangers(records, report)
         self._policy_closed: dict[int, int] = {}
         self._taken = 0
+        self._doubted = False
         self._done = 0
         self._total = 0
 
@@ -204,6 +232,8 @@ class Walk:
         self._strangers.judge(self._shards.unknown_keys)
         for unit, part in zip(ledgers, parts, strict=True):
             self._take_ledger(unit, part)
+        if self._timeline:
+            self._timeline.take(self._told.chunks(), FIRST_RANK)
         if self._store:
             self._store.keep_only([*(unit.name for unit in racks), *(unit.name for unit in ledgers)])
         return Loaded(
@@ -213,6 +243,7 @@ class Walk:
             self._shards.torn,
             self._policy_closed,
             self._bags.beyond_policy,
+            self._doubted,
         )
 
     def _places(self, log: str) -> Iterator[Rack | str]:
@@ -249,6 +280,7 @@ class Walk:
                 part = self._store.get(unit.name)
             if part.doubted and (self._store or self._jobs != 1):
                 raise Doubted
+            self._doubted |= part.doubted
             self._done += 1
             if self._progress:
                 self._progress(self._done, self._total, self._bags.counts.messages, unit.name)
@@ -287,6 +319,8 @@ class Walk:
             base = -base
         self._index.take(part.rows, part.closed_to, base)
         self._index.take_chunks(part.columns, self._taken, base)
+        if self._timeline:
+            self._timeline.take(part.timeline, abs(base) + LEDGER_RANK * isinstance(unit, LedgerUnit))
         self._taken += 1
 
     def _take_ledger(self, unit: LedgerUnit, part: Part) -> None:

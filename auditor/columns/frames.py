@@ -8,7 +8,7 @@ a sort that they do not know (several witnesses of one lease), is left to be jud
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,40 @@ class ListedFile:
     """The file, or where in a pack it begins."""
     policy_of: Callable[[int], Policy | None]
     """The policy by which a frame is judged that names one with this number."""
+    path: str
+    """Of the file under the root, also where a pack holds its bytes."""
+
+
+class CleanFrame(NamedTuple):
+    """A clean frame: every message accepted, every signature good."""
+
+    number: int
+    """Which of all frames of these files it is."""
+    file: int
+    """In which of the files it is."""
+    offset: int
+    length: int
+    writer: str
+    incarnation: bytes
+    sequence: int
+    messages: int
+    first_ns: int
+    last_ns: int
+    token: int
+    """Which signed time it has."""
+    leases: tuple[tuple[str, bytes], ...]
+    """Domain and correlation id of each lease that it was written under."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanFrames:
+    """The clean frames of some files, in order."""
+
+    files: Sequence[ListedFile]
+    tokens: list[SignedTime]
+    frames: list[CleanFrame]
+    firsts: list[int]
+    """Where the first clean frame of each file stands; NOTHING where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +122,8 @@ class FramesRead:
     tokens: list[SignedTime]
     """Signed times of clean frames, each once, in order."""
     trust_numbers: set[int]
+    clean: CleanFrames | None
+    """Where they are asked for."""
 
 
 class FrameColumns:
@@ -105,6 +141,8 @@ class FrameColumns:
 
         ``keep``: puts finished chunks where they take no memory; ``hashed``: look at every byte of a frame.
         """
+        self.listing = False
+        """Whether each clean frame is returned too."""
         self._frames = frames
         self._index = index
         self._hashed = hashed
@@ -154,6 +192,7 @@ class FrameColumns:
             messages=int(batch.cut.counts[chosen].sum()),
             tokens=tokens.of(chosen),
             trust_numbers=set(np.unique(batch.trust_number[chosen]).tolist()),
+            clean=_listed(batch, witnesses, tokens, chosen) if self.listing else None,
         )
 
     def _keep_frames(
@@ -335,34 +374,53 @@ class _Tokens:
         bags: dict[int, int] = {}
         bag = np.array([bags.setdefault(id(file.by.lock), len(bags)) for file in batch.files])[batch.cut.file]
         kinds = (of_frame * len(bags) + bag) * len(batch.writer_names) + batch.writer
-        _, firsts, self._which = np.unique(kinds, return_index=True, return_inverse=True)
+        _, firsts, self.which = np.unique(kinds, return_index=True, return_inverse=True)
         order = np.argsort(firsts)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        self._which, firsts = place[self._which], firsts[order]
-        self._known: list[SignedTime] = []
+        self.which, firsts = place[self.which], firsts[order]
+        self.known: list[SignedTime] = []
         good = []
         for first in firsts.tolist():
             by = batch.files[batch.cut.file[first]].by
             known = frames.token(raw[of_frame[first]], batch.writer_names[batch.writer[first]], by.keyring)
             token, stamp = known.token, by.closed
-            self._known.append(token)
+            self.known.append(token)
             good.append(
                 known.refusal is None
                 and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True))
                 and max(token.midpoint_ns, token.radius_ns, token.staleness_ns) < NUMBER_MAX
             )
-        safe = [token if fine else None for token, fine in zip(self._known, good, strict=True)]
-        self.clean: Flags = np.array(good, np.bool_)[self._which]
-        self.midpoint: Column = np.array([0 if t is None else t.midpoint_ns for t in safe], np.int64)[self._which]
-        self.radius: Column = np.array([0 if t is None else t.radius_ns for t in safe], np.int64)[self._which]
-        self.staleness: Column = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self._which]
+        safe = [token if fine else None for token, fine in zip(self.known, good, strict=True)]
+        self.clean: Flags = np.array(good, np.bool_)[self.which]
+        self.midpoint: Column = np.array([0 if t is None else t.midpoint_ns for t in safe], np.int64)[self.which]
+        self.radius: Column = np.array([0 if t is None else t.radius_ns for t in safe], np.int64)[self.which]
+        self.staleness: Column = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self.which]
         self.latest: Column = self.midpoint + self.radius + self.staleness
         """Before this each was surely handed out."""
 
     def of(self, frames: Column) -> list[SignedTime]:
         """Return the signed times of some frames, each once, in order."""
-        return [self._known[n] for n in dict.fromkeys(self._which[frames].tolist())]
+        return [self.known[n] for n in dict.fromkeys(self.which[frames].tolist())]
+
+
+def _listed(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column) -> CleanFrames:
+    cut, file = batch.cut, batch.cut.file[chosen]
+    firsts = np.full(len(batch.files), NOTHING)
+    firsts[file[::-1]] = batch.places[chosen][::-1]
+    leases: dict[int, tuple[tuple[str, bytes], ...]] = {}
+    for frame, which in zip(witnesses.frame.tolist(), witnesses.which.tolist(), strict=True):
+        name = witnesses.domains[witnesses.domain[which]], witnesses.correlation[which].tobytes()
+        leases[frame] = (*leases.get(frame, ()), name)
+    columns = (chosen, file, batch.places[chosen], cut.length[chosen], batch.sequence[chosen], cut.counts[chosen])
+    others = (cut.first[chosen], cut.last[chosen], tokens.which[chosen])
+    frames = []
+    for row in zip(*(each.tolist() for each in (*columns, *others)), strict=True):
+        number, of, at, size, sequence, messages, first, last, token = row
+        writer, run = batch.writers[of]
+        under = leases[number]
+        frames.append(CleanFrame(number, of, at, size, writer, run, sequence, messages, first, last, token, under))
+    return CleanFrames(batch.files, tokens.known, frames, firsts.tolist())
 
 
 def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> None:

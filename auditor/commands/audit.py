@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +16,12 @@ from auditor.compare_copies import compared
 from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
 from auditor.export import export
 from auditor.opening import open_tree, whereabouts
-from auditor.replay.reading import read_timeline
 from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, junit_lines, sarif_fields, text_lines
 from auditor.result import DEFAULT, FailOn, by_id, exit_status, only
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
-from .running import narrowing, path_arguments, pinned, run_audit
+from .running import narrowing, path_arguments, pinned, run_audit, run_audit_with_timeline
 
 if TYPE_CHECKING:
     from auditor.load import Tree
@@ -176,9 +176,8 @@ def run_export(arguments: argparse.Namespace) -> int:
             hint="tenure audit export PATH --parquet DIR",
         )
     (arguments.path,) = arguments.reports
-    tree, result = run_audit(arguments)
-    timeline = read_timeline(tree, root_key=pinned(arguments.root_key), findings=result.findings)
-    rows = export(timeline, arguments.parquet)
+    with closing(run_audit_with_timeline(arguments)[2]) as timeline:
+        rows = export(timeline, arguments.parquet)
     if arguments.format == "json":
         print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})
     else:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from auditor.bundle import make_bundle
 from auditor.context import context_of
-from auditor.replay.reading import read_timeline
 from timeagent.console import counted, note, printable
 from timeagent.errors import BadRequest
 
 from .explain import one_finding
-from .running import path_arguments, pinned, run_audit
+from .running import path_arguments, pinned, run_audit_with_timeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,11 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadRequest("terminal", "a bundle is no text", hint="redirect it: tenure bundle FINDING PATH > x.tar")
     if output is not None and output.exists():
         raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
-    tree, result = run_audit(arguments)
-    finding = one_finding(result, arguments.finding, arguments.path)
-    root_key = pinned(arguments.root_key)
-    timeline = read_timeline(tree, root_key=root_key, findings=result.findings)
-    bundle = make_bundle(finding, tree, context_of(finding, timeline), root_key)
+    tree, result, timeline = run_audit_with_timeline(arguments)
+    with closing(timeline):
+        finding = one_finding(result, arguments.finding, arguments.path)
+        bundle = make_bundle(finding, tree, context_of(finding, timeline), pinned(arguments.root_key))
     with bundle.file as file:
         file.seek(0)
         if output is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.archive import Archive
@@ -9,20 +10,19 @@ from auditor.context import context_fields, context_of
 from auditor.explain import context_lines, evidence_fields, explain_lines
 from auditor.lineage import lineage, lineage_lines
 from auditor.picture import draw
-from auditor.replay.reading import read_timeline
 from auditor.result import by_id, exit_status
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
-from .running import path_arguments, pinned, run_audit
+from .running import path_arguments, pinned, run_audit_with_timeline
 
 if TYPE_CHECKING:
     import argparse
 
     from auditor.finding import Finding
     from auditor.load import Tree
-    from auditor.replay.timeline import Timeline
     from auditor.result import Audit
+    from auditor.timeline.timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.explain"
 
@@ -64,13 +64,16 @@ def one_finding(result: Audit, name: str, path: object) -> Finding:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show findings with their evidence. Returns the exit code (docs/exit-codes.md)."""
-    tree, result = run_audit(arguments)
+    tree, result, timeline = run_audit_with_timeline(arguments)
+    with closing(timeline):
+        return _shown(arguments, tree, result, timeline)
+
+
+def _shown(arguments: argparse.Namespace, tree: Tree, result: Audit, timeline: Timeline) -> int:
     chosen = chosen_findings(result, arguments.finding, arguments.path)
     if arguments.svg:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
-    root_key = pinned(arguments.root_key)
-    timeline = read_timeline(tree, root_key=root_key, findings=result.findings)
-    archive = Archive.of(tree, result, timeline, root_key)
+    archive = Archive.of(tree, result, timeline, pinned(arguments.root_key))
     if arguments.chain:
         for finding in chosen:
             for line in lineage_lines(lineage(finding, archive)):

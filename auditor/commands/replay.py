@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.audit import Options, audit
+from auditor.audit import Options, audit, audit_with_timeline
 from auditor.opening import open_tree
 from auditor.pool import AuditProgress
-from auditor.replay.events import BagClosed, event_fields, event_words
-from auditor.replay.gathering import AS_IT_WAS, WhatIf
-from auditor.replay.judging import changes, judged_timeline
-from auditor.replay.reading import read_timeline
-from auditor.replay.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
-from auditor.replay.timeline_reader import open_kept
+from auditor.timeline.events import BagClosed, event_fields, event_words
+from auditor.timeline.gathering import AS_IT_WAS, WhatIf
+from auditor.timeline.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
+from auditor.timeline.timeline_reader import open_audited
+from auditor.timeline.what_if import changes, judged_timeline
 from auditor.verification import Signatures
 from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from auditor.load import Tree
-    from auditor.replay.events import Event
-    from auditor.replay.judging import Changes
-    from auditor.replay.report import Delivered
-    from auditor.replay.state import StateAt
-    from auditor.replay.timeline import Timeline
-    from auditor.replay.timeline_reader import Kept
+    from auditor.timeline.events import Event
+    from auditor.timeline.report import Delivered
+    from auditor.timeline.state import StateAt
+    from auditor.timeline.timeline_reader import AuditedTree, Timeline
+    from auditor.timeline.what_if import Changes
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000
@@ -112,7 +110,7 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
     """Return the timeline: of a database, or of the tree as it was with its audit's findings, or through a lens."""
     root_key = pinned(arguments.root_key)
     if tree is None:
-        return _kept(arguments.db, root_key).timeline, None
+        return _audited(arguments.db, root_key).timeline, None
     if arguments.db is not None and not lens.any:
         audited = AuditProgress()
         try:
@@ -120,7 +118,7 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
             audit(tree, root_key=root_key, options=options, progress=audited.show)
         finally:
             audited.done()
-        return open_kept(arguments.db).timeline, None
+        return open_audited(arguments.db).timeline, None
     progress = Progress("replay")
     try:
         return _from_tree(tree, lens, root_key, progress)
@@ -128,26 +126,26 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
         progress.done()
 
 
-def _kept(path: Path, root_key: bytes | None) -> Kept:
+def _audited(path: Path, root_key: bytes | None) -> AuditedTree:
     """Open a database without its tree. A key is checked, not used: all was verified by the one that the audit had."""
-    kept = open_kept(path)
-    if root_key is not None and kept.audit.root_key != root_key:
+    audited = open_audited(path)
+    if root_key is not None and audited.audit.root_key != root_key:
         raise BadRequest(
             "other-root-key",
             f"the audit that made {path} went by another root key",
             hint="audit the tree again, with --root-key and --db",
         )
-    return kept
+    return audited
 
 
 def _from_tree(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
     signatures = Signatures()
     if not lens.any:
-        result = audit(tree, root_key=root_key, signatures=signatures)
-        timeline = read_timeline(
-            tree, root_key=root_key, signatures=signatures, findings=result.findings, progress=progress.show
-        )
-        return timeline, None
+
+        def show(done: int, _total: int, _messages: int, part: str) -> None:
+            progress.show(done, part)
+
+        return audit_with_timeline(tree, root_key=root_key, progress=show)[1], None
     _, before = judged_timeline(tree, AS_IT_WAS, root_key=root_key, signatures=signatures, progress=progress.show)
     timeline, after = judged_timeline(tree, lens, root_key=root_key, signatures=signatures, progress=progress.show)
     return timeline, changes(before, after)

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from auditor.audit import Options, audit
+from auditor.audit import Options, audit, audit_with_timeline
 from auditor.opening import open_tree
 from auditor.parts import Narrowing
 from auditor.pool import JOBS_MAX, AuditProgress
+from auditor.timeline.timeline_reader import open_audited
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
@@ -17,6 +18,7 @@ from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 if TYPE_CHECKING:
     from auditor.load import Tree
     from auditor.result import Audit
+    from auditor.timeline.timeline_reader import Timeline
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
@@ -87,6 +89,35 @@ def narrowing(arguments: argparse.Namespace) -> Narrowing:
 
 def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
     """Audit the tree that the arguments name. Raises BadRequest, Damaged where there is no tree."""
+    tree = _opened(arguments)
+    return tree, _audited(arguments, tree)
+
+
+def run_audit_with_timeline(arguments: argparse.Namespace) -> tuple[Tree, Audit, Timeline]:
+    """Audit the tree that the arguments name, and return the timeline of all of it too. Raises as ``run_audit``.
+
+    Reads the tree once, and once more where only a part of it is to be audited.
+    """
+    tree, asked = _opened(arguments), narrowing(arguments)
+    if arguments.db is not None and asked.whole:
+        result = _audited(arguments, tree)
+        return tree, result, open_audited(arguments.db).timeline
+    part = None if asked.whole else _audited(arguments, tree)
+    progress = AuditProgress()
+    try:
+        result, timeline = audit_with_timeline(
+            tree,
+            root_key=pinned(arguments.root_key),
+            options=Options(jobs=arguments.jobs, hashed=not arguments.no_payload_hash),
+            findings=part.findings if part else None,
+            progress=progress.show,
+        )
+    finally:
+        progress.done()
+    return tree, part or result, timeline
+
+
+def _opened(arguments: argparse.Namespace) -> Tree:
     if arguments.reread and arguments.db is None:
         raise BadRequest(
             "no-db",
@@ -100,6 +131,10 @@ def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
         raise BadRequest(
             "no-such-log", f"{arguments.path} holds no log {absent!r}", hint=f"it holds {', '.join(there) or 'none'}"
         )
+    return tree
+
+
+def _audited(arguments: argparse.Namespace, tree: Tree) -> Audit:
     options = Options(
         jobs=arguments.jobs,
         index_file=arguments.db,
@@ -110,10 +145,9 @@ def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
     )
     progress = AuditProgress()
     try:
-        result = audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show)
+        return audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show)
     finally:
         progress.done()
-    return tree, result
 
 
 def pinned(path: Path | None) -> bytes | None:

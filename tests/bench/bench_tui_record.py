@@ -27,7 +27,7 @@ from tests.bench.tui_bars import MEMORY_MB_MAX, PAINT_MS_MAX, WAIT_SECONDS, keys
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.timeline_reader import Timeline
     from tui.screens.replay import ReplayScreen
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -12,8 +12,9 @@ from auditor.archive import Archive, LeaseTrace, read_archive
 from auditor.finding import Evidence, Finding, Severity, Verdict
 from auditor.lineage import lineage
 from auditor.load import Tree
-from auditor.replay.gathering import WhatIf
-from auditor.replay.timeline import Timeline
+from auditor.timeline.gathering import Gathered, WhatIf
+from auditor.timeline.timeline_reader import Timeline
+from auditor.timeline.timeline_writer import timeline_of
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
@@ -108,7 +109,7 @@ def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
 
 def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() -> None:
     stamps = [0, 50 * SECOND, 100 * SECOND]
-    timeline = Timeline(())
+    timeline = timeline_of(Gathered())
     timeline.findings = [
         (stamps[1], finding(verdict=Verdict.OK)),
         (stamps[1], finding(about="bob")),

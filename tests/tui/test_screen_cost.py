@@ -26,7 +26,7 @@ import tui.widgets.lines
 import tui.widgets.replay
 import tui.widgets.row_table
 from auditor.load import Tree
-from auditor.replay.timeline import Timeline
+from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant

@@ -418,8 +418,8 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
 PURE = {
-    *("auditor.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
-    *("auditor.replay.timeline", "auditor.replay.events"),
+    *("auditor.finding", "auditor.timeline.events", "auditor.timeline.gathering", "auditor.timeline.state"),
+    *("auditor.timeline.timeline", "auditor.timeline.events"),
 }
 """What screens may know of the auditor: values, and what is said of them."""
 

@@ -18,13 +18,13 @@ from auditor.cli import COMMANDS
 from auditor.context import context_of
 from auditor.load import Tree
 from auditor.opening import TarTree, open_tree
-from auditor.replay.reading import read_timeline
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.tree import ClusterTree
 from tests.support.jsonschema import problems
+from tests.support.timelines import read_timeline
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.keys import public_line

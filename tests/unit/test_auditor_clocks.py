@@ -11,8 +11,8 @@ from auditor.audit import audit
 from auditor.clocks import Ties, _judged
 from auditor.finding import Evidence, NamedInterval
 from auditor.load import Tree
-from auditor.replay.events import ClockReading
 from auditor.rules.registry import found
+from auditor.timeline.events import ClockReading
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree

@@ -17,13 +17,13 @@ from auditor.cli import COMMANDS
 from auditor.context import NEIGHBOURS, context_of
 from auditor.load import Tree
 from auditor.picture import WIDTH, draw
-from auditor.replay.reading import read_timeline
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import bag_closed_before_its_message
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
+from tests.support.timelines import read_timeline
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.units import SECOND

@@ -14,9 +14,9 @@ from auditor.audit import audit
 from auditor.cli import COMMANDS
 from auditor.export import TABLES
 from auditor.load import Tree
-from auditor.replay.reading import read_timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, small_tree
+from tests.support.timelines import read_timeline
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.units import SECOND

@@ -1,29 +1,31 @@
-"""The timeline of a database: the same as in memory, at every event, and the tree gone."""
+"""The timeline in a database: what a plain list of events says, at every event, and the tree gone."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import apsw
 import pytest
 
-import auditor.replay.checkpoints as layers_module
-import auditor.replay.timeline_reader as kept_module
-import auditor.replay.timeline_writer as keeping_module
+import auditor.timeline.checkpoints as layers_module
+import auditor.timeline.staging as staging_module
+import auditor.timeline.timeline_reader as kept_module
+import auditor.timeline.timeline_writer as keeping_module
 from auditor.archive import Traces
 from auditor.audit import Options, audit
 from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
 from auditor.load import Tree
 from auditor.parts import Narrowing
-from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
-from auditor.replay.fold import OF_LOGS, Working
-from auditor.replay.reading import read_timeline
-from auditor.replay.state import LogsAt, with_leases
-from auditor.replay.timeline import newest_accepted
-from auditor.replay.timeline_reader import Kept, open_kept
+from auditor.records import load_records
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
+from auditor.timeline.fold import OF_LOGS, Working
+from auditor.timeline.gathering import Gathered
+from auditor.timeline.reading import read_one_by_one
+from auditor.timeline.state import LogsAt, with_leases
+from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
@@ -34,21 +36,23 @@ from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
+from tests.support.plain_timeline import PlainTimeline
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
 from tui.model.gantt import bars_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from auditor.replay.events import Event
-    from auditor.replay.timeline import Timeline
+    from auditor.finding import Finding
+    from auditor.timeline.events import Event
+    from auditor.timeline.timeline_reader import Timeline
 
 SIGNATURES = Signatures()
 SPACING = 7
 """Checkpoints so near that a small tree has many."""
-OPEN: list[Kept] = []
+OPEN: list[AuditedTree] = []
 """What was opened: nobody writes to a database while another reads it."""
 
 
@@ -70,20 +74,27 @@ def close() -> None:
         OPEN.pop().close()
 
 
-def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[Timeline, Kept]:
-    """The timeline of a tree in memory, and that of a database that its audit made."""
+def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Finding]) -> PlainTimeline:
+    tree, found = Tree(root), Gathered()
+    records, _ = load_records(tree, signatures, None)
+    read_one_by_one(tree, records, signatures, found)
+    return PlainTimeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
+
+
+def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[PlainTimeline, AuditedTree]:
+    """The timeline of a tree as a plain list, and that of a database that its audit made."""
     close()
     result = audit(Tree(root), signatures=signatures, options=Options(index_file=file, timeline=True))
-    memory = read_timeline(Tree(root), signatures=signatures, findings=result.findings)
-    kept = open_kept(file)
+    memory = plain_timeline(root, signatures, result.findings)
+    kept = open_audited(file)
     OPEN.append(kept)
     assert kept.audit == result
     return memory, kept
 
 
-def same_leases(memory: Timeline, kept: Timeline, middle: int) -> None:
+def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
     """Compare the bars of every domain, whole and in halves, and its session leases."""
-    of_memory, of_database = Traces(memory), Traces(kept)
+    of_memory, of_database = Traces(cast("Timeline", memory)), Traces(kept)
     step = max(1, (memory.end_ns + 10 * SECOND - memory.start_ns) // 40)
     moments = [(at, at) for at in range(memory.start_ns, memory.end_ns + 10 * SECOND, step)]
     assert set(of_database) == set(of_memory)
@@ -109,7 +120,7 @@ def closing(root: Path) -> Path:
     return story.tree.root
 
 
-def same(memory: Timeline, kept: Timeline, draw: random.Random) -> None:
+def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
     """Compare everything that they are asked, in an order of its own."""
     assert list(kept.events) == list(memory.events)
     assert (kept.start_ns, kept.end_ns, kept.findings) == (memory.start_ns, memory.end_ns, memory.findings)
@@ -140,7 +151,7 @@ def same(memory: Timeline, kept: Timeline, draw: random.Random) -> None:
     same_lists(memory, kept)
 
 
-def same_steps(memory: Timeline, kept: Timeline, instant: int) -> None:
+def same_steps(memory: PlainTimeline, kept: Timeline, instant: int) -> None:
     assert kept.position(instant) == memory.position(instant)
     assert kept.position_before(instant) == memory.position_before(instant)
     assert kept.next_event(instant) == memory.next_event(instant)
@@ -150,7 +161,7 @@ def same_steps(memory: Timeline, kept: Timeline, instant: int) -> None:
         assert kept.previous_closing(instant, log) == memory.previous_closing(instant, log)
 
 
-def same_lists(memory: Timeline, kept: Timeline) -> None:
+def same_lists(memory: PlainTimeline, kept: Timeline) -> None:
     state = memory.state_at()
     middle = (memory.start_ns + memory.end_ns) // 2
     half = memory.position(middle)
@@ -168,8 +179,8 @@ def same_lists(memory: Timeline, kept: Timeline) -> None:
         for before in (middle, memory.end_ns, *(start for name, start in state.bags if name == log)):
             given = list(kept.delivered_backwards(log, before))
             assert sorted(given, key=order) == sorted(memory.delivered_backwards(log, before), key=order)
-            assert [(-each.bag_ns, -newest_accepted(each)) for each in given] == sorted(
-                (-each.bag_ns, -newest_accepted(each)) for each in given
+            assert [(-each.bag_ns, -each.newest_accepted_ns) for each in given] == sorted(
+                (-each.bag_ns, -each.newest_accepted_ns) for each in given
             )
     for log, start in state.bags:
         assert kept.frames_in(log, start) == memory.frames_in(log, start)
@@ -217,7 +228,7 @@ def test_tree_is_not_needed(tmp_path: Path) -> None:
     tree = eventful_tree(tmp_path / "tree")
     memory, _ = both(tree.root, tmp_path / "index")
     shutil.rmtree(tree.root)
-    same(memory, open_kept(tmp_path / "index").timeline, random.Random(3))
+    same(memory, open_audited(tmp_path / "index").timeline, random.Random(3))
 
 
 def test_second_audit_keeps_the_timeline_and_what_changed_is_read(
@@ -227,7 +238,7 @@ def test_second_audit_keeps_the_timeline_and_what_changed_is_read(
     story.written()
     before, _ = both(story.tree.root, tmp_path / "index")
     with monkeypatch.context() as patch:
-        patch.setattr(keeping_module, "read_frames", None)  # were it read again, this would fail
+        patch.setattr(keeping_module.TimelineWriter, "write", None)  # were it made again, this would fail
         both(story.tree.root, tmp_path / "index")
     story.done()
     after, kept = both(story.tree.root, tmp_path / "index")
@@ -250,10 +261,10 @@ def test_part_of_a_tree_leaves_the_timeline_of_the_whole(tmp_path: Path) -> None
     close()
     narrowed = Options(index_file=tmp_path / "index", timeline=True, narrowing=Narrowing(domains=("bob",)))
     audit(Tree(tree.root), options=narrowed)
-    same(memory, open_kept(tmp_path / "index").timeline, random.Random(6))
+    same(memory, open_audited(tmp_path / "index").timeline, random.Random(6))
     audit(Tree(tree.root), options=Options(index_file=tmp_path / "other", timeline=True, narrowing=narrowed.narrowing))
     with pytest.raises(BadRequest, match="no timeline"):
-        open_kept(tmp_path / "other")
+        open_audited(tmp_path / "other")
 
 
 # -- other files -------------------------------------------------------------------------------------------------------
@@ -261,7 +272,7 @@ def test_part_of_a_tree_leaves_the_timeline_of_the_whole(tmp_path: Path) -> None
 
 def refusal(file: Path) -> str:
     with pytest.raises(BadRequest) as caught:
-        open_kept(file)
+        open_audited(file)
     assert caught.value.hint
     return caught.value.code
 
@@ -342,7 +353,7 @@ def test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(
 def test_logs_that_are_gone_through_again_and_again_are_found(
     name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant_in_text(monkeypatch, kept_module, f"KeptTimeline.{name}", old, new)
+    plant_in_text(monkeypatch, kept_module, f"Timeline.{name}", old, new)
     with pytest.raises(AssertionError):
         test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(tmp_path, monkeypatch)
 
@@ -365,52 +376,62 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
     (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
-    (kept_module, "KeptTimeline.position", "instant <= ?", "instant < ?"),
-    (kept_module, "KeptTimeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
-    (kept_module, "KeptTimeline.position_before", "instant < ?", "instant <= ?"),
+    (kept_module, "Timeline.position", "instant <= ?", "instant < ?"),
+    (kept_module, "Timeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
+    (kept_module, "Timeline.position_before", "instant < ?", "instant <= ?"),
     (
         kept_module,
-        "KeptTimeline._fold",
+        "Timeline._fold",
         "position - position % self._spacing",
         "position - position % self._spacing + 1",
     ),
-    (kept_module, "KeptTimeline._fold", "self._cursor[1].copy()", "self._cursor[1]"),
-    (kept_module, "KeptTimeline._fold", "begin < self._cursor[0] <= position", "begin < self._cursor[0]"),
-    (kept_module, "KeptTimeline._fold_logs", "self._logs[near].copy()", "self._logs[near]"),
-    (kept_module, "KeptTimeline._fold_logs", "begin <= each <= position", "begin <= each"),
-    (kept_module, "KeptTimeline._fold_logs", "begin = number - 1", "begin = number"),
+    (kept_module, "Timeline._fold", "self._cursor[1].copy()", "self._cursor[1]"),
+    (kept_module, "Timeline._fold", "begin < self._cursor[0] <= position", "begin < self._cursor[0]"),
+    (kept_module, "Timeline._fold_logs", "self._logs[near].copy()", "self._logs[near]"),
+    (kept_module, "Timeline._fold_logs", "begin <= each <= position", "begin <= each"),
+    (kept_module, "Timeline._fold_logs", "begin = number - 1", "begin = number"),
     (
         kept_module,
-        "KeptTimeline._fold_logs",
+        "Timeline._fold_logs",
         "self._keep_logs(begin, working.copy())",
         "self._keep_logs(begin, working)",
     ),
-    (kept_module, "KeptTimeline._closing", "max if back else min", "min if back else max"),
-    (kept_module, "KeptTimeline._about", "position > ?", "position >= ?"),
-    (kept_module, "KeptTimeline.next_about", "position DESC", "position"),
-    (kept_module, "KeptTimeline.delivered_backwards", "f.newest DESC", "f.newest"),
-    (kept_module, "KeptTimeline.signed_by", "position DESC", "position"),
-    (kept_module, "KeptTimeline.delivered_backwards", "f.newest > 0", "f.newest >= 0"),
-    (kept_module, "KeptTimeline.delivered_backwards", "f.bag < ?", "f.bag <= ?"),
-    (kept_module, "KeptTimeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
-    (kept_module, "KeptTimeline.lease_events", "min(l.first)", "max(l.first)"),
-    (kept_module, "KeptTimeline.lease_events", "max(l.last)", "min(l.last)"),
-    (kept_module, "KeptTimeline.resting_on", "AND offset = ?", "AND offset >= ?"),
-    (kept_module, "KeptTimeline.resting_on", "event.file == path", "True"),
-    (kept_module, "KeptTimeline.ceiling", "number = ?", "number <= ?"),
-    (kept_module, "KeptTimeline.kinds", "kind = ?", "kind >= ?"),
-    (keeping_module, "Keeping.finish", "UPDATE lease SET until", "UPDATE lease SET last"),
-    (keeping_module, "Keeping._flush", "table in _SUMMED", "False"),
-    (kept_module, "KeptEvents._block", "position > ?", "position >= ?"),
-    (kept_module, "KeptEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (keeping_module, "Keeping.finish", "kind, who, run", "who, kind, run"),
-    (keeping_module, "Keeping.finish", "DELETE FROM staged WHERE unless IN (SELECT name FROM staged)", "SELECT 1"),
-    (keeping_module, "Keeping.finish", "sequence, place, unless", "unless"),
-    (keeping_module, "Keeping.ended", "b'e' + lease if hearsay else None", "None"),
-    (keeping_module, "Keeping._find_again", "event.file != event.where.path", "False"),
-    (keeping_module, "Keeping._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
+    (kept_module, "Timeline._closing", "max if back else min", "min if back else max"),
+    (kept_module, "Timeline._about", "position > ?", "position >= ?"),
+    (kept_module, "Timeline.next_about", "position DESC", "position"),
+    (kept_module, "Timeline.delivered_backwards", "f.newest DESC", "f.newest"),
+    (kept_module, "Timeline.signed_by", "position DESC", "position"),
+    (kept_module, "Timeline.delivered_backwards", "f.newest > 0", "f.newest >= 0"),
+    (kept_module, "Timeline.delivered_backwards", "f.bag < ?", "f.bag <= ?"),
+    (kept_module, "Timeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
+    (kept_module, "Timeline.lease_events", "min(l.first)", "max(l.first)"),
+    (kept_module, "Timeline.lease_events", "max(l.last)", "min(l.last)"),
+    (kept_module, "Timeline.resting_on", "AND offset = ?", "AND offset >= ?"),
+    (kept_module, "Timeline.resting_on", "event.file == path", "True"),
+    (kept_module, "Timeline.ceiling", "number = ?", "number <= ?"),
+    (kept_module, "Timeline.kinds", "kind = ?", "kind >= ?"),
+    (keeping_module, "TimelineWriter._flush", "_INSERTIONS.get(table", "_INSERTIONS.get('about'"),
+    (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
+    (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
+    (staging_module, "StagedEvents.in_order", "kind, who, run", "who, kind, run"),
+    (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
+    (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
+    (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),
+    (staging_module, "StagedEvents._told", "b'e' + cid + names[name]", "b'h' + cid + names[name]"),
+    (staging_module, "StagedEvents._told", "_statement((digest, position)), _TOLD", "_statement((digest, 0)), _TOLD"),
+    (staging_module, "StagedEvents._columns", "(heads[head], position) not in known", "True"),
+    (staging_module, "StagedEvents._heard", "end.ending.correlation_id not in gone", "False"),
+    (staging_module, "_tellers", "each not in gone", "False"),
+    (staging_module, "_ranked", "row[_RANK] += base", "row[_RANK] = 0"),
+    (keeping_module, "TimelineWriter._index", "max(max(until)", "max(min(until)"),
+    (keeping_module, "TimelineWriter._index", "coalesce(max((SELECT expiry", "coalesce(min((SELECT expiry - expiry"),
+    (keeping_module, "TimelineWriter._index", "min(position)", "max(position)"),
+    (keeping_module, "TimelineWriter._index", "position, 0 FROM event", "position, 1 FROM event"),
+    (staging_module, "EventRows.ended", "b'e' + lease if hearsay else None", "None"),
+    (keeping_module, "TimelineWriter._put", "event.file != event.where.path", "False"),
+    (keeping_module, "TimelineWriter._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
-    (keeping_module, "keep_timeline", "kept.get('state') == state.hex()", "kept"),
+    (keeping_module, "keep_timeline", "head.get('state') != state.hex()", "not head"),
 ]
 
 

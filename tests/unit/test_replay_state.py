@@ -7,37 +7,39 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import auditor.replay.timeline as timeline_module
+import auditor.timeline.timeline_writer as writer_module
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
 from auditor.load import Tree
-from auditor.replay.events import BagClosed, FrameWritten, LeaseTold, order
-from auditor.replay.fold import Working
-from auditor.replay.reading import read_timeline
-from auditor.replay.report import newest_delivered
-from auditor.replay.state import BagPhase, LeasePhase
-from auditor.replay.timeline import Timeline
+from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, order
+from auditor.timeline.fold import Working
+from auditor.timeline.gathering import Gathered
+from auditor.timeline.report import newest_delivered
+from auditor.timeline.state import BagPhase, LeasePhase
+from auditor.timeline.timeline_reader import Timeline
+from auditor.timeline.timeline_writer import timeline_of
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
+from tests.support.timelines import read_timeline
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.replay.state import StateAt
+    from auditor.timeline.state import StateAt
     from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()
 
 
-def timeline_of(tree: ClusterTree, *, findings: bool = False) -> Timeline:
+def timeline_in(tree: ClusterTree, *, findings: bool = False) -> Timeline:
     reading = Tree(tree.root)
     found = audit(reading, signatures=SIGNATURES).findings if findings else ()
     return read_timeline(reading, signatures=SIGNATURES, findings=found)
@@ -72,7 +74,7 @@ def test_lease_goes_from_held_by_renewal_to_relinquished(tmp_path: Path) -> None
     renewed = story.tree.now_ns
     story.tree.advance(SECOND)
     story.shard.end(lease)
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
 
     assert "alice" not in timeline.state_at(before).domains
     (first,) = timeline.state_at(renewed - 1).domains["alice"].leases
@@ -99,7 +101,7 @@ def test_lease_past_its_expiry_is_over_and_then_broken(tmp_path: Path) -> None:
     story.tree.until(lease.witness.expiry_ns + 2 * SECOND)
     story.shard.end(lease, LeaseOutcome.EXPIRED)
     broken = story.tree.now_ns
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     assert only_lease(timeline.state_at(lease.witness.expiry_ns - 1)) is LeasePhase.HELD
     assert only_lease(timeline.state_at(lease.witness.expiry_ns)) is LeasePhase.OVER
     state = timeline.state_at(broken)
@@ -122,7 +124,7 @@ def test_every_other_outcome_has_its_phase(tmp_path: Path, outcome: LeaseOutcome
     lease = story.lease()
     story.tree.advance(SECOND)
     story.shard.end(lease, outcome)
-    state = timeline_of(story.done()).state_at()
+    state = timeline_in(story.done()).state_at()
     previous = state.domains["alice"].previous
     assert previous is not None
     assert state.phase(previous) is phase
@@ -134,7 +136,7 @@ def test_tentative_lease_is_held_after_its_upgrade(tmp_path: Path) -> None:
     granted = story.tree.now_ns
     story.tree.advance(SECOND)
     story.shard.prolong(lease, WitnessKind.UPGRADE)
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     assert only_lease(timeline.state_at(granted)) is LeasePhase.TENTATIVE
     assert only_lease(timeline.state_at(granted + SECOND)) is LeasePhase.HELD
 
@@ -145,7 +147,7 @@ def test_new_run_of_a_shard_forgets_its_leases_and_takes_the_ceiling_as_floor(tm
     before = story.tree.now_ns
     story.tree.advance(3 * SECOND)
     run = Shard(story.tree)
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     old = timeline.state_at(before).shards[1, 0]
     assert (old.incarnation, old.runs, old.kind) == (story.shard.incarnation, 1, CeilingKind.RUNNING)
     assert old.ceiling_ns == story.shard.ceiling_ns
@@ -161,7 +163,7 @@ def test_bag_is_open_due_closed_and_sealed_and_delivered_when_it_is_closed(tmp_p
     _, path = story.written()
     written = story.tree.now_ns
     bag = story.grid.bag(written)
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     closings = {event.bag_ns: event for event in timeline.events if isinstance(event, BagClosed)}
     closed = closings[bag.start_ns].instant_ns
 
@@ -187,7 +189,7 @@ def test_prelock_without_a_lock_file_means_closing(tmp_path: Path) -> None:
     story.written()
     bag = story.grid.bag(story.tree.now_ns)
     story.tree.put(f"{bag.path}/prelock", b"")
-    timeline = timeline_of(story.tree)
+    timeline = timeline_in(story.tree)
     state = timeline.state_at(bag.due_ns)
     assert state.bag_phase(state.bags["orders", bag.start_ns]) is BagPhase.CLOSING
     state = timeline.state_at(bag.due_ns - 1)
@@ -200,7 +202,7 @@ def test_late_file_is_void_and_never_delivered(tmp_path: Path) -> None:
     bag = story.grid.bag(story.tree.now_ns)
     story.tree.advance(4 * SECOND)
     story.tree.close(bag, omit=[path.rpartition("/")[2]])
-    state = timeline_of(story.tree).state_at()
+    state = timeline_in(story.tree).state_at()
     known = state.bags["orders", bag.start_ns]
     assert (known.written, known.listed, known.void_files, known.accepted, known.messages) == (1, 0, 1, 0, 0)
     log = state.logs["orders"]
@@ -211,7 +213,7 @@ def test_clock_of_each_node_is_what_it_signed_last(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.written()
     written = story.tree.now_ns
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     clock = timeline.state_at(written).clocks["n2"]
     assert abs(clock.reading.midpoint_ns - written) <= 50 * MS
     assert clock.reading.radius_ns == clock.widest_ns > 0
@@ -220,9 +222,8 @@ def test_clock_of_each_node_is_what_it_signed_last(tmp_path: Path) -> None:
 
 
 def test_state_does_not_depend_on_the_order_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_module, "CHECKPOINT_EVENTS_MIN", 3)
-    monkeypatch.setattr(Working, "size", lambda _self: 0)
-    timeline = timeline_of(busy_tree(tmp_path))
+    monkeypatch.setattr(writer_module, "CHECKPOINT_EVENTS", 3)
+    timeline = timeline_in(busy_tree(tmp_path))
     naive = Working()
     expected = [(dict(naive.domains), dict(naive.bags), dict(naive.logs))]
     for event in timeline.events:
@@ -234,11 +235,11 @@ def test_state_does_not_depend_on_the_order_of_questions(tmp_path: Path, monkeyp
         state = timeline.state_after(position)
         assert (state.domains, state.bags, state.logs) == expected[position]
         assert state.position == position
-    assert len(timeline._checkpoints) > 2
+    assert len(timeline.events) > 2 * writer_module.CHECKPOINT_EVENTS
 
 
 def test_state_once_given_never_changes(tmp_path: Path) -> None:
-    timeline = timeline_of(busy_tree(tmp_path))
+    timeline = timeline_in(busy_tree(tmp_path))
     early = timeline.state_after(4)
     kept = (dict(early.domains), dict(early.bags), dict(early.shards), dict(early.clocks))
     timeline.state_at()
@@ -247,7 +248,7 @@ def test_state_once_given_never_changes(tmp_path: Path) -> None:
 
 # A clock that is far off puts events into an order that cannot have been.
 def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
-    timeline = timeline_of(busy_tree(tmp_path))
+    timeline = timeline_in(busy_tree(tmp_path))
     for seed in range(60):
         events = list(timeline.events)
         random.Random(seed).shuffle(events)
@@ -258,14 +259,14 @@ def test_no_order_of_events_is_too_much(tmp_path: Path) -> None:
 
 
 def test_events_of_one_maker_keep_their_order_at_one_instant(tmp_path: Path) -> None:
-    timeline = timeline_of(busy_tree(tmp_path))
+    timeline = timeline_in(busy_tree(tmp_path))
     assert [order(event) for event in timeline.events] == sorted(order(event) for event in timeline.events)
     told = [event.place[2:] for event in timeline.events if isinstance(event, LeaseTold)]
     assert told == sorted(told)
 
 
 def test_finding_is_there_from_the_instant_at_which_its_evidence_was_complete(tmp_path: Path) -> None:
-    timeline = timeline_of(granted_while_held(tmp_path), findings=True)
+    timeline = timeline_in(granted_while_held(tmp_path), findings=True)
     ((instant, finding),) = timeline.findings
     assert finding.code == "early-grant"
     second = [event for event in timeline.events if isinstance(event, LeaseTold)][-1]
@@ -277,7 +278,7 @@ def test_finding_is_there_from_the_instant_at_which_its_evidence_was_complete(tm
 
 
 def test_steps_lead_from_event_to_event_and_from_bag_to_bag(tmp_path: Path) -> None:
-    timeline = timeline_of(busy_tree(tmp_path))
+    timeline = timeline_in(busy_tree(tmp_path))
     seen, instant = [], timeline.start_ns - 1
     while (following := timeline.next_event(instant)) is not None:
         seen.append(following)
@@ -295,7 +296,7 @@ def test_events_of_a_domain_are_its_leases_and_what_was_written_under_them(tmp_p
     story = Story(tmp_path)
     story.written()
     story.shard.grant("bob", story.other)
-    timeline = timeline_of(story.done())
+    timeline = timeline_in(story.done())
     kinds = [type(event) for _, event in timeline.between(0, timeline.end_ns, domain="alice")]
     assert kinds == [LeaseTold, FrameWritten]
     assert [type(event) for _, event in timeline.between(0, timeline.end_ns, domain="bob")] == [LeaseTold]
@@ -308,7 +309,7 @@ def test_newest_deliveries_come_in_the_order_of_readers(tmp_path: Path) -> None:
     story.writer.publish(story.grid, lease)
     tree = story.done()
     reading = Tree(tree.root)
-    timeline = timeline_of(tree)
+    timeline = timeline_in(tree)
     state = timeline.state_at()
     every = newest_delivered(timeline, state, reading, "orders", newest=10)
     assert [each.timestamp_ns for each in every] == sorted(each.timestamp_ns for each in every)
@@ -324,14 +325,14 @@ def test_what_readers_accept_is_what_the_audit_says_in_every_planted_tree(tmp_pa
         number += 1
         tree = plants[0](tmp_path / str(number))
         summary = audit(Tree(tree.root), signatures=SIGNATURES).summary
-        closings = [event for event in timeline_of(tree).events if isinstance(event, BagClosed)]
+        closings = [event for event in timeline_in(tree).events if isinstance(event, BagClosed)]
         assert sum(event.accepted for event in closings) == summary.messages, plants[0]
         assert sum(event.rejected for event in closings) == summary.rejected, plants[0]
     assert number > 30
 
 
 def test_empty_tree_has_an_empty_state() -> None:
-    timeline = Timeline([])
+    timeline = timeline_of(Gathered())
     state = timeline.state_at()
     assert (state.position, state.last, dict(state.domains), timeline.next_event(0)) == (0, None, {}, None)
     assert timeline.density(0, 10, 2) == [0, 0]
@@ -366,7 +367,7 @@ def test_lease_under_a_session_stands_and_ends_with_it(tmp_path: Path) -> None:
             chain_head=None,
         )
     )
-    timeline = timeline_of(story.tree)
+    timeline = timeline_in(story.tree)
     assert only_lease(timeline.state_at(dropped - 1)) is LeasePhase.HELD
     assert lease.witness.expiry_ns < dropped
     assert only_lease(timeline.state_at(dropped)) is LeasePhase.DROPPED
@@ -385,11 +386,11 @@ def test_open_bag_stops_a_reader_though_a_later_one_is_closed(tmp_path: Path) ->
     second = story.grid.bag(story.tree.now_ns)
     story.tree.advance(4 * SECOND)
     story.tree.close(second)
-    state = timeline_of(story.tree).state_at()
+    state = timeline_in(story.tree).state_at()
     log = state.logs["orders"]
     assert (log.horizon_ns, log.delivered, log.pending) == (first.start_ns, 0, 2)
     story.tree.close(first)
-    log = timeline_of(story.tree).state_at().logs["orders"]
+    log = timeline_in(story.tree).state_at().logs["orders"]
     assert (log.horizon_ns, log.delivered, log.pending) == (second.end_ns, 4, 0)
 
 
@@ -399,7 +400,7 @@ def test_listed_file_with_other_bytes_of_the_same_length_is_missing(tmp_path: Pa
     bag = story.grid.bag(story.tree.now_ns)
     story.done()
     flip(story.tree, path, 200)
-    known = timeline_of(story.tree).state_at().bags["orders", bag.start_ns]
+    known = timeline_in(story.tree).state_at().bags["orders", bag.start_ns]
     assert (known.listed, known.missing, known.accepted) == (1, 1, 0)
 
 
@@ -409,11 +410,11 @@ def test_frame_that_a_bag_has_twice_counts_once(tmp_path: Path) -> None:
     bag = story.grid.bag(story.tree.now_ns)
     name = path.rpartition("/")[2]
     story.tree.put(f"{bag.path}/{name.replace('00000001', '00000009')}", story.tree.get(path))
-    known = timeline_of(story.done()).state_at().bags["orders", bag.start_ns]
+    known = timeline_in(story.done()).state_at().bags["orders", bag.start_ns]
     assert (known.listed, known.accepted) == (2, 2)
 
 
 def test_what_a_strange_key_signed_never_happened(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.lease(signer=Signer(bytes(32)))
-    assert "alice" not in timeline_of(story.done()).state_at().domains
+    assert "alice" not in timeline_in(story.done()).state_at().domains

@@ -15,7 +15,7 @@ from auditor.context import context_of
 from auditor.explain import context_lines, explain_lines
 from auditor.finding import Severity, Verdict
 from auditor.lineage import Link, LinkKind, lineage
-from auditor.replay.events import NAME_THE_COPY
+from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 
 from .columns import Column

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
     from auditor.archive import LeaseTrace
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant
 
     type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]

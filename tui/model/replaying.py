@@ -11,10 +11,10 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.replay.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
-from auditor.replay.gathering import WhatIf
-from auditor.replay.report import newest_delivered
-from auditor.replay.state import BagPhase
+from auditor.timeline.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.timeline.gathering import WhatIf
+from auditor.timeline.report import newest_delivered
+from auditor.timeline.state import BagPhase
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import MINUTE, MS, SECOND, parse_instant, rfc3339, span_text
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from auditor.archive import Archive
     from auditor.finding import Finding
     from auditor.load import Tree
-    from auditor.replay.events import Event
-    from auditor.replay.judging import Changes
-    from auditor.replay.state import LogsAt
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.events import Event
+    from auditor.timeline.state import LogsAt
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
     from timeagent.units import Instant, Span
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from auditor.finding import Finding
     from auditor.load import Tree
-    from auditor.replay.timeline import Timeline
     from auditor.result import Audit
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.interval import TimeInterval
     from timeagent.showing import SourceView
     from timeagent.units import Instant, Span

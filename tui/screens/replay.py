@@ -12,7 +12,7 @@ from textual.containers import Container, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from auditor.replay.events import NAME_THE_COPY
+from auditor.timeline.events import NAME_THE_COPY
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import rfc3339
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
-    from auditor.replay.gathering import WhatIf
-    from auditor.replay.judging import Changes
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.gathering import WhatIf
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
     from timeagent.units import Instant
 
     from ..model.replaying import ReplayMoment

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.bag.survey import ClosingState
 from auditor.finding import Verdict
 from auditor.opening import open_tree
-from auditor.replay.making import make_index
-from auditor.replay.state import BagPhase, with_leases
-from auditor.replay.timeline_reader import open_kept
+from auditor.timeline.making import make_index
+from auditor.timeline.state import BagPhase, with_leases
+from auditor.timeline.timeline_reader import open_audited
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from auditor.finding import Finding
     from auditor.load import Tree
-    from auditor.replay.state import BagState as RecordedBag
-    from auditor.replay.state import DomainState, LeaseState, LogState, StateAt
+    from auditor.timeline.state import BagState as RecordedBag
+    from auditor.timeline.state import DomainState, LeaseState, LogState, StateAt
     from timeagent.clock import MachineClock
     from timeagent.units import Instant, Span
 
@@ -107,7 +107,7 @@ class ReadingQuestion:
     def _read(self) -> AuditedCopy:
         if self._path is None:
             assert self._index_file is not None
-            kept = open_kept(self._index_file)
+            kept = open_audited(self._index_file)
             return AuditedCopy(None, kept.audit, kept.timeline, kept.policy)
         tree = open_tree(self._path)
         if self._index_file is not None:
@@ -123,7 +123,7 @@ class ReadingQuestion:
 
     def _indexed(self, tree: Tree, path: Path, index_file: Path) -> AuditedCopy:
         make_index(path, index_file, self._step)
-        kept = open_kept(index_file)
+        kept = open_audited(index_file)
         return AuditedCopy(tree, kept.audit, kept.timeline, kept.policy)
 
     def _step(self, done: int, total: int, messages: int, part: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from auditor.finding import Verdict
-from auditor.replay.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
+from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.showing import word
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from auditor.finding import Evidence
-    from auditor.replay.state import BagState, LeaseState, StateAt
+    from auditor.timeline.state import BagState, LeaseState, StateAt
     from timeagent.units import Instant
 
     from ..model.state import AuditedCopy

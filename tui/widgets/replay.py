@@ -9,8 +9,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from auditor.replay.events import event_words
-from auditor.replay.timeline import about_domain
+from auditor.timeline.events import about_domain, event_words
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import span_text
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from auditor.replay.events import Event
-    from auditor.replay.timeline import Timeline
+    from auditor.timeline.events import Event
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant
 
     from ..model.replaying import ReplayMoment

@@ -68,17 +68,6 @@ class Working:
             clocks=copy(self.clocks),
         )
 
-    def size(self) -> int:
-        """Return how many values a copy has."""
-        return (
-            len(self.domains)
-            + len(self.bags)
-            + len(self.sessions)
-            + len(self.shards)
-            + len(self.logs)
-            + len(self.clocks)
-        )
-
     def take(self, event: Event) -> None:
         """Go on by one event."""
         if event.clock is not None:

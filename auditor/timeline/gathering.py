@@ -1,6 +1,6 @@
-"""Where a reading of a tree puts what it finds: into memory, or, by the same interface, somewhere else.
+"""Where events go to as a tree is read: into memory, into rows for a database, or somewhere else; and what-if.
 
-Each statement counts once, and of several the first: a ledger is read before the frames that carry the same witness.
+Each statement counts once, and of several the first: a ledger counts before the frames that carry the same witness.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ type Statement = tuple[bytes, int]
 
 
 class Gathering(Protocol):
-    """Takes what is read. The order of the calls is the order of reading."""
+    """Takes what is read."""
+
+    rank: int
+    """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
 
     def head(self, fact: HeadFact) -> None:
         """Take a batch head."""
@@ -86,10 +89,11 @@ class Gathering(Protocol):
 
 
 class Gathered:
-    """All of it in memory."""
+    """All of it in memory, from one process that reads chains and ledgers first."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
+        self.rank = 0
         self.statements: dict[Statement, LeaseTold] = {}
         self.heads: dict[bytes, HeadFact] = {}
         """Every batch head by its digest."""

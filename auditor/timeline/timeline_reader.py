@@ -1,16 +1,19 @@
-"""The timeline of an audit's database: the same answers as in memory, read when they are asked for.
+"""All events of a tree in order of time, and the state at any instant: the one interface of replay, screens and tests.
 
-The tree is not needed. A state costs at most ``CHECKPOINT_EVENTS`` events to fold, and what is asked of it; memory is
-what SQLite caches, and the events that were seen last.
+Read from a database, that of an audit or one that is gone with the timeline; the tree is not needed.
+A state costs at most ``CHECKPOINT_EVENTS`` events to fold, and what is asked of it; memory is what SQLite caches, and
+the events that were seen last.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from appliance.formats.policy import Policy
@@ -20,16 +23,16 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
 from .checkpoints import event_of, finding_of, working_at
-from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver
+from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, about_log
 from .fold import OF_LOGS
-from .timeline import Timeline
+from .state import LogsAt, StateAt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from auditor.chains import ShardName
-    from auditor.finding import Evidence
+    from auditor.finding import Evidence, Finding
     from auditor.rows import Value
     from timeagent.units import Instant
 
@@ -44,10 +47,11 @@ LOGS_APART: Final = 64
 LOGS_AT_HAND: Final = 64
 """Of logs and bags the state after each so many events that were gone through is at hand, so many times."""
 ALL_POSITIONS: Final = 2**62
+_FRAME: Final = RANKS[FrameWritten]
 _OF_LOGS: Final = f"position > ? AND position <= ? AND +kind IN ({', '.join(str(RANKS[kind]) for kind in OF_LOGS)})"
 
 
-class KeptEvents(Sequence["Event"]):
+class StoredEvents(Sequence["Event"]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database, count: int) -> None:
@@ -92,37 +96,75 @@ class KeptEvents(Sequence["Event"]):
         return events
 
 
-class KeptTimeline(Timeline):
-    """Events, states and findings in a database. Safe to use from several threads."""
+class Timeline:
+    """Events in order of time, states and findings. Safe to use from several threads: one state is made at a time."""
 
-    def __init__(self, db: Database, head: dict[str, Any]) -> None:
-        """Take a database with a timeline, and what its head says. Reads the findings."""
-        super().__init__(())
+    def __init__(self, db: Database, span: Mapping[str, Any]) -> None:
+        """Take a database with a timeline. Reads the findings.
+
+        ``span``: how many ``events`` it has, the first (``start``) and the last (``end``) instant, and how many events
+        apart its states are (``checkpoint``).
+        """
         self._db = db
-        self._spacing = int(head["checkpoint"])
-        self._first, self._last = int(head["start"]), int(head["end"])
-        self.events = KeptEvents(db, int(head["events"]))
-        self.findings = [
+        self._spacing = int(span["checkpoint"])
+        self.start_ns, self.end_ns = int(span["start"]), int(span["end"])
+        """The first and the last instant that the copy tells of; 0 where it tells nothing."""
+        self.events: Sequence[Event] = StoredEvents(db, int(span["events"]))
+        self.findings: list[tuple[Instant, Finding]] = [
             (instant, finding_of(value))
             for instant, value in db.execute("SELECT instant, value FROM finding ORDER BY instant, number")
         ]
+        """Each with the instant at which its evidence was complete, in order of that."""
         self._cursor = (0, working_at(db, 0))
         self._logs: OrderedDict[int, Working] = OrderedDict()
         """States of which logs and bags are up to date, by their positions."""
+        self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Let go of the database. Nothing can be asked any more."""
         self._db.close()
 
-    @property
-    def start_ns(self) -> Instant:
-        """The first instant that the copy told of."""
-        return self._first
+    def state_at(self, instant: Instant | None = None) -> StateAt:
+        """Return what is known of an instant: every event at or before it. None: all there is."""
+        at = self.end_ns if instant is None else instant
+        return self.state_after(self.position(at), at)
 
-    @property
-    def end_ns(self) -> Instant:
-        """The last instant that the copy told of."""
-        return self._last
+    def state_after(self, position: int, instant: Instant | None = None) -> StateAt:
+        """Return the state after so many events. ``instant``: as of when; that of the newest of them if None."""
+        position = max(0, min(position, len(self.events)))
+        if instant is None:
+            instant = self.events[position - 1].instant_ns if position else self.start_ns
+        with self._lock:
+            working = self._fold(position)
+        return StateAt(
+            instant,
+            self.end_ns,
+            working.logs,
+            working.bags,
+            position,
+            working.domains,
+            working.sessions,
+            working.shards,
+            working.clocks,
+            self.events[position - 1] if position else None,
+            self.findings_until(instant),
+        )
+
+    def logs_after(self, position: int, instant: Instant) -> LogsAt:
+        """Return what is known of logs and bags after so many events, as of an instant. At most the cost of a state."""
+        with self._lock:
+            working = self._fold_logs(position)
+        return LogsAt(instant, self.end_ns, working.logs, working.bags)
+
+    def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
+        """Return the findings whose evidence was complete at an instant."""
+        return tuple(finding for _, finding in self.findings[: self.findings_by(instant)])
+
+    def findings_by(self, instant: Instant) -> int:
+        """Return of how many findings the evidence was complete at an instant."""
+        return bisect_right(self.findings, instant, key=lambda each: each[0])
+
+    # Steps.
 
     def position(self, instant: Instant) -> int:
         """Return how many events lie at or before an instant."""
@@ -134,6 +176,51 @@ class KeptTimeline(Timeline):
         sql = "SELECT position FROM event WHERE instant < ? ORDER BY instant DESC, position DESC LIMIT 1"
         return self._number(sql, min(instant, ALL_POSITIONS * 2 - 1))
 
+    def between(
+        self, first: Instant, last: Instant, *, domain: str | None = None, log: str | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """Yield (position after it, event) of those in [first, last]; only what is about a domain, or a log."""
+        for position in self._about(self.position_before(first), self.position(last), domain):
+            event = self.events[position]
+            if log is None or about_log(event, log):
+                yield position + 1, event
+
+    def next_event(self, instant: Instant) -> Instant | None:
+        """Return when the next event after an instant is, or None."""
+        position = self.position(instant)
+        return self.events[position].instant_ns if position < len(self.events) else None
+
+    def previous_event(self, instant: Instant) -> Instant | None:
+        """Return when the last event before an instant was, or None."""
+        position = self.position_before(instant)
+        return self.events[position - 1].instant_ns if position else None
+
+    def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+        """Return when the next bag after an instant was closed, or None."""
+        return self._closing(range(self.position(instant), len(self.events)), log)
+
+    def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+        """Return when the last bag before an instant was closed, or None."""
+        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
+
+    def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
+        """Return the next finding after an instant, or None."""
+        place = bisect_right(self.findings, instant, key=lambda each: each[0])
+        return self.findings[place] if place < len(self.findings) else None
+
+    def previous_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
+        """Return the last finding before an instant, or None."""
+        place = bisect_left(self.findings, instant, key=lambda each: each[0])
+        return self.findings[place - 1] if place else None
+
+    def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
+        """Return how many events lie in each of so many equal parts of [first, last]."""
+        edges = [first + (last - first) * cell // cells for cell in range(cells)]
+        places = [self.position_before(edge) for edge in edges] + [self.position(last)]
+        return [after - before for before, after in pairwise(places)]
+
+    # What is about something.
+
     def next_about(self, position: int, domain: str, *, back: bool) -> int | None:
         """Return the number of the first event from a position on, or before it, that is about a domain."""
         sql = "SELECT position FROM about WHERE domain = (SELECT id FROM name WHERE text = ?) AND position"
@@ -144,8 +231,8 @@ class KeptTimeline(Timeline):
     def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
         """Return the frames of a bag in order of time."""
         rows = self._db.execute(
-            "SELECT e.kind, e.value FROM frame_in f JOIN event e ON e.position = f.position"
-            " WHERE f.log = (SELECT id FROM name WHERE text = ?) AND f.bag = ? ORDER BY f.position",
+            f"SELECT kind, value FROM event WHERE kind = {_FRAME}"  # noqa: S608 - a constant
+            " AND log = (SELECT id FROM name WHERE text = ?) AND bag = ? ORDER BY position",
             (log, bag_ns),
         )
         events = [event_of(kind, value) for kind, value in rows]
@@ -154,9 +241,9 @@ class KeptTimeline(Timeline):
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
         sql = (
-            "SELECT e.kind, e.value FROM frame_in f JOIN event e ON e.position = f.position"
-            " WHERE f.log = (SELECT id FROM name WHERE text = ?) AND f.bag < ? AND f.newest > 0"
-            " ORDER BY f.bag DESC, f.newest DESC, f.position"
+            f"SELECT kind, value FROM event WHERE kind = {_FRAME}"  # noqa: S608 - a constant
+            " AND log = (SELECT id FROM name WHERE text = ?) AND bag < ? AND newest > 0"
+            " ORDER BY bag DESC, newest DESC, position"
         )
         for kind, value in self._db.execute(sql, (log, before)):
             event = event_of(kind, value)
@@ -166,7 +253,7 @@ class KeptTimeline(Timeline):
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
         yield from self._events_of(
-            "SELECT position FROM signed WHERE node = (SELECT id FROM name WHERE text = ?) AND position <= ?"
+            "SELECT position FROM event WHERE node = (SELECT id FROM name WHERE text = ?) AND position <= ?"
             " ORDER BY position DESC",
             node,
             position,
@@ -175,14 +262,14 @@ class KeptTimeline(Timeline):
     def resting_on(self, evidence: Iterable[Evidence]) -> Iterator[Event]:
         """Yield the events whose bytes begin where a piece of evidence does, and all frames of its data files."""
         found: dict[int, Event] = {}
-        at = "SELECT position FROM place WHERE path = (SELECT id FROM name WHERE text = ?)"
+        at = "SELECT position FROM event WHERE path = (SELECT id FROM name WHERE text = ?)"
         places = {(each.path, each.offset) for each in evidence}
         for path, offset in places:
             for (position,) in self._db.execute(f"{at} AND offset = ?", (path, offset)):
                 found[position] = self.events[position - 1]
-        frames = f"SELECT position FROM event WHERE kind = ? AND position IN ({at})"  # noqa: S608 - constants
+        frames = f"{at} AND kind = {_FRAME} UNION SELECT position FROM packed_file WHERE path = ?"  # noqa: S608 - constants
         for path in {path for path, _ in places}:
-            for (position,) in self._db.execute(frames, (RANKS[FrameWritten], path)):
+            for (position,) in self._db.execute(frames, (path, path)):
                 event = self.events[position - 1]
                 if isinstance(event, FrameWritten) and event.file == path:
                     found[position] = event
@@ -226,7 +313,7 @@ class KeptTimeline(Timeline):
 
     def closing_of(self, path: str) -> BagClosed | None:
         """Return how the bag at a path was closed."""
-        sql = "SELECT min(position) FROM closing WHERE path = (SELECT id FROM name WHERE text = ?)"
+        sql = "SELECT min(position) FROM closing WHERE path = ?"
         for event in self._events_of(sql, path):
             return event if isinstance(event, BagClosed) else None
         return None
@@ -259,8 +346,7 @@ class KeptTimeline(Timeline):
         back = positions.step < 0
         edge = positions.start + 1 if back else positions.start
         side = "<= ? ORDER BY position DESC" if back else "> ? ORDER BY position"
-        chosen = "SELECT id FROM name WHERE text = ?" if log is not None else "SELECT DISTINCT log FROM closing"
-        logs = [number for (number,) in self._db.execute(chosen, () if log is None else (log,))]
+        logs = [log] if log is not None else [each for (each,) in self._db.execute("SELECT DISTINCT log FROM closing")]
         sql = f"SELECT position FROM closing WHERE log = ? AND position {side} LIMIT 1"  # noqa: S608 - a constant
         found = [position for each in logs if (position := self._number(sql, each, edge))]
         return self.events[(max if back else min)(found) - 1].instant_ns if found else None
@@ -309,11 +395,11 @@ class KeptTimeline(Timeline):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class AuditedTree:
     """What a database tells of a tree that was audited."""
 
     audit: Audit
-    timeline: KeptTimeline
+    timeline: Timeline
     policy: Policy
     """The newest; the defaults where the tree had none."""
 
@@ -322,7 +408,7 @@ class Kept:
         self.timeline.close()
 
 
-def open_kept(path: Path) -> Kept:
+def open_audited(path: Path) -> AuditedTree:
     """Open the database of an audit, to read. Raises BadRequest with the way out where it has no timeline."""
     db = open_index(path)
     way_out = "make it with: tenure audit PATH --db FILE, of the whole tree"
@@ -333,13 +419,13 @@ def open_kept(path: Path) -> Kept:
     if not heads:
         raise BadRequest("no-timeline", f"{path} has no timeline: no whole tree was audited into it", hint=way_out)
     try:
-        return _kept(db, heads[0])
+        return _audited(db, heads[0])
     except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
         raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
 
 
-def _kept(db: Database, head: dict[str, Any]) -> Kept:
-    timeline = KeptTimeline(db, head)
+def _audited(db: Database, head: dict[str, Any]) -> AuditedTree:
+    timeline = Timeline(db, head)
     findings = tuple(finding_of(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
     cluster = bytes.fromhex(head["cluster"])
     audited = Audit(
@@ -353,4 +439,4 @@ def _kept(db: Database, head: dict[str, Any]) -> Kept:
     policy = Policy(number=0, cluster_id=cluster)
     if head["policy"]:
         policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
-    return Kept(audited, timeline, policy)
+    return AuditedTree(audited, timeline, policy)

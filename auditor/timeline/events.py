@@ -157,6 +157,11 @@ class FrameWritten(msgspec.Struct, frozen=True, array_like=True):
         """How many messages readers accept."""
         return self.accepted[1] - self.accepted[0]
 
+    @property
+    def newest_accepted_ns(self) -> Instant:
+        """The highest timestamp that readers were given; 0 where they were given none of it."""
+        return self.accepted_ns[1] if self.listed and self.accepted_ns is not None else 0
+
 
 class BagClosed(msgspec.Struct, frozen=True, array_like=True):
     """A closer signed the list of a bag's contents: from then on nothing else is in it."""
@@ -238,6 +243,24 @@ KINDS: Final = (
 )
 """Cause before effect: the order of kinds within one instant."""
 RANKS: Final[dict[type, int]] = {kind: rank for rank, kind in enumerate(KINDS)}
+
+
+def about_domain(event: Event, domain: str) -> bool:
+    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+    match event:
+        case LeaseTold():
+            return event.witness.domain == domain
+        case LeaseEnded():
+            return event.domain == domain
+        case FrameWritten():
+            return any(name == domain for name, _ in event.leases)
+        case _:
+            return False
+
+
+def about_log(event: Event, log: str) -> bool:
+    """Whether an event is about a log. Leases and shards are about none."""
+    return isinstance(event, FrameWritten | BagClosed | RackSealed | LogBorn) and event.log == log
 
 
 NEEDS_TREE: Final = "needs-tree"

@@ -12,7 +12,6 @@ from timeagent.errors import Damaged
 from timeagent.units import SECOND, rfc3339, span_text
 
 from .state import with_leases
-from .timeline import newest_accepted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from .events import FrameWritten
     from .state import BagState, LeaseState, LogsAt, StateAt
-    from .timeline import Timeline
+    from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"
 BAGS_SHOWN: Final = 12
@@ -336,7 +335,7 @@ def newest_delivered(
         return []
     found: list[Delivered] = []
     for event in timeline.delivered_backwards(log, known.horizon_ns):
-        if len(found) >= newest and newest_accepted(event) < found[-newest].timestamp_ns:
+        if len(found) >= newest and event.newest_accepted_ns < found[-newest].timestamp_ns:
             break
         if domain is None or any(name == domain for name, _ in event.leases):
             found = sorted([*found, *_messages(event, tree)])[-newest:]

@@ -20,7 +20,7 @@ import msgspec
 from auditor.finding import Evidence, Finding, NamedInterval, Severity, Verdict
 from timeagent.console import printable
 
-from .events import KINDS, RANKS, FrameWritten
+from .events import KINDS, FrameWritten
 from .fold import Working
 from .state import BagState, ClockState, DomainState, LogState, SessionState, ShardState
 
@@ -48,11 +48,6 @@ def event_bytes(event: Event) -> bytes:
 def event_of(rank: int, data: bytes) -> Event:
     """Return an event. Raises msgspec.DecodeError for what is none, IndexError for a rank that no kind has."""
     return cast("Event", _events[rank].decode(data))
-
-
-def rank_of(event: Event) -> int:
-    """Return the number of an event's kind: its rank within one instant."""
-    return RANKS[type(event)]
 
 
 def _shown(event: Event) -> Event:
@@ -273,12 +268,14 @@ class DomainLayer(Layer[str, DomainState]):
 
     def keep(self, position: int) -> None:
         """Write also which domains have leases from here on, and which have none any more."""
-        for name, domain in self.changed.items():
-            key = DOMAINS.key(name)
-            if domain.leases:
-                self._db.execute("INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", (STILL, key, position))
-            else:
-                self._db.execute("UPDATE standing SET until = ? WHERE until = ? AND domain = ?", (position, STILL, key))
+        held = [(DOMAINS.key(name), bool(domain.leases)) for name, domain in self.changed.items()]
+        self._db.executemany(
+            "INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", [(STILL, key, position) for key, has in held if has]
+        )
+        self._db.executemany(
+            "UPDATE standing SET until = ? WHERE until = ? AND domain = ?",
+            [(position, STILL, key) for key, has in held if not has],
+        )
         super().keep(position)
 
 

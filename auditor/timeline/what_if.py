@@ -27,7 +27,8 @@ from timeagent.units import rfc3339
 
 from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, order
 from .gathering import Gathered
-from .reading import made_timeline, read_frames
+from .reading import read_one_by_one
+from .timeline_writer import timeline_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from auditor.records import ClusterRecords
     from auditor.verification import Signatures
 
-    from .bags import JudgedFrame
+    from .facts import JudgedFrame
     from .gathering import WhatIf
-    from .timeline import Timeline
+    from .timeline_reader import Timeline
 
 
 class _NothingMissing(Coverage):
@@ -85,14 +86,17 @@ def judged_timeline(
     records, _ = load_records(tree, signatures, root_key)
     read = Gathered()
     findings: list[Finding] = []
-    for frame in read_frames(tree, records, signatures, lens, read, progress):
-        findings += _frame(frame, records, lens)
+
+    def judged(frame: JudgedFrame) -> None:
+        findings.extend(_frame(frame, records, lens))
+
+    read_one_by_one(tree, records, signatures, read, lens=lens, judged=judged, progress=progress)
     for event in read.of_logs:
         if isinstance(event, BagClosed):
             findings += _closed(event)
     findings += _leases(read, records)
     ordered = in_order(findings)
-    return made_timeline(read, ordered), ordered
+    return timeline_of(read, ordered), ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """The database of a tree, made by a program of its own: who shows it needs neither the memory nor the time of that.
 
-    python -m auditor.replay.making TREE FILE
+    python -m auditor.timeline.making TREE FILE
 
 Says how far it is on stdout, a line of JSON each; when nobody reads that any more, it ends.
 """

@@ -1,47 +1,36 @@
-"""All events of a tree in order of time, and the state at any instant: the one interface of replay, screens and tests.
-
-``Timeline.state_at(t)`` finds its place by bisection and goes on from the nearest checkpoint; its cost depends on the
-size of the state, not on that of the tree. Nothing is read from disk after the timeline is made. Of a large tree
-``timeline_reader.py`` has the same from a database.
-"""
+"""All events of a tree in a list, and the state after each: what the timeline is held to."""
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from .events import (
+from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
-    LogBorn,
-    RackSealed,
     SessionOver,
     SessionTold,
+    about_domain,
+    about_log,
     order,
 )
-from .fold import Working
-from .state import LogsAt, StateAt
+from auditor.timeline.fold import Working
+from auditor.timeline.state import LogsAt, StateAt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from auditor.chains import ShardName
     from auditor.finding import Evidence, Finding
+    from auditor.timeline.events import Event
     from timeagent.units import Instant
 
-    from .events import Event
 
-CHECKPOINT_EVENTS_MIN: Final = 512
-CHECKPOINT_EVENTS_MAX: Final = 16_384
-"""So far apart checkpoints are: as the state has values, within these bounds. One costs as much memory as the state."""
-
-
-class Timeline:
+class PlainTimeline:
     """Events in order of time. Safe to use from several threads: one state is made at a time."""
 
     def __init__(
@@ -55,17 +44,13 @@ class Timeline:
         """Sort the events. ``prelocked``, ``packed``: bags (log, beginning) whose prelock, or pack, the copy has."""
         self.events: Sequence[Event] = sorted(events, key=order)
         self._instants = [event.instant_ns for event in self.events]
-        first = Working(prelocked=frozenset(prelocked), packed=frozenset(packed))
-        self._checkpoints: list[tuple[int, Working]] = [(0, first)]
-        self._cursor = (0, first)
-        self._lock = threading.Lock()
-        self._frames: dict[str, dict[Instant, list[FrameWritten]]] | None = None
-        self._sessions: dict[tuple[bytes, bytes], tuple[Instant, SessionOver | None]] | None = None
+        working = Working(prelocked=frozenset(prelocked), packed=frozenset(packed))
+        self._states = [working.copy()]
+        """After so many events: the events of a tree of a test are few."""
+        for event in self.events:
+            working.take(event)
+            self._states.append(working.copy())
         self.findings: list[tuple[Instant, Finding]] = self._placed(list(findings))
-        """Each with the instant at which its evidence was complete, in order of that."""
-
-    def close(self) -> None:
-        """Let go of what it is read from. Nothing can be asked any more."""
 
     @property
     def start_ns(self) -> Instant:
@@ -87,8 +72,7 @@ class Timeline:
         position = max(0, min(position, len(self.events)))
         if instant is None:
             instant = self.events[position - 1].instant_ns if position else self.start_ns
-        with self._lock:
-            working = self._fold(position)
+        working = self._states[position]
         return StateAt(
             instant,
             self.end_ns,
@@ -105,8 +89,7 @@ class Timeline:
 
     def logs_after(self, position: int, instant: Instant) -> LogsAt:
         """Return what is known of logs and bags after so many events, as of an instant. At most the cost of a state."""
-        with self._lock:
-            working = self._fold_logs(position)
+        working = self._states[position]
         return LogsAt(instant, self.end_ns, working.logs, working.bags)
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
@@ -179,18 +162,15 @@ class Timeline:
 
     def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
         """Return the frames of a bag in order of time."""
-        return self._by_bag().get(log, {}).get(bag_ns, [])
+        return [each for each in self.kinds(FrameWritten) if (each.log, each.bag_ns) == (log, bag_ns)]
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the listed frames with accepted messages in bags of a log that begin before an instant.
 
         The newest bag first, and in a bag the frame with the highest accepted timestamp.
         """
-        by_bag = self._by_bag().get(log, {})
-        for start in sorted((start for start in by_bag if start < before), reverse=True):
-            yield from sorted(
-                (each for each in by_bag[start] if newest_accepted(each)), key=newest_accepted, reverse=True
-            )
+        given = [e for e in self.kinds(FrameWritten) if e.log == log and e.bag_ns < before and e.newest_accepted_ns]
+        yield from sorted(given, key=lambda each: (-each.bag_ns, -each.newest_accepted_ns))
 
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
@@ -221,18 +201,13 @@ class Timeline:
 
     def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
         """Return the latest expiry of a session lease, and its end, if either is known."""
-        if self._sessions is None:
-            found: dict[tuple[bytes, bytes], tuple[Instant, SessionOver | None]] = {}
-            for event in self.events:
-                if isinstance(event, SessionTold):
-                    name = event.place[1], event.witness.session_id
-                    expiry, over = found.get(name, (0, None))
-                    found[name] = max(expiry, event.witness.expiry_ns), over
-                elif isinstance(event, SessionOver):
-                    name = event.place[1], event.ending.session_id
-                    found[name] = found.get(name, (0, None))[0], event
-            self._sessions = found
-        return self._sessions.get((run, identifier))
+        told = [
+            e.witness.expiry_ns
+            for e in self.kinds(SessionTold)
+            if (e.place[1], e.witness.session_id) == (run, identifier)
+        ]
+        over = [e for e in self.kinds(SessionOver) if (e.place[1], e.ending.session_id) == (run, identifier)]
+        return (max(told, default=0), over[-1] if over else None) if told or over else None
 
     def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
         """Return a record of a ceiling chain; of two with one number the first."""
@@ -262,33 +237,6 @@ class Timeline:
                 return event.instant_ns
         return None
 
-    def _by_bag(self) -> dict[str, dict[Instant, list[FrameWritten]]]:
-        if self._frames is None:
-            self._frames = {}
-            for event in self.kinds(FrameWritten):
-                self._frames.setdefault(event.log, {}).setdefault(event.bag_ns, []).append(event)
-        return self._frames
-
-    def _fold(self, position: int) -> Working:
-        """Go on from the last checkpoint, or from the last answer where that is nearer, and leave checkpoints."""
-        place = bisect_right(self._checkpoints, position, key=lambda each: each[0]) - 1
-        begin, kept = self._checkpoints[place]
-        if begin < self._cursor[0] <= position:
-            begin, kept = self._cursor
-        working = kept.copy()
-        marked = self._checkpoints[-1][0]
-        for number in range(begin, position):
-            working.take(self.events[number])
-            if number + 1 - marked >= min(max(CHECKPOINT_EVENTS_MIN, working.size()), CHECKPOINT_EVENTS_MAX):
-                marked = number + 1
-                self._checkpoints.append((marked, working.copy()))
-        self._cursor = position, working
-        return working
-
-    def _fold_logs(self, position: int) -> Working:
-        """Return a state of which logs and bags are up to date."""
-        return self._fold(position)
-
     def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
         """Return the findings with the instant at which the last of what each rests on had happened, in that order."""
         if not findings:
@@ -305,26 +253,3 @@ class Timeline:
         instants = [places[name] for each in finding.evidence if (name := (each.path, each.offset)) in places]
         named = [each.latest_ns for each in finding.times]
         return min(max(instants or named, default=self.end_ns), self.end_ns)
-
-
-def newest_accepted(event: FrameWritten) -> Instant:
-    """Return the highest timestamp of a frame that readers were given; 0 where they were given none of it."""
-    return event.accepted_ns[1] if event.listed and event.accepted_ns is not None else 0
-
-
-def about_domain(event: Event, domain: str) -> bool:
-    """Whether an event is about a domain: its leases, or a frame written under one of them."""
-    match event:
-        case LeaseTold():
-            return event.witness.domain == domain
-        case LeaseEnded():
-            return event.domain == domain
-        case FrameWritten():
-            return any(name == domain for name, _ in event.leases)
-        case _:
-            return False
-
-
-def about_log(event: Event, log: str) -> bool:
-    """Whether an event is about a log. Leases and shards are about none."""
-    return isinstance(event, FrameWritten | BagClosed | RackSealed | LogBorn) and event.log == log

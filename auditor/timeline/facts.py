@@ -1,0 +1,512 @@
+"""What the audit's walk reads, as events: who was told what, who wrote which frame, who closed which bag with what.
+
+The walk hands over evidence that verifies; what does not verify makes no event: readers, holders and successors would
+have refused it too. Of each frame it is said what readers make of it, by the order of authority: the seal, then the
+lock file. Files that no list names are read here, because no rule looks into them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from appliance.formats.framing import Kind
+from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.paths import parse_data_name
+from appliance.formats.sessionlease import SessionEnded, SessionWitness
+from appliance.formats.witness import Ended, Stopped, Witness
+from auditor.chains import HeadFact, ShardName
+from auditor.finding import Evidence
+from auditor.load import PIECE_BYTES_MAX, BagListing
+from auditor.rules.bags import misplaced_lock
+from auditor.rules.records import stamp_findings
+from auditor.rules.time import judge_frame
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+
+from .events import (
+    BagClosed,
+    CeilingLinked,
+    ClockReading,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    LogBorn,
+    Place,
+    RackSealed,
+    SessionOver,
+    SessionTold,
+)
+from .gathering import AS_IT_WAS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from appliance.formats.birth import LogBirth
+    from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.lease import Ending
+    from appliance.formats.lockfile import LockFile
+    from appliance.formats.paths import Bag, Grid
+    from appliance.formats.stamped import Stamped
+    from appliance.formats.witness import BatchHead, Entry
+    from auditor.columns.frames import CleanFrames, ListedFile
+    from auditor.frames import FrameEvidence, FrameReader
+    from auditor.load import RackListing, Tree
+    from auditor.records import ClusterRecords
+    from auditor.rules.time import Judgement
+    from auditor.seals import SealFacts
+    from auditor.verification import Signatures
+    from timeagent.units import Instant
+
+    from .gathering import Gathering, WhatIf
+
+_VOID: Final = "its bag was closed without it"
+_TWICE: Final = "the bag has the same frame already"
+UNLISTED_RANK: Final = 2**39
+"""Files that no list names are read behind all others of their rack."""
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """By whom, and when, a batch of statements was signed."""
+
+    who: str
+    run: bytes
+    sequence: int
+    clock: ClockReading
+    shard: ShardName
+
+    @classmethod
+    def under(cls, head: BatchHead, token: SignedTime) -> Batch:
+        """Take what the head of a batch says."""
+        who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
+        return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
+
+    def said(self, position: int, where: Evidence) -> Said:
+        """Return the place of one of its entries."""
+        return Said((self.who, self.run, self.sequence, position), self.clock, where, self.shard)
+
+
+class Said(msgspec.Struct, frozen=True):
+    """Where a statement stands, by whom and when it was made."""
+
+    place: Place
+    clock: ClockReading
+    where: Evidence
+    shard: ShardName
+
+    def told(self, witness: Witness) -> LeaseTold:
+        """Return that a shard told this of a lease."""
+        return LeaseTold(self.clock.midpoint_ns, self.place, self.clock, self.where, self.shard, witness)
+
+    def ended(self, entry: Ended, shift: int = 0) -> LeaseEnded:
+        """Return that a shard ended a lease. ``shift``: how much more its clock would have shown."""
+        instant, numbers = entry.ending.ended_ns + shift, (entry.floor_ns, entry.settle_to_ns)
+        return LeaseEnded(instant, self.place, self.clock, self.where, self.shard, entry.domain, entry.ending, *numbers)
+
+    def heard(self, witness: Witness) -> list[LeaseEnded]:
+        """Return the ends of leases that a later witness tells of."""
+        ends = [ending for ending in (witness.last_ended, witness.floor_set_by) if ending is not None]
+        return [self._heard(witness.domain, ending) for ending in ends]
+
+    def _heard(self, domain: str, ending: Ending) -> LeaseEnded:
+        return LeaseEnded(ending.ended_ns, self.place, self.clock, self.where, self.shard, domain, ending, None, None)
+
+
+class ShardFacts:
+    """Tells of chains and ledgers, and of the witnesses that frames carry."""
+
+    def __init__(self, found: Gathering, lens: WhatIf = AS_IT_WAS) -> None:
+        """Take where events go to."""
+        self._found = found
+        self._lens = lens
+
+    def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
+        """Take the head of a ledger's block."""
+        token = self._lens.token(head.node, head.signed_time())
+        self._found.head(HeadFact(head, digest, token, where, in_ledger=True))
+
+    def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
+        """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
+        self._found.rank = rank
+        said = Batch.under(head, self._lens.token(head.node, head.signed_time())).said(position, where)
+        shift = self._lens.shifts.get(head.node, 0)
+        match entry:
+            case Witness():
+                self._witness(entry, digest, position, said)
+            case Ended():
+                self._found.ended(said.ended(entry, shift), hearsay=False)
+            case SessionWitness():
+                told = SessionTold(said.clock.midpoint_ns, said.place, said.clock, where, said.shard, entry)
+                self._found.session(told)
+            case SessionEnded():
+                over = SessionOver(entry.ended_ns + shift, said.place, said.clock, where, said.shard, entry)
+                self._found.session(over)
+            case Stopped():
+                self._found.stopped(head.incarnation)
+            case _:
+                pass
+
+    def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
+        """Take a ceiling record, from its file or a ledger's copy."""
+        token = self._lens.token(record.node, SignedTime.decode(record.time, where.path))
+        shard = (record.map_number, record.shard)
+        place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
+        clock = ClockReading.of(record.node, token)
+        self._found.ceiling(data, CeilingLinked(token.midpoint_ns, place, clock, where, shard, record))
+
+    def carried(self, evidence: FrameEvidence) -> None:
+        """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
+        for held in evidence.witnesses:
+            if held.refusal is None:
+                fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=False)
+                self._found.head(fact)
+                said = Batch.under(held.head, held.token).said(held.signed.index, evidence.where)
+                self._witness(held.witness, held.head_digest, held.signed.index, said)
+
+    def _witness(self, witness: Witness, digest: bytes, position: int, said: Said) -> None:
+        if not self._found.knows((digest, position)):
+            self._found.told((digest, position), said.told(witness))
+            for end in said.heard(witness):
+                self._found.ended(end, hearsay=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFrame:
+    """A frame as the lens shows it, with what readers make of it."""
+
+    evidence: FrameEvidence
+    event: FrameWritten
+    bag: Bag
+    closed: SignedTime | None
+    """The signed time of the bag's lock file."""
+
+
+@dataclass(slots=True)
+class _Closing:
+    """A bag that was closed, and what its files come to."""
+
+    listing: BagListing
+    bag: Bag
+    """As the lens shows it."""
+    lock: LockFile
+    token: SignedTime | None
+    clock: ClockReading | None
+    instant: Instant
+    where: Evidence
+    files: int = 0
+    """How many listed files are what the list says."""
+    accepted: int = 0
+    rejected: int = 0
+    seen: set[bytes] = field(default_factory=set)
+    """Digests of frames that count: equal frames within a bag count once."""
+
+
+class RackFacts:
+    """Tells of logs and racks, one after another."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        records: ClusterRecords,
+        signatures: Signatures,
+        frames: FrameReader,
+        found: Gathering,
+        *,
+        lens: WhatIf = AS_IT_WAS,
+        judged: Callable[[JudgedFrame], None] | None = None,
+    ) -> None:
+        """Take where events go to. ``judged``: told of each frame that can be read, of those of no event too."""
+        self._tree = tree
+        self._records = records
+        self._signatures = signatures
+        self._frames = frames
+        self._found = found
+        self._lens = lens
+        self._tell = judged
+        self._shards = ShardFacts(found, lens)
+        self._closings: dict[Instant, _Closing] = {}
+        self._begun: set[str] = set()
+        """Data files of the rack that an event was made of."""
+        self._clean_from: dict[str, int] = {}
+        """Of data files whose clean frames are told later, where the first of these stands."""
+        self._unlisted = UNLISTED_RANK
+
+    def born(self, grid: Grid, birth: LogBirth, token: SignedTime, where: Evidence) -> None:
+        """Take the birth of a log. ``token``: what it was signed with, whether that holds or not."""
+        clock = ClockReading.of(birth.created_by, self._lens.token(birth.created_by, token))
+        grace = birth.grace_ns if self._lens.grace_ns is None else self._lens.grace_ns
+        # A log is there from the beginning of its first bag, whatever the clock of its maker says.
+        instant, place = min(clock.midpoint_ns, grid.first_ns), (birth.log, b"", 0, 0)
+        spans = (birth.span_ns, grace, birth.rack_ns)
+        self._found.written(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
+
+    def closed(self, listing: BagListing, raw: bytes, where: Evidence) -> None:
+        """Take the list that counts of a bag, before its files. ``raw``: the bytes of the lock file."""
+        try:
+            lock, stamped = open_lock(raw, where.path)
+        except Damaged:
+            return
+        if misplaced_lock(lock, listing.bag, self._records.cluster_id):
+            return
+        bag = self._lens.bag(listing.bag)
+        stamp = self._stamp(Kind.LOCK, stamped, lock.closer, where, bag.due_ns)
+        self._closings[bag.start_ns] = _Closing(listing, bag, lock, *stamp, where)
+
+    def file(self, bag: Bag) -> None:
+        """Take that a listed file is what the list says."""
+        self._closings[bag.start_ns].files += 1
+
+    def frame(
+        self, raw: FrameEvidence, file: ListedFile, judgement: Judgement, *, twice: bool, misplaced: bool, rank: int
+    ) -> None:
+        """Take a frame of a listed file. ``twice``: the bag has it already; ``rank``: how many were read before."""
+        closing = self._closings[file.by.bag.start_ns]
+        evidence, lens = self._lens.frame(raw), self._lens
+        if lens.any:
+            twice = raw.frame.digest in closing.seen
+            accepted = (0, 0) if twice else self._accepted(evidence, closing.bag, closing.lock, fits=not misplaced)
+        else:
+            accepted = (0, 0) if twice else _stretch(judgement)
+        why = _TWICE if twice else ""
+        if not lens.listed(closing.bag, evidence.token, listed=True):
+            accepted, why = (0, 0), "it came too late"
+        elif not twice:
+            closing.accepted += accepted[1] - accepted[0]
+            closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
+        if accepted[1]:
+            closing.seen.add(raw.frame.digest)
+        self._found.rank = rank
+        told = self._told(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why)
+        self._take(JudgedFrame(evidence, told, closing.bag, closing.token))
+
+    def clean_from(self, files: Iterable[ListedFile], firsts: Iterable[int]) -> None:
+        """Take where the first clean frame of each of some files stands, before the others of these files."""
+        self._clean_from = {file.path: first for file, first in zip(files, firsts, strict=True) if first >= 0}
+
+    def clean_frames(self, clean: CleanFrames, rank: int) -> None:
+        """Take frames that columns judged, all of whose messages are accepted. ``rank``: of the first of all frames."""
+        clocks: dict[tuple[int, str], ClockReading] = {}
+        closings = [self._closings[file.by.bag.start_ns] for file in clean.files]
+        for frame in clean.frames:
+            file, closing = clean.files[frame.file], closings[frame.file]
+            clock = clocks.get((frame.token, frame.writer))
+            if clock is None:
+                clock = ClockReading.of(frame.writer, clean.tokens[frame.token])
+                clocks[frame.token, frame.writer] = clock
+            begins = file.path not in self._begun
+            if begins:
+                self._begun.add(file.path)
+            closing.accepted += frame.messages
+            self._found.rank = rank + frame.number
+            self._found.written(
+                FrameWritten(
+                    clock.midpoint_ns,
+                    (f"writer {frame.writer}", frame.incarnation, frame.sequence, 0),
+                    clock,
+                    Evidence(file.where.path, frame.offset, frame.length),
+                    closing.bag.log,
+                    closing.bag.start_ns,
+                    file.path,
+                    frame.writer,
+                    frame.incarnation,
+                    frame.sequence,
+                    frame.messages,
+                    frame.first_ns,
+                    frame.last_ns,
+                    (0, frame.messages),
+                    (frame.first_ns, frame.last_ns),
+                    listed=True,
+                    void_because="",
+                    leases=frame.leases,
+                    begins=begins,
+                )
+            )
+        self._clean_from.clear()
+
+    def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:
+        """Take a frame of a bag that is open. ``twice``: the bag has it already."""
+        bag, evidence = self._lens.bag(listing.bag), self._lens.frame(raw)
+        accepted = (0, 0) if twice else self._accepted(evidence, bag, None, fits=_fits(raw, bag, path))
+        told = self._told(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
+        self._take(JudgedFrame(evidence, told, bag, None))
+
+    def open(self, listing: BagListing) -> None:
+        """Take that a bag is open."""
+        if listing.begun:
+            self._found.prelocked(listing.bag.log, listing.bag.start_ns)
+
+    def unread(self, listing: BagListing) -> None:
+        """Take a bag whose lock file cannot be read: it is open, by all that is known. Reads its files."""
+        self.open(listing)
+        seen: set[bytes] = set()
+        for path, raw in self._unlisted_frames(listing, listing.files):
+            self.open_frame(raw, listing, path, twice=raw.frame.digest in seen)
+            seen.add(raw.frame.digest)
+
+    def _void(self, listing: BagListing) -> None:
+        """Take a bag that its rack was sealed without. Reads its files."""
+        for path, raw in self._unlisted_frames(listing, listing.files):
+            evidence = self._lens.frame(raw)
+            why = "its rack was sealed without its bag"
+            told = self._told(evidence, listing.bag, path, (0, 0), listed=False, why=why)
+            self._take(JudgedFrame(evidence, told, listing.bag, None))
+
+    def finish(self, grid: Grid, listing: RackListing, seal: SealFacts | None) -> None:
+        """Tell what the rack comes to, when all frames are judged. Reads the files that came too late."""
+        if seal is not None:
+            self._sealed(grid, listing, seal)
+        for closing in self._closings.values():
+            self._close(closing)
+        self._closings.clear()
+        self._begun.clear()
+        if seal is not None:
+            self._seal(listing, seal)
+
+    def _sealed(self, grid: Grid, listing: RackListing, seal: SealFacts) -> None:
+        """Take bags that are gone, or in a pack, or void."""
+        there = {each.bag.name: each for each in listing.bags}
+        for name, raw in seal.locks.items():
+            bag = grid.parse_bag(listing.rack, name)
+            if bag is None:
+                continue
+            if listing.packed:
+                self._found.packed(bag.log, bag.start_ns)
+            if bag.start_ns not in self._closings:
+                self.closed(there.get(name, BagListing(bag, (), locked=False)), raw, seal.where)
+        for name, each in there.items():
+            if name not in seal.locks:
+                self._void(each)
+
+    def _seal(self, listing: RackListing, seal: SealFacts) -> None:
+        sealed, stamped = open_seal(seal.raw, seal.where.path)
+        rack = listing.rack
+        _, clock, instant = self._stamp(Kind.SEAL, stamped, sealed.sealer, seal.where, rack.end_ns)
+        place, span = (rack.log, b"", rack.start_ns, 0), (rack.start_ns, rack.end_ns)
+        told = RackSealed(
+            instant, place, clock, seal.where, sealed.sealer, rack.log, *span, rack.path, len(sealed.entries)
+        )
+        self._found.written(told)
+
+    def _close(self, closing: _Closing) -> None:
+        bag, lock = closing.bag, closing.lock
+        known = lock.by_name()
+        late = [name for name in closing.listing.files if name not in known]
+        for path, raw in self._unlisted_frames(closing.listing, late):
+            self._late(closing, path, raw)
+        self._found.written(
+            BagClosed(
+                instant_ns=closing.instant,
+                place=(bag.log, b"", bag.start_ns, 0),
+                clock=closing.clock,
+                where=closing.where,
+                closer=lock.closer,
+                log=bag.log,
+                bag_ns=bag.start_ns,
+                end_ns=bag.end_ns,
+                due_ns=bag.due_ns,
+                path=bag.path,
+                files=len(lock.entries),
+                missing=len(lock.entries) - closing.files,
+                accepted=closing.accepted,
+                rejected=closing.rejected,
+                void_files=len(late),
+            )
+        )
+
+    def _late(self, closing: _Closing, path: str, raw: FrameEvidence) -> None:
+        """Take a frame of a file that the list does not name: evidence, and in the record only by another lens."""
+        bag, evidence = closing.bag, self._lens.frame(raw)
+        would = self._lens.listed(bag, evidence.token, listed=False) and raw.frame.digest not in closing.seen
+        accepted = self._accepted(evidence, bag, None, fits=_fits(raw, bag, path)) if would else (0, 0)
+        if would:
+            closing.accepted += accepted[1] - accepted[0]
+            closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
+            closing.seen.add(raw.frame.digest)
+        told = self._told(evidence, bag, path, accepted, listed=would, why="" if would else _VOID)
+        self._take(JudgedFrame(evidence, told, bag, closing.token))
+
+    def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
+        for name in names:
+            path = f"{listing.bag.path}/{name}"
+            data = self._tree.read(path, PIECE_BYTES_MAX) or b""
+            for frame in self._frames.frames(data, path, self._records.keys)[0]:
+                self._found.rank = self._unlisted = self._unlisted + 1
+                yield path, frame
+
+    def _stamp(
+        self, kind: Kind, stamped: Stamped, node: str, where: Evidence, otherwise_ns: int
+    ) -> tuple[SignedTime | None, ClockReading | None, int]:
+        """Return the signed time of a stamp, as the lens shows it, if it holds; what it says of the clock; and when.
+
+        One that does not hold is taken at its word for the instant only: what it covers counts for readers all the
+        same. ``otherwise_ns``: when, if it is not even a signed time.
+        """
+        token, _ = stamp_findings(self._signatures, self._records.keys, kind, stamped, node, where)
+        token = self._lens.stamp(node, token)
+        if token is not None:
+            return token, ClockReading.of(node, token), token.midpoint_ns
+        try:
+            return None, None, stamped.signed_time(where.path).midpoint_ns
+        except Damaged:
+            return None, None, otherwise_ns
+
+    def _accepted(self, evidence: FrameEvidence, bag: Bag, lock: LockFile | None, *, fits: bool) -> tuple[int, int]:
+        """Return the messages that readers accept: first, and one behind the last. Always one stretch."""
+        policy = self._records.judging(evidence.frame.head.policy_number, lock.policy_number if lock else None)
+        return _stretch(judge_frame(evidence, bag, policy, misplaced=not fits))
+
+    def _told(
+        self, evidence: FrameEvidence, bag: Bag, path: str, accepted: tuple[int, int], *, listed: bool | None, why: str
+    ) -> FrameWritten:
+        head, timestamps = evidence.frame.head, evidence.frame.timestamps
+        span = (int(timestamps[accepted[0]]), int(timestamps[accepted[1] - 1])) if accepted[1] else None
+        refused = len(timestamps) - (accepted[1] - accepted[0])
+        at = evidence.where.offset
+        return FrameWritten(
+            instant_ns=evidence.token.midpoint_ns,
+            place=(f"writer {head.writer}", head.incarnation, head.sequence, 0),
+            clock=ClockReading.of(head.writer, evidence.token),
+            where=evidence.where,
+            log=bag.log,
+            bag_ns=bag.start_ns,
+            file=path,
+            writer=head.writer,
+            incarnation=head.incarnation,
+            sequence=head.sequence,
+            messages=len(timestamps),
+            first_ns=int(timestamps[0]),
+            last_ns=int(timestamps[-1]),
+            accepted=accepted,
+            accepted_ns=span,
+            listed=listed,
+            void_because=why or (f"readers drop {refused} of its {len(timestamps)} messages" if refused else ""),
+            leases=tuple(
+                (held.witness.domain, held.witness.correlation_id)
+                for held in evidence.witnesses
+                if held.refusal is None
+            ),
+            begins=evidence.refusal is None and path not in self._begun and at < self._clean_from.get(path, at + 1),
+        )
+
+    def _take(self, frame: JudgedFrame) -> None:
+        if frame.evidence.refusal is None:
+            self._found.written(frame.event)
+            if frame.event.begins:
+                self._begun.add(frame.event.file)
+        self._shards.carried(frame.evidence)
+        if self._tell is not None:
+            self._tell(frame)
+
+
+def _stretch(judgement: Judgement) -> tuple[int, int]:
+    """Return the messages that readers accept: first, and one behind the last. Always one stretch."""
+    places = judgement.accepted.nonzero()[0]
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
+
+def _fits(frame: FrameEvidence, bag: Bag, path: str) -> bool:
+    """Whether a frame is of the writer and the log that its place says."""
+    name, head = parse_data_name(path.rpartition("/")[2]), frame.frame.head
+    return name is not None and name.writer == head.writer and bag.log == head.log

@@ -1,0 +1,20 @@
+"""The timeline of a tree, in a database that is gone with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from auditor.audit import audit_with_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from auditor.finding import Finding
+    from auditor.load import Tree
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.verification import Signatures
+
+
+def read_timeline(tree: Tree, *, signatures: Signatures | None = None, findings: Sequence[Finding] = ()) -> Timeline:
+    """Read a tree. ``findings``: placed in time; not those of its audit, unless they are given."""
+    return audit_with_timeline(tree, signatures=signatures, findings=findings)[1]

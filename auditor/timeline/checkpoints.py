@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import MutableMapping
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, overload
 
 import msgspec
 
@@ -214,6 +214,20 @@ class Layer[K, V](MutableMapping[K, V]):
         for (value,) in self._db.execute(sql, (self._coding.kind, self._coding.key(name), self._position)):
             return self._coding.decode(value)
         raise KeyError(name)
+
+    @overload
+    def get(self, key: K, /) -> V | None: ...
+    @overload
+    def get[T](self, key: K, /, default: T) -> V | T: ...
+    def get[T](self, key: K, default: T | None = None) -> V | T | None:
+        """Return a value, or what stands for none."""
+        found = self.changed.get(key) or self._written.get(key)
+        if found is not None:
+            return found
+        try:
+            return self[key]
+        except KeyError:
+            return default
 
     def __setitem__(self, name: K, value: V) -> None:
         """Change a value here only."""

@@ -72,20 +72,22 @@ class Working:
         """Go on by one event."""
         if event.clock is not None:
             self._clock(event.clock, event.instant_ns)
-        self.take_of_logs(event)
         match event:
             case LeaseTold():
                 self._told(event)
             case LeaseEnded():
                 self._ended(event)
+            case FrameWritten():
+                self._frame(event)
+                self._under_leases(event)
             case SessionTold():
                 self._session(event)
             case SessionOver():
                 self._session_over(event)
             case CeilingLinked():
                 self._ceiling(event)
-            case FrameWritten():
-                self._under_leases(event)
+            case _:
+                self.take_of_logs(event)
 
     def take_of_logs(self, event: Event) -> None:
         """Go on by one event in what is known of logs and bags; that rests on the kinds of OF_LOGS alone."""

@@ -50,6 +50,7 @@ _COLUMNS: Final = (
     *("head", "path", "offset", "length", "value"),
 )
 _STAGED: Final = """
+PRAGMA temp.cache_size = -65536;
 DROP TABLE IF EXISTS temp.waiting;
 DROP TABLE IF EXISTS temp.staged;
 CREATE TEMP TABLE waiting (id INTEGER PRIMARY KEY, base INTEGER, rows BLOB);

@@ -16,6 +16,9 @@ PYTEST   := $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 ARGS     ?=
 SEEDS    ?= 10000
 
+# Tests start hundreds of programs: what each of them loads is compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
 
@@ -53,8 +56,8 @@ demo: install ## run a cluster on this machine, then audit it
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
 	@$(PYTEST) -m 'not slow and not lab and not verify' $(SUITES) $(ARGS)
 
-verify: install ## plant every mutant, walk every short cast; SAMPLE=20: one test in 20
-	@$(PYTEST) -m 'verify and not slow' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
+verify: install ## plant every mutant, walk every short cast, try every example; SAMPLE=20: one test in 20
+	@$(PYTEST) --hypothesis-profile=full -m '(verify or hypothesis) and not slow and not lab' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
 
 # All four run, also when one fails: one call says everything there is to repair.
 check: install ## check format, lint, types and layers

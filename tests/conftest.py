@@ -1,15 +1,20 @@
 """What every test may ask for, and which tests of many are run."""
 
+import gc
 import subprocess
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.support.shares import FULL
+
 # The same examples in every run and no limit on seconds: a failure is about the code, never about the machine.
-# More, and other ones each time: make test ARGS=--hypothesis-profile=explore
-settings.register_profile("steady", derandomize=True, deadline=None, database=None)
+# `make verify` tries all of them; more, and other ones each time: make test ARGS=--hypothesis-profile=explore
+settings.register_profile("steady", derandomize=True, deadline=None, database=None, max_examples=FULL * 2 // 5)
+settings.register_profile("full", derandomize=True, deadline=None, database=None, max_examples=FULL)
 settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("steady")
 
@@ -30,6 +35,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [each for each in items if zlib.crc32(each.nodeid.encode(), zlib.crc32(commit)) % one_in == 0]
         config.hook.pytest_deselected(items=[each for each in items if each not in kept])
         items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave thousands of collected tests out of every later search for what can be freed."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

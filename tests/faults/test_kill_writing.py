@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-STRIDE = 13
+STRIDE = 19
 """Of the lines, so many apart, a process dies at in `make test`; at each of them in the slow tests."""
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from appliance.lease import wire
+from appliance.lease import store, wire
 from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.client import Giving, LeaseClient, LeaseGranted, LeaseOver, LeaseUnavailable
 from appliance.lease.shard import Shard
-from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
+from appliance.lease.store import LeaseStore
 from appliance.lease.transport import InProcessTransport
 from appliance.lease.wire import (
     PAGE_LEASES_MAX,
@@ -38,8 +38,9 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield each
 
 
-@pytest.fixture
-def world(place: Path) -> Iterator[World]:
+@pytest.fixture(params=[1_000, pytest.param(store.UNWRITTEN_MAX, marks=pytest.mark.verify)])
+def world(place: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(store, "UNWRITTEN_MAX", request.param)
     each = World(place)
     yield each
     each.close()
@@ -52,7 +53,7 @@ def client_of(world: World, shard: Shard) -> LeaseClient:
 def make_full(place: Path, client: LeaseClient, *, give_back: bool = False) -> LeaseUnavailable:
     """Take leases until there is no room for more; return what was said to whoever asked last."""
     fill(place)
-    for turn in range(2 * UNWRITTEN_MAX // 1000):
+    for turn in range(2 + 2 * store.UNWRITTEN_MAX // 1000):
         results = client.acquire([f"{turn}-{number}" for number in range(1000)])
         told = [each for each in results if isinstance(each, LeaseUnavailable)]
         if told:
@@ -86,12 +87,12 @@ def test_only_a_domain_that_is_not_remembered_has_to_wait_for_room(place: Path, 
     leases = {each.witness.domain: each.witness for each in client.acquire(KNOWN) if isinstance(each, LeaseGranted)}
     told = make_full(place, client)
     assert told.code == "store-full"
-    for word in (str(place), "tmpfs is full", str(UNWRITTEN_MAX), "more room"):
+    for word in (str(place), "tmpfs is full", str(store.UNWRITTEN_MAX), "more room"):
         assert word in told.message
     assert isinstance(one(shard, Hello(version=PROTOCOL_VERSION, cluster_id=CLUSTER)), Welcome)
     shown = domains_of(shard)
     assert shown == sorted(shown)
-    assert len(shown) == world.stores[0].leases > UNWRITTEN_MAX
+    assert len(shown) == world.stores[0].leases > store.UNWRITTEN_MAX
     assert all(isinstance(each, LeaseGranted) for each in client.renew(list(leases.values())))
     given = [Giving(each.domain, each.correlation_id) for each in list(leases.values())[:20]]
     assert all(isinstance(each, LeaseOver) for each in client.relinquish(given))

@@ -15,7 +15,7 @@ from timeagent.errors import TryAgain
 from timeagent.units import SECOND
 
 THREADS = 6
-ROUNDS = 120
+ROUNDS = 60
 WAIT_NS = 120 * SECOND
 """Far more than a busy machine needs: who waits so long is in a circle of waiters, and would for ever."""
 PATIENCE_S = 250

@@ -123,6 +123,7 @@ def kinds(daemons: Daemons, map_number: int, shard: int) -> CeilingKind | None:
     return None if newest is None else newest.kind
 
 
+@pytest.mark.verify
 def test_shard_moves_to_another_node_and_holders_find_it_there(daemons: Daemons, observer: ExitStack) -> None:
     daemons.start(*NODES)
     cluster = observer.enter_context(daemons.site.open("node1"))

@@ -73,6 +73,7 @@ def work(tmp_path: Path) -> Iterator[AtWork]:
         yield each
 
 
+@pytest.mark.verify
 def test_daemons_agents_and_applications_take_their_next_keys_up_under_load(work: AtWork) -> None:
     daemons, site = work.daemons, work.daemons.site
     work.more(20)

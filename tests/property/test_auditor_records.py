@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.formats.frame import FrameHead
@@ -20,6 +20,7 @@ from auditor.columns.witnesses import Leaves, check_paths
 from tests.support.msgpack import other_forms
 from tests.support.mutants import plant
 from tests.support.records import records
+from tests.support.shares import examples
 from timeagent.canonical import Record, decode, encode
 from timeagent.errors import Damaged
 
@@ -84,14 +85,14 @@ def same_size(data: st.DataObject, raw: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_columns_say_what_decoding_says(kind: type[Record], data: st.DataObject) -> None:
     agree(kind, [encode(data.draw(records(kind))) for _ in range(data.draw(st.integers(1, 4)))])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=80)
+@examples(80)
 @given(data=st.data())
 def test_columns_refuse_what_decoding_refuses(kind: type[Record], data: st.DataObject) -> None:
     raw = encode(data.draw(records(kind)))
@@ -99,7 +100,7 @@ def test_columns_refuse_what_decoding_refuses(kind: type[Record], data: st.DataO
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@settings(max_examples=10)
+@examples(10)
 @given(data=st.data())
 def test_columns_refuse_other_forms_of_a_number(kind: type[Record], data: st.DataObject) -> None:
     raw = encode(data.draw(records(kind)))
@@ -146,7 +147,7 @@ def test_each_condition_of_a_shape_is_needed(mutant: str, monkeypatch: pytest.Mo
     Shapes(KINDS[FrameHead]).read([raw, wrong])  # which refuses it without the mutant
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_paths_checked_together_are_those_that_hold_one_by_one(data: st.DataObject) -> None:
     entries: list[bytes] = []

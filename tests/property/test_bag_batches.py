@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.bag.batch import MessageBatch, merged
@@ -12,6 +12,7 @@ from appliance.bag.message import START, Message, Position, before, cursor_text,
 from appliance.bag.reader import Level
 from tests.support.bags import LOG, T0, Node
 from tests.support.readings import FLUSHES, SECONDS, Flush, Row, fill, fresh_node, seal_all
+from tests.support.shares import examples
 from timeagent.units import SECOND
 
 
@@ -27,7 +28,7 @@ def columns(batch: MessageBatch) -> list[Row]:
     return [(at, head.writer, head.incarnation, head.sequence, n, payload) for at, head, n, payload in zipped]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(FLUSHES, st.integers(0, SECONDS), st.sampled_from(Level))
 def test_columns_and_messages_of_batches_are_the_sorted_list(
     flushes: list[Flush], settled_to: int, level: Level
@@ -45,7 +46,7 @@ def test_columns_and_messages_of_batches_are_the_sorted_list(
 
 
 # Large batches sort arrays, small ones tuples: both ways have to be taken, on the same messages.
-@settings(max_examples=30)
+@examples(30)
 @given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=30, unique=True).map(sorted), min_size=1, max_size=9))
 def test_small_and_large_batches_are_sorted_alike(frames: list[list[int]]) -> None:
     node = fresh_node()
@@ -56,7 +57,7 @@ def test_small_and_large_batches_are_sorted_alike(frames: list[list[int]]) -> No
     assert [row(message) for message in batch] == sorted(columns(batch))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(FLUSHES, st.integers(0, SECONDS), st.lists(st.integers(1, 5), min_size=1), st.sampled_from(["closed", "sealed"]))
 def test_cursor_resumes_exactly_wherever_the_reading_was_cut(
     flushes: list[Flush], settled_to: int, sizes: list[int], state: str
@@ -88,7 +89,7 @@ def delivered(node: Node, after: Position, size: int) -> list[Message]:
     return taken
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(FLUSHES, st.integers(0, SECONDS), st.integers(0, SECONDS), st.integers(0, 4))
 def test_position_of_a_reading_is_never_above_the_horizon_and_misses_nothing(
     flushes: list[Flush], first: int, second: int, batches: int
@@ -105,7 +106,7 @@ def test_position_of_a_reading_is_never_above_the_horizon_and_misses_nothing(
         assert taken + rest == [each for each in model if each[0] < horizon]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(FLUSHES, st.integers(0, SECONDS), st.integers(0, SECONDS))
 def test_stale_answer_is_the_beginning_of_the_settled_one_and_the_latest_holds_it(
     flushes: list[Flush], known: int, settled_to: int
@@ -124,7 +125,7 @@ def test_stale_answer_is_the_beginning_of_the_settled_one_and_the_latest_holds_i
     assert latest == sorted(latest)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(FLUSHES, st.integers(0, 26 * 4))
 def test_split_and_merged_are_inverse(flushes: list[Flush], quarter: int) -> None:
     node = fresh_node()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.bag.follow import Follower
@@ -14,6 +14,7 @@ from appliance.bag.outcome import Committed
 from appliance.bag.reader import Level
 from tests.support.bags import T0
 from tests.support.readings import fresh_node
+from tests.support.shares import examples
 from timeagent.errors import TryAgain
 from timeagent.units import MS, SECOND
 
@@ -72,7 +73,7 @@ def followed(log: LiveLog, after: Position = START, level: Level = Level.SETTLED
     raise AssertionError
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(STEP, max_size=LOOKS))
 def test_follower_of_a_live_log_has_what_a_reader_has_at_the_end(steps: list[tuple[list[int], int]]) -> None:
     log = LiveLog(steps)
@@ -81,7 +82,7 @@ def test_follower_of_a_live_log_has_what_a_reader_has_at_the_end(steps: list[tup
     assert follower.overtaken == 0
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(STEP, max_size=LOOKS))
 def test_latest_way_never_repeats_never_goes_back_and_counts_what_it_left_out(
     steps: list[tuple[list[int], int]],
@@ -96,7 +97,7 @@ def test_latest_way_never_repeats_never_goes_back_and_counts_what_it_left_out(
 
 
 # Stopped anywhere and begun again from its position, by another process: nothing twice, nothing lost.
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(STEP, max_size=LOOKS), st.lists(st.integers(1, 3), min_size=1, max_size=LOOKS))
 def test_follower_that_begins_again_goes_on_exactly(steps: list[tuple[list[int], int]], turns: list[int]) -> None:
     log = LiveLog(steps)

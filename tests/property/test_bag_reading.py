@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.bags import T0
 from tests.support.readings import FLUSHES, Flush, fill, fresh_node, seal_all
+from tests.support.shares import examples
 from timeagent.units import SECOND
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(FLUSHES, st.integers(0, 26), st.integers(0, 26), st.integers(0, 26))
 def test_reading_equals_a_sorted_list(flushes: list[Flush], settled_to: int, after: int, until: int) -> None:
     node = fresh_node()

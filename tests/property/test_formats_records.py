@@ -2,18 +2,19 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.formats.lockfile import LockEntry, LockFile, made_lock
 from tests.support.msgpack import items, other_forms
 from tests.support.records import RECORDS, records
+from tests.support.shares import examples
 from tests.support.values import all_files, batch
 from timeagent.canonical import Record, decode, encode, encode_for_ever, made_for_ever
 from timeagent.errors import Damaged
 
 # Each property runs for every kind of record.
-few = settings(max_examples=30)
+few = examples(30)
 
 
 def refused(kind: type[Record], raw: bytes) -> bool:

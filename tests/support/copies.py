@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
+from auditor.audit import Options, audit
+from auditor.opening import open_tree
 from tests.support.machine import HandMachine
 from tui.app import TopApp
 from tui.sources.feed import Feed
 from tui.sources.record import RecordSource
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable, Iterator
 
     from textual.pilot import Pilot
 
@@ -33,8 +37,20 @@ async def until(pilot: Pilot[None], so: Callable[[], object]) -> None:
     raise AssertionError(f"it never came to be: {so}")
 
 
+def _make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], None]) -> None:
+    """Make an index as the program for it does (`auditor.timeline.making`), without starting that."""
+    audit(open_tree(tree), options=Options(jobs=1, index_file=file, timeline=True), progress=progress)
+
+
+@contextmanager
+def indexed_here() -> Iterator[None]:
+    """Let copies be read in this process."""
+    with patch(f"{RecordSource.__module__}.make_index", _make_index):
+        yield
+
+
 def drive_copy(root: Path, course: Course, *, size: tuple[int, int] = WIDE, first: str = "overview") -> None:
-    """Open the screens on a copy, wait for it to be read, and let a course run."""
+    """Open the screens on a copy, wait for it to be read in this process, and let a course run."""
 
     async def run() -> None:
         machine = HandMachine()
@@ -45,7 +61,8 @@ def drive_copy(root: Path, course: Course, *, size: tuple[int, int] = WIDE, firs
             await pilot.pause()
             await course(pilot, app)
 
-    asyncio.run(run())
+    with indexed_here():
+        asyncio.run(run())
 
 
 def seen(app: TopApp) -> list[str]:

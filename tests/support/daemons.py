@@ -16,6 +16,7 @@ from appliance.admin.trust import move_node
 from appliance.formats.address import Address
 from appliance.node.settings import save_settings
 from tests.support.cluster import Site
+from tests.support.spoken import spoken
 
 
 def free_port() -> int:
@@ -82,9 +83,8 @@ class Daemons:
         return self.command(*words, *self.site.options(node), stdin=stdin)
 
     def command(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Run one command to its end."""
-        command = [sys.executable, "-m", "tenure", *words]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=200, check=False)
+        """Run one command to its end, in this process."""
+        return spoken(*words, stdin=stdin or "")
 
     def send(self, node: str, number: signal.Signals) -> None:
         self.running[node].send_signal(number)

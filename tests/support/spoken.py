@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from tenure.__main__ import main
 
@@ -24,6 +28,17 @@ class Said:
         lines = [line for line in self.err.splitlines() if line]
         named = any(line.endswith(f"[{code}]") for line in lines)
         return (self.status, self.out, named, lines[-1].startswith("  way out: ")) == (status, "", True, True)
+
+
+def spoken(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run one command to its end. What other threads say meanwhile is in what it said."""
+    streams = [io.TextIOWrapper(io.BytesIO(text), "utf-8", write_through=True) for text in (stdin.encode(), b"", b"")]
+    with ExitStack() as stack:
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            stack.enter_context(patch.object(sys, name, stream))
+        status = main(list(words))
+    out, err = (stream.buffer.getvalue().decode() for stream in streams[1:])
+    return subprocess.CompletedProcess(words, status, out, err)
 
 
 def speaker(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:

@@ -11,6 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
 from tui.app import TopApp
@@ -58,7 +59,6 @@ def recorded_picture(name: str) -> str:
     size, keys = RECORDED[name]
     source = RecordSource(TREE, SystemClock())
     source._path = Path("/srv/copy")  # not where this checkout is
-    source.reading.put()
 
     async def run() -> str:
         app = TopApp(Feed(source, SystemClock()))
@@ -74,7 +74,9 @@ def recorded_picture(name: str) -> str:
             app.screen.query_one(KeysLine).styles.visibility = "hidden"
             return await still(app, pilot)
 
-    return asyncio.run(run())
+    with indexed_here():
+        source.reading.put()
+        return asyncio.run(run())
 
 
 async def still(app: TopApp, pilot: Pilot[None]) -> str:

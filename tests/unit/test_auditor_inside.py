@@ -14,6 +14,7 @@ from tests.fault_injection.history import Remembered, at_random, beginning_with
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.tree import ClusterTree
 from tests.simulation import injected
+from tests.support.shares import shares
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,15 +73,16 @@ def test_fault_inside_a_large_tree_is_named_and_nothing_else(
     assert found(plant, large, tmp_path) == {code}
 
 
-def test_histories_at_random_are_clean_and_no_two_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", shares(2))
+def test_histories_at_random_are_clean_and_no_two_alike(tmp_path: Path, share: int) -> None:
     seen = set()
-    for seed in range(12):
+    for seed in range(share, 12, 2):
         with beginning_with(at_random(seed, 10)):
             tree = ClusterTree(tmp_path / str(seed))
         result = audit(Tree(tree.root), signatures=SIGNATURES)
         assert result.findings == (), seed
         seen.add((result.summary.messages, result.summary.bags, result.summary.witnesses))
-    assert len(seen) > 6
+    assert len(seen) > 3
 
 
 # The measurement itself has to be able to fail: a judge that is blind to one rule scores less on it, and only on it.

@@ -19,6 +19,7 @@ from tests.fault_injection.fixtures import Story, only_file, small_tree
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
+from tests.support.shares import shares
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ def audited(tree: ClusterTree) -> Audit:
 
 
 # A killed shard's ledger is cut anywhere, in the middle of a block too: that is a gap, never a finding.
-def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("share", shares(4))
+def test_ledger_cut_anywhere_is_a_gap_and_no_finding(tmp_path: Path, share: int) -> None:
     tree = small_tree(tmp_path)
     path = only_file(tree, "ledger/*/*/*.ledger")
     whole = tree.get(path)
-    for length in range(0, len(whole), 7):
+    for length in range(7 * share, len(whole), 28):
         tree.put(path, whole[:length])
         result = audited(tree)
         assert result.findings == (), length

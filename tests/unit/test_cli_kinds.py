@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
 from tests.support.cluster import Site, sites
+from tests.support.spoken import spoken
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path)
 
 
-def say(site: Site, *words: str, status: int = 0, seconds: int = 110) -> subprocess.CompletedProcess[bytes]:
-    """Run the command in a process of its own, stdout and stderr not terminals."""
-    command = [sys.executable, "-m", "tenure", *words, *site.options()]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=seconds)
-    assert done.returncode == status, done.stderr.decode()
+def say(site: Site, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = spoken(*words, *site.options())
+    assert done.returncode == status, done.stderr
     return done
 
 
@@ -41,20 +39,20 @@ def data_files(site: Site, log: str) -> set[str]:
 def test_kind_counts_when_the_log_is_made(site: Site, tmp_path: Path, words: tuple[str, ...], suffix: str) -> None:
     (tmp_path / "in").write_bytes(b"one\ntwo\n")
     said = say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", *words)
-    assert b"2 messages committed" in said.stderr
+    assert "2 messages committed" in said.stderr
     assert data_files(site, "orders") == {suffix}
     say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a")
     assert data_files(site, "orders") == {suffix}
-    assert say(site, "read", "orders", "--level", "latest").stdout == b"one\ntwo\none\ntwo\n"
+    assert say(site, "read", "orders", "--level", "latest").stdout == "one\ntwo\none\ntwo\n"
 
 
 def test_other_kind_than_the_logs_is_refused_by_name(site: Site, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"one\n")
     say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", "--kind", "log")
     said = say(site, "publish", "orders", str(tmp_path / "in"), "--lease", "a", "--kind", "maildir", status=2)
-    for word in (b"other-kind", b"orders", b"maildir", b"log"):
+    for word in ("other-kind", "orders", "maildir", "log"):
         assert word in said.stderr
-    assert say(site, "read", "orders", "--level", "latest").stdout == b"one\n"
+    assert say(site, "read", "orders", "--level", "latest").stdout == "one\n"
 
 
 def test_log_is_made_by_the_library(site: Site) -> None:

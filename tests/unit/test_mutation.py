@@ -104,6 +104,7 @@ def test_verdicts_are_told_with_their_share() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.verify
 def test_mutant_is_met_by_tests_until_one_fails_and_its_verdict_is_kept(tmp_path: Path) -> None:
     listen(tmp_path, "tests/unit/test_lease_crowd.py")
     results = tmp_path / "results.jsonl"

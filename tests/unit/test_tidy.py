@@ -22,6 +22,8 @@ UNFINISHED = re.compile(r"\b(?:TOD[O]|FIXM[E])\b")
 FENCED = re.compile(r"^(`{3,}|~{3,}).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 CODE_SPAN = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\]\(<?([^)<>\s]+)|^\[[^\]^]+\]:[ \t]+<?([^<>\s]+)", re.MULTILINE)
+DEFINITION = re.compile(r"^[ \t]*(?:async +)?(?:def|class) +(\w+)", re.MULTILINE)
+RENAME = re.compile(r"\.\s*(?:rename|replace|hardlink_to|symlink_to)\b")
 HEADING = re.compile(r"^# \S", re.MULTILINE)
 
 
@@ -45,10 +47,10 @@ def texts(root: Path) -> Iterator[tuple[str, str]]:
             continue
 
 
-def modules(root: Path, *folders: str) -> Iterator[tuple[str, ast.Module]]:
+def modules(root: Path, *folders: str) -> Iterator[tuple[str, str]]:
     for name, text in texts(root):
         if name.endswith(".py") and name.split("/")[0] in folders:
-            yield name, ast.parse(text, filename=name)
+            yield name, text
 
 
 def documents(root: Path) -> Iterator[tuple[str, str]]:
@@ -73,11 +75,9 @@ def words(name: str) -> set[str]:
 def empty_names(root: Path) -> list[str]:
     """Modules, classes and functions named by a word that says nothing."""
     found = []
-    for name, module in modules(root, *PACKAGES, "tests"):
-        named = [(1, part) for part in name.removesuffix(".py").split("/")]
-        definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        named += [(node.lineno, node.name) for node in ast.walk(module) if isinstance(node, definitions)]
-        found += [f"{name}:{line}: {word}" for line, word in named if words(word) & BANNED_WORDS]
+    for name, text in modules(root, *PACKAGES, "tests"):
+        named = [*name.removesuffix(".py").split("/"), *DEFINITION.findall(text)]
+        found += [f"{name}: {word}" for word in named if words(word) & BANNED_WORDS]
     return found
 
 
@@ -87,8 +87,8 @@ def path_renames(root: Path) -> list[str]:
     `replace` with one positional argument is a path's; that of a string has two, that of a value has names.
     """
     found = []
-    for name, module in modules(root, *PACKAGES):
-        for node in ast.walk(module):
+    for name, text in modules(root, *PACKAGES):
+        for node in ast.walk(ast.parse(text, filename=name)) if RENAME.search(text) else ():
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             method = node.func.attr

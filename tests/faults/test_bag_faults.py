@@ -93,7 +93,17 @@ def turn(scene: Scene, node: Node) -> None:
     node.metronome.turn(node.time.now())
 
 
-STEPS = [write, write_in_doubt, write_late, write_while_sealing, resolve, close, settle, seal, turn]
+STEPS: list[Callable[[Scene, Node], None]] = [
+    write,
+    write_in_doubt,
+    write_late,
+    write_while_sealing,
+    resolve,
+    close,
+    settle,
+    seal,
+    turn,
+]
 
 
 def suffer(scene: Scene, step: Callable[[Scene, Node], None], fault: Fault, at: int) -> bool:

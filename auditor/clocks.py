@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from .chains import HeadFact
     from .finding import Finding, NamedInterval
-    from .frames import HeldSession, HeldWitness
     from .load import Tree
     from .records import ClusterRecords
     from .replay.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
@@ -71,11 +70,10 @@ def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures) -> T
     ties = Ties(read)
     for each in read_frames(tree, records, signatures, AS_IT_WAS, ties, lambda _done, _what: None):
         evidence, frame = each.evidence, each.event.clock
-        carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
         if evidence.refusal is not None:
             continue
         ties.stale(evidence.token)
-        for held in carried:
+        for held in evidence.carried:
             if held.refusal is None:
                 ties.stale(held.token)
                 ties.tie(ClockReading.of(held.head.node, held.token), frame)

@@ -170,6 +170,11 @@ class DomainHistory:
     revocations: Mapping[Position, tuple[Revoked, Evidence]] = MappingProxyType({})
     """What ledgers hold of who revoked a lease."""
 
+    def claims(self) -> list[tuple[LeaseHistory, Told]]:
+        """Return every grant and every change of mode, in the order in which they were made."""
+        found = [(lease, told) for lease in self.leases for told in lease.claims]
+        return sorted(found, key=lambda each: each[1].position)
+
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
         """Return the leases by correlation id."""
         return {lease.correlation_id: lease for lease in self.leases}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.lease import Phase, conflicts
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import LOCK
@@ -22,21 +23,15 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import rfc3339
 
-from .checks import (
-    Check,
-    after_checks,
-    clock,
-    closing_checks,
-    ending_checks,
-    file_checks,
-    frame_checks,
-    grant_checks,
-    session_checks,
-    witness_checks,
-)
-from .finding import Evidence, Verdict
+from .finding import Evidence
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from .replay.events import FrameWritten, LeaseEnded, LeaseTold
+from .rules.bags import file_checks, in_list, same_lock
+from .rules.check import Check, clock, own_words
+from .rules.endings import ending_checks
+from .rules.grants import Before, fence_above, follow_checks
+from .rules.leases import statement_checks
+from .rules.time import frame_checks, frame_covered, lease_checks, session_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,12 +39,12 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry, LockFile
     from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
     from .archive import Archive, LeaseTrace
     from .finding import Finding
     from .frames import FrameEvidence, HeldWitness
-    from .replay.events import BagClosed
+    from .replay.events import BagClosed, ClockReading, SessionOver
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -156,10 +151,7 @@ class _Reading:
         told = any(check.code == finding.code and not check.holds for link in under for check in link.chain())
         if told:
             return Link(LinkKind.FINDING, title, under=under)
-        # What only the whole tree shows (a gap, an order, a count) is no check of one piece: the finding's own words.
-        holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
-        own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
-        return Link(LinkKind.FINDING, title, (own,), under)
+        return Link(LinkKind.FINDING, title, (own_words(finding),), under)
 
     def _place(self, place: Evidence) -> Iterator[Link]:
         archive = self._archive
@@ -278,10 +270,11 @@ class _Reading:
         if closing.clock is not None:
             raw = self._lock_bytes(closing)
             stamp = open_lock(raw, closing.where.path)[1].signed_time(closing.where.path) if raw is not None else None
-        checks = list(closing_checks(evidence, stamp, listed=entry is not None))
+        checks = [in_list(listed=entry is not None)]
+        if entry is not None:
+            checks += frame_covered(evidence, stamp)
         if entry is not None and evidence.where.path == path:
-            data = self._archive.tree.read_range(path, 0, entry.size)
-            checks += file_checks(entry, data)
+            checks += file_checks(entry, self._archive.tree.read_range(path, 0, entry.size))
         return self._lock_link(closing, tuple(checks))
 
     def _lock_link(self, closing: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
@@ -300,9 +293,7 @@ class _Reading:
         closing = self._archive.closing(lock.bag)
         sealed = self._lock_bytes(closing) if closing is not None else None
         if sealed is not None and closing is not None and closing.where.path != place.path:
-            same = sealed == data
-            value = "the same" if same else "other bytes"
-            checks.append(Check("overwritten-lock", "as the rack was sealed with", value, "the same bytes", same))
+            checks.append(same_lock(data, sealed))
         for entry in [each for each in lock.entries if f"{lock.bag}/{each.name}" in paths][:FILES_SHOWN]:
             checks += file_checks(entry, self._archive.tree.read(f"{lock.bag}/{entry.name}", entry.size))
         return Link(
@@ -351,7 +342,7 @@ class _Reading:
         return Link(
             LinkKind.WITNESS,
             title,
-            tuple(witness_checks(evidence, held)),
+            tuple(lease_checks(evidence, held)),
             under,
             evidence.where,
             held.token.midpoint_ns,
@@ -392,13 +383,14 @@ class _Reading:
         if head is not None:
             records = self._archive.records
             ceiling = self._archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-            checks += grant_checks(told, head, records.widest, ceiling, records.maps.get(head.map_number))
+            shards = records.maps.get(head.map_number)
+            checks += statement_checks(witness, head, records.widest, ceiling.record if ceiling else None, shards)
             if deep:
                 for earlier in self._before(trace):
-                    checks += after_checks(earlier, told, head)
+                    checks += _after(earlier, told, head.signed_time().staleness_ns)
                     under.append(self._lease(earlier, deep=False))
             under.append(self._ledger(head, told.where))
-        checks += ending_checks(trace)
+        checks += _ended(trace)
         return Link(
             LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain, holder.node
         )
@@ -482,3 +474,45 @@ def _lease_name(event: LeaseTold | LeaseEnded | FrameWritten) -> tuple[str, byte
             return event.domain, event.ending.correlation_id
         case FrameWritten():
             return None
+
+
+def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:
+    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over."""
+    first, witness = earlier.told[0], told.witness
+    yield fence_above(witness.fence, first.witness.fence)
+    over = earlier.session.over if earlier.session is not None else None
+    end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)
+    modes = [each.witness.mode for each in earlier.told if each is first or each.instant_ns <= told.instant_ns]
+    if end is None and not conflicts(modes[-1], witness.mode):
+        return
+    before = Before(
+        held=any(each.witness.phase is Phase.HELD for each in earlier.told),
+        expiry_ns=earlier.expiry_ns,
+        same_run=first.place[:2] == told.place[:2],
+        outcome=end.ending.outcome if end else None,
+        watermark_ns=end.ending.watermark_ns if end else None,
+        ended=_signed(end.clock, staleness) if end else None,
+    )
+    yield from follow_checks(before, witness.floor_ns, witness.settle_to_ns, _signed(told.clock, staleness))
+
+
+def _signed(reading: ClockReading, staleness: Span) -> tuple[Instant, Instant]:
+    return reading.earliest_ns + staleness, reading.latest_ns + staleness
+
+
+def _said_before(ended: LeaseEnded | SessionOver, told: LeaseTold) -> bool:
+    """Whether one was said before the other: by one run of a shard in its own order, whatever its clock showed."""
+    same_run = ended.place[:2] == told.place[:2]
+    return ended.instant_ns <= told.instant_ns or (same_run and ended.place[2:] < told.place[2:])
+
+
+def _ended(trace: LeaseTrace) -> Iterator[Check]:
+    """Yield the checks of how a lease ended: what its holder said against what is there."""
+    ended = trace.ended
+    if ended is None:
+        return
+    late = sum(each.place[:2] == ended.place[:2] and each.place[2:] > ended.place[2:] for each in trace.told)
+    accepted = [frame.accepted_ns[1] for frame in trace.frames if frame.accepted_ns is not None and frame.listed]
+    there = sum(frame.messages for frame in trace.frames if frame.listed is not False)
+    floor, top = max(each.witness.floor_ns for each in trace.told), max(accepted, default=None)
+    yield from ending_checks(ended.ending, trace.expiry_ns, floor, late, top, there)

@@ -14,11 +14,11 @@ from .subjects import Cell, DomainSubject, Line, NodeSubject, PlaceSubject, Tone
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from auditor.checks import Check
     from auditor.context import Context
     from auditor.finding import Finding
     from auditor.lineage import Link
     from auditor.load import Tree
+    from auditor.rules.check import Check
 
     from .subjects import Subject
 

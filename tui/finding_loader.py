@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auditor.checks import Check
 from auditor.context import context_of
 from auditor.explain import context_lines
-from auditor.finding import Verdict
 from auditor.lineage import Link, LinkKind, lineage
 from auditor.replay.events import NAME_THE_COPY
+from auditor.rules.check import own_words
 from timeagent.console import printable
 
 from .evidence import explanation_lines
@@ -41,13 +40,11 @@ def look_at(finding: Finding, archive: Archive) -> Looked:
 
 def _without_bytes(finding: Finding) -> Link:
     """Return what the audit said, and where the bytes were that it rests on: the chain itself is read from those."""
-    holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
-    own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
     under = tuple(
         Link(LinkKind.MISSING, f"{printable(each.path)} at {each.offset}: {NAME_THE_COPY}", where=each)
         for each in finding.evidence
     )
-    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own,), under)
+    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own_words(finding),), under)
 
 
 def _told(finding: Finding, archive: Archive) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Domains, all of a bucket at once: which of them are clean, so that no rule over leases finds anything there.
 
 A domain is clean if its ledger entries are a row of exclusive leases, each granted, perhaps renewed, and relinquished
-before the next is granted (the last may still be out), and every condition of ``auditor.rules.leases`` and
-``auditor.rules.agreement`` that can apply to such a row holds by its columns. Everything else is *suspect*, which says
-nothing but that its history is made and judged by those rules, one lease after another.
+before the next is granted (the last may still be out), and every condition of ``auditor.rules`` that can
+apply to such a row holds by its columns. Everything else is *suspect*, which says nothing but that its history is made
+and judged by those rules, one lease after another.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ MUTANTS = {
     "the holder": ("_clean_lease", "not _foreign(evidence, held)", "True"),
     "no lease": ("_clean", "not evidence.witnesses", "False"),
     "the clock": ("_clean", "token.radius_ns > policy.radius_ns_max", "False"),
-    "the shard's clock": ("_beyond", "token.radius_ns > policy.radius_ns_max", "False"),
+    "the shard's clock": ("_beyond", "held.token.radius_ns > policy.radius_ns_max", "False"),
     "phase and mode": ("_clean_lease", "not _unfit(held, policy)", "True"),
     "the witness after the frame": ("_clean_lease", "r2_holds(held.token, evidence.token)", "True"),
     "the session that it is under": ("_clean_lease", "_stands(evidence, held)", "True"),

@@ -131,10 +131,9 @@ def radius_allowed(what: str, token: SignedTime, policy: Policy) -> Check:
 
 def in_order(what: str, cause: SignedTime, effect: SignedTime, *, covers: bool = False) -> Check:
     """r2-breach: what came after cannot be signed wholly before. ``covers``: it is signed over what it closes."""
-    latest = effect.interval.latest + (0 if covers else effect.staleness_ns)
-    value = ("closed by" if covers else "written by", latest)
-    holds = r2_holds(cause, effect, effect_covers_cause=covers)
-    return Check("r2-breach", what, value, ("≥", cause.interval.earliest), holds, words=phrase)
+    latest = effect.midpoint_ns + effect.radius_ns + (0 if covers else effect.staleness_ns)
+    value, limit = ("closed by" if covers else "written by", latest), ("≥", cause.midpoint_ns - cause.radius_ns)
+    return Check("r2-breach", what, value, limit, r2_holds(cause, effect, effect_covers_cause=covers), words=phrase)
 
 
 type Named = tuple[str, SignedTime]

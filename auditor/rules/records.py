@@ -245,10 +245,14 @@ def ceiling_findings(
 
 def signed_time(evidence: FrameEvidence) -> Check:
     """forged-time, ended-key: a frame's signed time is one of its writer's."""
-    refusal, token = evidence.refusal, evidence.token
-    value = refusal.reason if refusal else f"{clock(token.midpoint_ns)} ± {span_text(token.radius_ns)}"
-    limit = f"signed by a time key of {evidence.frame.head.writer}"
-    return Check(refusal.code if refusal else "forged-time", "signed time", value, limit, refusal is None)
+    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
+    if refusal is not None:
+        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
+    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
+
+
+def _interval(said: SignedTime | str) -> str:
+    return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
 
 
 def is_witness(reason: str) -> Check:

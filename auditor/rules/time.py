@@ -15,7 +15,6 @@ from appliance.formats.lease import Phase
 from auditor.finding import NamedInterval
 from auditor.frames import HeldWitness
 from timeagent.embedded import STALENESS_NS
-from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
 from .check import Check, compared, in_order, latest_expiry_ns, phrase, radius_allowed
@@ -69,35 +68,18 @@ def _all(count: int) -> NDArray[np.bool_]:
 
 
 def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
-    """Whether no rule about timestamps is broken: they increase, so that the first and the last of them decide."""
-    timestamps, token = evidence.frame.timestamps, evidence.token
-    first, last = int(timestamps[0]), int(timestamps[-1])
-    if policy is None or not evidence.proven or not bag.start_ns <= first <= last < bag.end_ns:
+    """Whether a frame breaks nothing: all that is asked of it, and of what it carries, holds."""
+    if policy is None or evidence.token.staleness_ns > STALENESS_NS:
         return False
-    if not evidence.witnesses or token.radius_ns > policy.radius_ns_max or token.staleness_ns > STALENESS_NS:
-        return False
-    allowed = policy.r1_tolerance_ns + token.radius_ns
-    if first < token.midpoint_ns - allowed or last > token.midpoint_ns + allowed:
-        return False
-    return all(_clean_lease(evidence, held, policy, first, last) for held in evidence.witnesses) and all(
-        _clean_session(evidence, held, policy) for held in evidence.sessions
-    )
+    asked = [frame_checks(evidence, (bag.start_ns, bag.end_ns), policy)]
+    asked += [lease_checks(evidence, held) for held in evidence.witnesses]
+    asked += [session_checks(evidence, held) for held in evidence.sessions]
+    return all(check.holds for checks in asked for check in checks) and not _dropped(evidence, policy)
 
 
-def _clean_lease(evidence: FrameEvidence, held: HeldWitness, policy: Policy, first: int, last: int) -> bool:
-    witness = held.witness
-    return (
-        witness.floor_ns < first
-        and last < _expiry_ns(evidence, held)
-        and _stands(evidence, held)
-        and not _foreign(evidence, held)
-        and not _unfit(held, policy)
-        and r2_holds(held.token, evidence.token)
-    )
-
-
-def _clean_session(evidence: FrameEvidence, held: HeldSession, policy: Policy) -> bool:
-    return not _foreign(evidence, held) and not _beyond(held, policy) and r2_holds(held.token, evidence.token)
+def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
+    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
+    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
 
 
 def judge_frame(
@@ -110,8 +92,9 @@ def judge_frame(
     timestamps = evidence.frame.timestamps
     if not misplaced and _clean(evidence, bag, policy):
         return Judgement([], _all(len(timestamps)))
-    findings: list[Finding] = []
-    accepted = np.full(len(timestamps), evidence.proven and not misplaced)
+    findings = list(_lease_findings(evidence))
+    good = evidence.proven and not misplaced and not _dropped(evidence, policy)
+    accepted = np.full(len(timestamps), good and all(each.code == "r2-breach" for each in findings))
 
     def refuse(check: Check, bad: NDArray[np.bool_], rule: str, *times: NamedInterval) -> None:
         findings.append(_timestamps(evidence, check, bad, rule, times))
@@ -122,10 +105,11 @@ def judge_frame(
         rule = f"the bag holds {rfc3339(bag.start_ns)} to {rfc3339(bag.end_ns)}"
         refuse(inside, outside, rule, NamedInterval("the bag", bag.start_ns, bag.end_ns), _frame_time(evidence))
     if evidence.refusal is None and policy is not None:
-        token, off = evidence.token, _off(evidence)
-        if not (near := _near(off, token, policy)).holds:
+        token = evidence.token
+        if not (near := _near(timestamps, token, policy)).holds:
+            far = near.breaks(np.abs(timestamps - token.midpoint_ns))
             rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(near.bound)} are allowed"
-            refuse(near, near.breaks(off), rule, _frame_time(evidence))
+            refuse(near, far, rule, _frame_time(evidence))
         frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
         findings += stale_time(frame, token, evidence.where)
         wide = list(wide_radius(frame, token, policy, evidence.where))
@@ -144,13 +128,7 @@ def judge_frame(
                 times = NamedInterval.at("the expiry", before.bound), NamedInterval.at("the floor", above.bound)
                 rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
                 refuse(check, check.breaks(timestamps), rule, *times)
-        if _foreign(evidence, held) or _unfit(held, policy) or not _stands(evidence, held):
-            accepted[:] = False
     findings += _misnamed(evidence, policy, widest)
-    for session in evidence.sessions:
-        if _foreign(evidence, session) or _beyond(session, policy):
-            accepted[:] = False
-    findings += _lease_findings(evidence)
     return Judgement(findings, accepted)
 
 
@@ -164,7 +142,7 @@ def frame_checks(
     timestamps = evidence.frame.timestamps
     yield signed_time(evidence)
     if policy is not None and evidence.refusal is None:
-        yield _near(_off(evidence), evidence.token, policy)
+        yield _near(timestamps, evidence.token, policy)
         yield radius_allowed("radius of the signed time", evidence.token, policy)
     if not evidence.unreadable:
         yield _names_a_lease(evidence)
@@ -202,14 +180,11 @@ def _inside(timestamps: NDArray[np.int64], start_ns: Instant, end_ns: Instant) -
     return Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
 
 
-def _near(off: NDArray[np.int64], token: SignedTime, policy: Policy) -> Check:
-    """R1, by the policy that the frame names. ``off``: how far timestamps are from the signed time."""
+def _near(timestamps: NDArray[np.int64], token: SignedTime, policy: Policy) -> Check:
+    """R1, by the policy that the frame names."""
+    off = max(abs(int(timestamps[0]) - token.midpoint_ns), abs(int(timestamps[-1]) - token.midpoint_ns))
     allowed = policy.r1_tolerance_ns + token.radius_ns
-    return compared("r1-breach", "timestamp − signed time", int(off.max()), "at most", allowed, span_text)
-
-
-def _off(evidence: FrameEvidence) -> NDArray[np.int64]:
-    return np.abs(evidence.frame.timestamps - evidence.token.midpoint_ns)
+    return compared("r1-breach", "timestamp − signed time", off, "at most", allowed, span_text)
 
 
 def _before_expiry(timestamps: NDArray[np.int64], expiry_ns: Instant) -> Check:
@@ -228,29 +203,32 @@ def _names_a_lease(evidence: FrameEvidence) -> Check:
 
 def _held(held: HeldWitness) -> Check:
     phase = held.witness.phase
-    return Check("tentative-write", "phase of the lease", phase.value, Phase.HELD.value, phase is Phase.HELD)
+    return Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
 
 
 def _may_write(held: HeldWitness) -> Check:
     mode = held.witness.mode
-    return Check("read-mode-write", "mode may write", mode.value, "IX, SIX or X", mode.may_write)
+    return Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
 
 
 def _own(evidence: FrameEvidence, held: HeldWitness) -> Check:
     holder, head = held.witness.holder, evidence.frame.head
-    value = f"{holder.node}, run {holder.incarnation.hex()}"
-    limit = f"{head.writer}, run {head.incarnation.hex()}"
-    return Check("foreign-lease", "holder is the writer", value, limit, not _foreign(evidence, held))
+    value, limit = (holder.node, holder.incarnation), (head.writer, head.incarnation)
+    return Check("foreign-lease", "holder is the writer", value, limit, not _foreign(evidence, held), words=_run)
+
+
+def _run(each: tuple[str, bytes]) -> str:
+    return f"{each[0]}, run {each[1].hex()}"
 
 
 def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
     """ended-lease-write, session-witness-missing: a lease under a session lease counts with one witness of that."""
-    sessions, holds = evidence.sessions_of(held), _stands(evidence, held)
-    ended = bool(sessions) and held.witness.correlation_id in sessions[0].witness.ended
-    code, value = "session-witness-missing", "one" if holds else str(len(sessions))
-    if ended:
-        code, value = "ended-lease-write", "names it as ended"
-    return Check(code, "witness of its session lease", value, "one, that does not name it as ended", holds)
+    what, limit = "witness of its session lease", "one, that does not name it as ended"
+    sessions = evidence.sessions_of(held)
+    if sessions and held.witness.correlation_id in sessions[0].witness.ended:
+        return Check("ended-lease-write", what, "names it as ended", limit, holds=False)
+    holds = len(sessions) == 1 and sessions[0].witness.holder == held.witness.holder
+    return Check("session-witness-missing", what, "one" if holds else str(len(sessions)), limit, holds)
 
 
 def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
@@ -291,12 +269,6 @@ def _foreign(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> bool:
     return (holder.node, holder.incarnation) != (head.writer, head.incarnation)
 
 
-def _unfit(held: HeldWitness, policy: Policy | None) -> bool:
-    """Whether readers drop every frame with this witness."""
-    witness = held.witness
-    return witness.phase is not Phase.HELD or not witness.mode.may_write or _beyond(held, policy)
-
-
 def _beyond(held: HeldWitness | HeldSession, policy: Policy | None) -> bool:
     """Whether a witness says more than the policy allows: a longer term, or by a clock that is known less well."""
     if policy is None:
@@ -309,18 +281,6 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
     """Return the expiry of a lease: under a session lease that one's, as the frame's witness of it says."""
     sessions = evidence.sessions_of(held) if held.witness.session_id is not None else []
     return sessions[0].witness.expiry_ns if sessions else held.witness.expiry_ns
-
-
-def _stands(evidence: FrameEvidence, held: HeldWitness) -> bool:
-    """Whether a lease that is under a session lease counts: with one witness of that, which does not name it."""
-    if held.witness.session_id is None:
-        return True
-    sessions = evidence.sessions_of(held)
-    return (
-        len(sessions) == 1
-        and sessions[0].witness.holder == held.witness.holder
-        and held.witness.correlation_id not in sessions[0].witness.ended
-    )
 
 
 def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:

@@ -163,7 +163,7 @@ GIVEN = "'grant-overlap', AT_WATERMARK"
 ABOVE = "'watermark-below-message', 'watermark above its messages', watermark, '≥'"
 WITHIN = "'watermark-beyond-expiry', 'watermark before the expiry', watermark, '<'"
 MUTANTS = [
-    (time, "_near", "int(off.max())", "0"),
+    (time, "_near", "policy.r1_tolerance_ns + token.radius_ns", "2**62"),
     (time, "_inside", "start_ns <= first <= last < end_ns", "first <= last"),
     (time, "_before_expiry", "int(timestamps[-1])", "0"),
     (time, "_above_floor", "int(timestamps[0])", "2**62"),

@@ -32,6 +32,7 @@ from .rules.endings import ending_checks
 from .rules.grants import Before, fence_above, follow_checks
 from .rules.leases import statement_checks
 from .rules.time import frame_checks, frame_covered, lease_checks, session_checks
+from .traces import leases_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead
     from timeagent.units import Instant, Span
 
-    from .archive import Archive, LeaseTrace
+    from .archive import Archive
     from .finding import Finding
     from .frames import FrameEvidence, HeldWitness
     from .replay.events import BagClosed, ClockReading, SessionOver
+    from .traces import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -353,16 +355,13 @@ class _Reading:
     def _block(self, piece: Piece, place: Evidence) -> Iterator[Link]:
         """Yield the leases of a ledger block that the finding is about."""
         told = self._places.get(place, [])
-        chosen: dict[tuple[str, bytes], None] = {}
-        for event in told:
-            name = _lease_name(event)
-            if name is not None and (not self._named or name[1].hex() in self._named):
-                chosen[name] = None
+        names = dict.fromkeys(name for event in told for name in leases_of(event))
+        chosen = [name for name in names if not self._named or name[1].hex() in self._named]
         if not chosen:
             block = open_block(piece, place.path)
             yield self._ledger(block.batch_head(place.path), place)
             return
-        for domain, identifier in list(chosen)[:LEASES_SHOWN]:
+        for domain, identifier in chosen[:LEASES_SHOWN]:
             trace = self._archive.leases.get(domain, {}).get(identifier)
             if trace is not None and (domain, identifier) not in self._shown:
                 self._shown.add((domain, identifier))
@@ -464,16 +463,6 @@ class _Reading:
             f"{entry.purpose} key {identifier.hex()[:8]} of {entry.node}, valid {until}{revoked}",
             node=entry.node,
         )
-
-
-def _lease_name(event: LeaseTold | LeaseEnded | FrameWritten) -> tuple[str, bytes] | None:
-    match event:
-        case LeaseTold():
-            return event.witness.domain, event.witness.correlation_id
-        case LeaseEnded():
-            return event.domain, event.ending.correlation_id
-        case FrameWritten():
-            return None
 
 
 def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:

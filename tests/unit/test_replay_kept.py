@@ -12,7 +12,6 @@ import pytest
 import auditor.replay.checkpoints as layers_module
 import auditor.replay.timeline_reader as kept_module
 import auditor.replay.timeline_writer as keeping_module
-from auditor.archive import Traces
 from auditor.audit import Options, audit
 from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
@@ -24,6 +23,7 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
 from auditor.replay.timeline_reader import Kept, open_kept
+from auditor.traces import Traces
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed

@@ -6,7 +6,7 @@ checked once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,9 @@ from .verification import Signatures
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .chains import ShardName
     from .finding import Finding
     from .load import Tree
     from .records import ClusterRecords
-    from .replay.events import BagClosed, CeilingLinked
     from .replay.gathering import WhatIf
     from .replay.judging import Changes
     from .replay.timeline import Timeline
@@ -47,13 +45,8 @@ class Archive:
     """None: there is only what its audit has kept."""
     audit: Audit
     timeline: Timeline
-    signatures: Signatures
+    signatures: Signatures = field(default_factory=Signatures)
     root_key: bytes | None = None
-
-    @classmethod
-    def of(cls, tree: Tree | None, audited: Audit, timeline: Timeline, root_key: bytes | None = None) -> Archive:
-        """Make one of what was read already."""
-        return cls(tree, audited, timeline, Signatures(), root_key)
 
     @property
     def tree(self) -> Tree:
@@ -93,14 +86,6 @@ class Archive:
     def leases(self) -> Traces:
         """Return every lease by domain and correlation id, those of a domain in the order of their first witness."""
         return Traces(self.timeline)
-
-    def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
-        """Return a ceiling record by shard and number; of two with one number the first."""
-        return self.timeline.ceiling(shard, number)
-
-    def closing(self, path: str) -> BagClosed | None:
-        """Return how the bag at a path was closed."""
-        return self.timeline.closing_of(path)
 
     @cached_property
     def births(self) -> dict[str, LogBorn]:

@@ -111,7 +111,7 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def last_expiry(self) -> Told | SessionTold:
+    def last_expiry(self) -> Told | SessionWitnessFact:
         """The witness with the latest expiry that is known; of its session lease none that was told after its end."""
         if self.session is not None:
             ended = self.ended
@@ -241,7 +241,7 @@ type SessionName = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTold:
+class SessionWitnessFact:
     """One witness of a session lease, as its shard told it."""
 
     witness: SessionWitness
@@ -252,7 +252,7 @@ class SessionTold:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOver:
+class SessionEndFact:
     """What a shard said about the end of a session lease."""
 
     entry: SessionEnded
@@ -266,9 +266,9 @@ class SessionHistory:
     """All that is known of one session lease."""
 
     session_id: bytes
-    told: list[SessionTold] = field(default_factory=list)
+    told: list[SessionWitnessFact] = field(default_factory=list)
     """In order."""
-    over: SessionOver | None = None
+    over: SessionEndFact | None = None
 
     @property
     def name(self) -> str:
@@ -322,9 +322,9 @@ def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[Sess
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(SessionTold(entry, head, head.signed_time(), position, where))
+            history.told.append(SessionWitnessFact(entry, head, head.signed_time(), position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionOver(entry, head.signed_time(), position, where)
+            history.over = SessionEndFact(entry, head.signed_time(), position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .archive import Archive
     from .finding import Finding
     from .frames import FrameEvidence, HeldWitness
-    from .replay.events import BagClosed, ClockReading, SessionOver
+    from .replay.events import BagClosed, CeilingLinked, ClockReading, SessionOver
     from .traces import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
@@ -81,7 +81,7 @@ class Link:
     """When it was signed, for going there in a replay."""
     domain: str | None = None
     node: str | None = None
-    log: str | None = None
+    """Of a key: whose it is."""
 
     @property
     def fails(self) -> bool:
@@ -160,14 +160,12 @@ class _Reading:
         data = archive.tree.read_range(
             place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX)
         )
-        listed = self._listed(place)
         if data is None:
-            checks = (
-                ()
-                if listed is None
-                else tuple(file_checks(listed[1], None, readable=place.path not in archive.tree.unreadable))
-            )
-            under = () if listed is None else (self._lock_link(listed[0]),)
+            checks: tuple[Check, ...] = ()
+            under: tuple[Link, ...] = ()
+            if (listed := self._listed(place)) is not None:
+                readable = place.path not in archive.tree.unreadable
+                checks, under = tuple(file_checks(listed[1], None, readable=readable)), (self._lock_link(listed[0]),)
             yield Link(LinkKind.MISSING, f"{printable(place.path)} is not there", checks, under, place)
             return
         piece = piece_at(data, 0)
@@ -192,7 +190,7 @@ class _Reading:
                 token = stamped.signed_time(place.path)
                 title = f"seal of {seal.rack} by {seal.sealer}, {clock(token.midpoint_ns)}, {len(seal.entries)} bags"
                 under = (self._key(token.key_id),)
-                yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns, node=seal.sealer, log=seal.log)
+                yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns)
             case Kind.CEILING:
                 yield self._ceiling_bytes(data, place)
             case Kind.POLICY | Kind.TRUST | Kind.MAP:
@@ -208,7 +206,7 @@ class _Reading:
         archive = self._archive
         events = [each for each in self._places.get(place, []) if isinstance(each, FrameWritten)]
         path = events[0].file if events else place.path
-        closing = archive.closing(path.rpartition("/")[0])
+        closing = archive.timeline.closing_of(path.rpartition("/")[0])
         lock = self._lock(closing)
         keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
         limit = None if lock is None else lock.policy_number
@@ -237,33 +235,13 @@ class _Reading:
             under.append(self._closing(evidence, path, closing, lock))
         under += [self._witness(evidence, held) for held in evidence.witnesses]
         for session in evidence.sessions:
-            title_of = (
-                f"session lease {session.witness.session_id.hex()[:8]}, expiry {clock(session.witness.expiry_ns)}"
-            )
-            node = session.head.node
-            under.append(
-                Link(
-                    LinkKind.WITNESS,
-                    title_of,
-                    tuple(session_checks(evidence, session)),
-                    (self._key(session.head.key_id),),
-                    evidence.where,
-                    session.token.midpoint_ns,
-                    node=node,
-                )
-            )
+            witness, key = session.witness, self._key(session.head.key_id)
+            lease = f"session lease {witness.session_id.hex()[:8]}, expiry {clock(witness.expiry_ns)}"
+            checks = tuple(session_checks(evidence, session))
+            under.append(Link(LinkKind.WITNESS, lease, checks, (key,), evidence.where, session.token.midpoint_ns))
         under.append(self._key(token.key_id))
         checks = tuple(frame_checks(evidence, span, policy))
-        return Link(
-            LinkKind.FRAME,
-            title,
-            checks,
-            tuple(under),
-            evidence.where,
-            token.midpoint_ns,
-            node=head.writer,
-            log=head.log,
-        )
+        return Link(LinkKind.FRAME, title, checks, tuple(under), evidence.where, token.midpoint_ns)
 
     def _closing(self, evidence: FrameEvidence, path: str, closing: BagClosed, lock: LockFile) -> Link:
         name = path.rpartition("/")[2]
@@ -282,9 +260,7 @@ class _Reading:
     def _lock_link(self, closing: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
         bag = f"bag {clock(closing.bag_ns)[:12]} of {closing.log}"
         title = f"{bag}, closed by {closing.closer} at {clock(closing.instant_ns)}"
-        return Link(
-            LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns, node=closing.closer, log=closing.log
-        )
+        return Link(LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns)
 
     def _lock_of_file(self, data: bytes, place: Evidence) -> Link:
         lock, stamped = open_lock(data, place.path)
@@ -292,27 +268,18 @@ class _Reading:
         title = f"lock file of {lock.bag}, by {lock.closer} at {clock(token.midpoint_ns)}, {len(lock.entries)} files"
         paths = {each.path for each in self._finding.evidence}
         checks: list[Check] = []
-        closing = self._archive.closing(lock.bag)
+        closing = self._archive.timeline.closing_of(lock.bag)
         sealed = self._lock_bytes(closing) if closing is not None else None
         if sealed is not None and closing is not None and closing.where.path != place.path:
             checks.append(same_lock(data, sealed))
         for entry in [each for each in lock.entries if f"{lock.bag}/{each.name}" in paths][:FILES_SHOWN]:
             checks += file_checks(entry, self._archive.tree.read(f"{lock.bag}/{entry.name}", entry.size))
-        return Link(
-            LinkKind.LOCK,
-            title,
-            tuple(checks),
-            (self._key(token.key_id),),
-            place,
-            token.midpoint_ns,
-            node=lock.closer,
-            log=lock.log,
-        )
+        return Link(LinkKind.LOCK, title, tuple(checks), (self._key(token.key_id),), place, token.midpoint_ns)
 
     def _listed(self, place: Evidence) -> tuple[BagClosed, LockEntry] | None:
         """Return the closing of the bag that lists a path, and its entry."""
         directory, _, name = place.path.rpartition("/")
-        closing = self._archive.closing(directory)
+        closing = self._archive.timeline.closing_of(directory)
         lock = self._lock(closing)
         entry = lock.by_name().get(name) if lock is not None else None
         return (closing, entry) if closing is not None and entry is not None else None
@@ -341,16 +308,8 @@ class _Reading:
             under = (self._lease(trace),)
         elif held.refusal is not None:
             under = (self._key(held.head.key_id),)
-        return Link(
-            LinkKind.WITNESS,
-            title,
-            tuple(lease_checks(evidence, held)),
-            under,
-            evidence.where,
-            held.token.midpoint_ns,
-            witness.domain,
-            held.head.node,
-        )
+        checks, signed_ns = tuple(lease_checks(evidence, held)), held.token.midpoint_ns
+        return Link(LinkKind.WITNESS, title, checks, under, evidence.where, signed_ns, witness.domain)
 
     def _block(self, piece: Piece, place: Evidence) -> Iterator[Link]:
         """Yield the leases of a ledger block that the finding is about."""
@@ -381,8 +340,7 @@ class _Reading:
         head = self._head(told)
         if head is not None:
             records = self._archive.records
-            ceiling = self._archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-            shards = records.maps.get(head.map_number)
+            shards, ceiling = records.maps.get(head.map_number), self._ceiling(head)
             checks += statement_checks(witness, head, records.widest, ceiling.record if ceiling else None, shards)
             if deep:
                 for earlier in self._before(trace):
@@ -390,9 +348,7 @@ class _Reading:
                     under.append(self._lease(earlier, deep=False))
             under.append(self._ledger(head, told.where))
         checks += _ended(trace)
-        return Link(
-            LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain, holder.node
-        )
+        return Link(LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain)
 
     def _before(self, trace: LeaseTrace) -> list[LeaseTrace]:
         """Return the leases before one that count: its predecessor, and those that the finding names."""
@@ -424,32 +380,25 @@ class _Reading:
         return next((head for head in heads if (head.incarnation, head.sequence) == (incarnation, sequence)), None)
 
     def _ledger(self, head: BatchHead, place: Evidence) -> Link:
-        archive = self._archive
         time = head.signed_time()
         title = f"batch {head.sequence} of shard {head.shard} on {head.node}, {clock(time.midpoint_ns)}"
-        record = archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-        under = [self._key(head.key_id)]
-        if record is not None:
-            until = clock(record.record.ceiling_ns)
-            words = f"ceiling record {record.record.number} of shard {record.record.shard}, until {until}"
-            under.insert(
-                0,
-                Link(
-                    LinkKind.CEILING,
-                    f"{words}, by {record.record.node}",
-                    where=record.where,
-                    instant_ns=record.instant_ns,
-                    node=record.record.node,
-                ),
-            )
-        return Link(LinkKind.LEDGER, title, (), tuple(under), place, time.midpoint_ns, node=head.node)
+        linked, under = self._ceiling(head), [self._key(head.key_id)]
+        if linked is not None:
+            record = linked.record
+            words = f"ceiling record {record.number} of shard {record.shard}, until {clock(record.ceiling_ns)}"
+            of_node = f"{words}, by {record.node}"
+            under.insert(0, Link(LinkKind.CEILING, of_node, where=linked.where, instant_ns=linked.instant_ns))
+        return Link(LinkKind.LEDGER, title, (), tuple(under), place, time.midpoint_ns)
+
+    def _ceiling(self, head: BatchHead) -> CeilingLinked | None:
+        return self._archive.timeline.ceiling((head.map_number, head.shard), head.ceiling_number)
 
     def _ceiling_bytes(self, data: bytes, place: Evidence) -> Link:
         record, signed = open_ceiling(data, place.path)
         title = (
             f"ceiling record {record.number} ({record.kind}) of shard {record.shard}, until {clock(record.ceiling_ns)}"
         )
-        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place, node=record.node)
+        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place)
 
     def _key(self, identifier: bytes) -> Link:
         records = self._archive.records

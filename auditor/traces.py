@@ -120,13 +120,27 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
     def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
         timeline = self._timeline
         events = [event for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain)]
-        found = _traces(timeline, events)
-        for event in events:
-            if isinstance(event, FrameWritten):
-                for name, identifier in event.leases:
-                    if name == domain and identifier in found:
-                        found[identifier].frames.append(event)
-        return found
+        return _with_frames(timeline, domain, events)
+
+
+def all_leases(timeline: Timeline) -> Iterator[LeaseTrace]:
+    """Yield every lease of a timeline, domain by domain. Goes over its events once."""
+    domains: dict[str, list[Event]] = {}
+    for event in timeline.events:
+        for domain in dict.fromkeys(name for name, _ in leases_of(event)):
+            domains.setdefault(domain, []).append(event)
+    for domain, events in domains.items():
+        yield from _with_frames(timeline, domain, events).values()
+
+
+def _with_frames(timeline: Timeline, domain: str, events: Sequence[Event]) -> dict[bytes, LeaseTrace]:
+    found = _traces(timeline, events)
+    for event in events:
+        if isinstance(event, FrameWritten):
+            for name, identifier in event.leases:
+                if name == domain and identifier in found:
+                    found[identifier].frames.append(event)
+    return found
 
 
 def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTrace]:

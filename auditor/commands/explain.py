@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
     root_key = pinned(arguments.root_key)
     timeline = read_timeline(tree, root_key=root_key, findings=result.findings)
-    archive = Archive.of(tree, result, timeline, root_key)
+    archive = Archive(tree, result, timeline, root_key=root_key)
     if arguments.chain:
         for finding in chosen:
             for line in lineage_lines(lineage(finding, archive)):

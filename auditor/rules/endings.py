@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending
     from appliance.formats.sessionlease import SessionEnded
     from auditor.finding import Evidence, Finding
-    from auditor.history import EndedFact, LeaseHistory, SessionTold, Told
+    from auditor.history import EndedFact, LeaseHistory, SessionWitnessFact, Told
     from auditor.index import Coverage
     from timeagent.units import Instant
 
@@ -184,7 +184,7 @@ def check_expiry(
         yield check.finding(word.name, reason, [word.where], times, verdict=verdict)
 
 
-def check_watermark(word: Word, grants: Sequence[Told | SessionTold], policies: Policies) -> Iterator[Finding]:
+def check_watermark(word: Word, grants: Sequence[Told | SessionWitnessFact], policies: Policies) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
     raw, watermark, subject = word.entry.watermark_time, word.watermark_ns, f"{word.name}, watermark"
     if raw is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from auditor.finding import Finding
-    from auditor.history import DomainHistory, SessionHistory, SessionOver, SessionTold
+    from auditor.history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
     from auditor.rows import Use
 
     from .agreement import ClusterFacts
@@ -120,7 +120,7 @@ def check_sessions(
         yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
 
 
-def _witness(session: SessionHistory, told: SessionTold, cluster: ClusterFacts) -> Iterator[Finding]:
+def _witness(session: SessionHistory, told: SessionWitnessFact, cluster: ClusterFacts) -> Iterator[Finding]:
     expiry, head, token = told.witness.expiry_ns, told.head, told.token
     subject = f"{session.name}, {told.witness.kind} in batch {head.sequence}"
     yield from cluster.policies.check_term(subject, expiry, token, told.where)
@@ -172,7 +172,7 @@ def _dropped(
     yield from check_count(word, there, doubtful, lowest, uses, cluster.coverage)
 
 
-def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:
+def _last_frame(session: SessionHistory, over: SessionEndFact, under: Sequence[SessionNote]) -> Iterator[Finding]:
     """last-frame-mismatch: of the lease with the highest watermark, a holder names the last frame it knew Committed.
 
     Where no frame reaches the watermark, an attempt that came to nothing did: then it may have been under any of them.

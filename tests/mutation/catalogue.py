@@ -130,7 +130,7 @@ TABLES: dict[str, Table] = {
     "dropped": _tuples(dropped.MUTANTS),
     "trust": _within(trust_rules, trust.MUTANTS, _in_text),
     "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
-    "named frame": _within(sequences, {n: ("frames_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
+    "named frame": _within(sequences, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
     "record": _within(records, {name: ("_Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
 }
 

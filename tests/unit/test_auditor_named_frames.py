@@ -11,7 +11,6 @@ from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.report import json_bytes
 from auditor.rules import sequences
-from auditor.rules import sequences as rules
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
 from tests.support.mutants import plant_in_text
@@ -119,8 +118,7 @@ def test_each_end_of_each_interval_counts(tmp_path: Path, mutant: str, monkeypat
     trees = [stepped(tmp_path / "fair", limit), stepped(tmp_path / "far", limit + 1)]
     trees.append(frame_signed_before_the_one_that_it_names(tmp_path / "planted"))
     told = [json_bytes(audit(Tree(tree.root), options=BY_ROWS)) for tree in trees]
-    plant_in_text(monkeypatch, sequences, "frames_before_named", *MUTANTS[mutant])
-    monkeypatch.setattr(rules, "frames_before_named", sequences.frames_before_named)
+    plant_in_text(monkeypatch, sequences, "_signed_before_named", *MUTANTS[mutant])
     assert [json_bytes(audit(Tree(tree.root), options=BY_ROWS)) for tree in trees] != told
 
 

@@ -11,12 +11,12 @@ from .chains import ceiling_chains, head_facts, runs
 from .clocks import name_clocks
 from .columns.suspects import spread_suspects
 from .domains import DomainJudge, check_domains
-from .finding import Evidence, Verdict, in_order
+from .finding import Evidence, in_order
 from .history import session_histories
 from .index import INDEX_ERRORS, Coverage, Index, later, temporary_database
 from .parts import WHOLE, Narrowing, check_asked
 from .records import ClusterRecords, load_records
-from .result import Audit, Summary
+from .result import Audit, Summary, with_findings
 from .rules.agreement import Closings, ClusterFacts
 from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
 from .rules.records import Policies
@@ -206,15 +206,11 @@ def _concluded(run: _AuditRun, loaded: Loaded, findings: list[Finding]) -> Audit
         rejected=loaded.counts.rejected,
         bags=loaded.counts.bags,
         witnesses=witnesses,
-        violations=_count(ordered, Verdict.VIOLATION),
-        indeterminate=_count(ordered, Verdict.INDETERMINATE),
-        unverifiable=_count(ordered, Verdict.UNVERIFIABLE),
-        informational=_count(ordered, Verdict.OK),
         provisional=loaded.counts.provisional,
         ledger_gaps=gaps,
     )
     root = records.root.public if records.root else None
-    return Audit(summary, ordered, records.cluster_id, root, records.pinned, run.options.hashed)
+    return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, run.options.hashed), ordered)
 
 
 def _judge(
@@ -266,7 +262,7 @@ def _judge(
     )
     findings += check_sequences(index, coverage)
     domains = list(filter(options.narrowing.judges, index.domains()))
-    findings += check_domains(DomainJudge(index, known_runs, cluster, sessions), domains, options.jobs, notes)
+    findings += check_domains(DomainJudge(index, cluster, sessions), domains, options.jobs, notes)
     if options.narrowing.whole:  # of a session lease some leases alone say too little
         findings += check_sessions(sessions, notes, cluster)
     return findings, index.witnesses() + in_columns
@@ -275,7 +271,3 @@ def _judge(
 def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
     return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
-
-
-def _count(findings: tuple[Finding, ...], verdict: Verdict) -> int:
-    return sum(finding.verdict is verdict for finding in findings)

@@ -415,7 +415,7 @@ class BagWalk:
                 if sweeping and wrong is None:
                     return sealed, where
                 reason = f"{path} is another lock file than the one that the rack was sealed with, which counts"
-                self._report(found("overwritten-lock", path, reason, [where, seal.where]))
+                self._report(bag_rules.same_lock(data, sealed).finding(path, reason, [where, seal.where]))
         return sealed, where
 
     def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from .chains import HeadFact
     from .finding import Finding, NamedInterval
-    from .frames import HeldSession, HeldWitness
     from .load import Tree
     from .records import ClusterRecords
     from .timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
@@ -72,11 +71,10 @@ def _read_ties(tree: Tree, records: ClusterRecords, signatures: Signatures) -> T
 
     def judged(each: JudgedFrame) -> None:
         evidence, frame = each.evidence, each.event.clock
-        carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
         if evidence.refusal is not None:
             return
         ties.stale(evidence.token)
-        for held in carried:
+        for held in evidence.carried:
             if held.refusal is None:
                 ties.stale(held.token)
                 ties.tie(ClockReading.of(held.head.node, held.token), frame)

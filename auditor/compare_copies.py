@@ -6,7 +6,6 @@ both hold, and differ, the tree has two histories: it was restored and went on t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import open_ceiling
@@ -18,8 +17,9 @@ from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from .finding import Evidence, NamedInterval, Verdict, in_order
+from .finding import Evidence, NamedInterval, in_order
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
+from .result import with_findings
 from .rules.registry import found
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ def compared(one: Audit, other: Audit, tree: Tree, twin: Tree) -> Audit:
     damaged = [each for audit in (one, other) for each in audit.findings if each.code in _DAMAGED]
     told = {place.path for each in damaged for place in each.evidence[:1]}
     forks = [each for each in contradictions(tree, twin) if each.subject not in told]
-    findings = tuple(in_order([*one.findings, *forks]))
-    violations = sum(each.verdict is Verdict.VIOLATION for each in findings)
-    return replace(one, findings=findings, summary=replace(one.summary, violations=violations))
+    return with_findings(one, tuple(in_order([*one.findings, *forks])))
 
 
 def contradictions(tree: Tree, twin: Tree) -> Iterator[Finding]:

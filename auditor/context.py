@@ -6,23 +6,26 @@ of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.formats.witness import WitnessKind
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND
 
-from .timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_fields
+from .timeline.events import BagClosed, CeilingLinked, FrameWritten, RackSealed, event_fields
+from .traces import Traces, leases_of
 
 if TYPE_CHECKING:
-    from appliance.formats.lease import Holder, LeaseOutcome, Mode
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
+
     from timeagent.units import Instant
 
     from .finding import Finding
     from .timeline.events import ClockReading, Event
     from .timeline.state import StateAt
     from .timeline.timeline_reader import Timeline
+    from .traces import LeaseTrace
 
 NEIGHBOURS: Final = 2
 """So many leases before the ones concerned, and after, belong to the picture."""
@@ -31,31 +34,6 @@ READINGS_MAX: Final = 400
 MARGIN_NS: Final = SECOND
 FAR_NS: Final = 3600 * SECOND
 """An instant so far outside the tree's own time is no place in the picture: a floor of zero, a forged time."""
-
-
-@dataclass(slots=True)
-class LeaseSpan:
-    """One lease as a stretch of time."""
-
-    domain: str
-    correlation_id: bytes
-    holder: Holder
-    mode: Mode
-    fence: int
-    granted_ns: Instant
-    expiry_ns: Instant
-    floor_ns: Instant
-    renewed_ns: list[Instant] = field(default_factory=list)
-    ended_ns: Instant | None = None
-    outcome: LeaseOutcome | None = None
-    watermark_ns: Instant | None = None
-    concerned: bool = False
-    """Whether the finding rests on it."""
-
-    @property
-    def over_ns(self) -> Instant:
-        """When nobody could write under it any more: its end, or its expiry."""
-        return self.expiry_ns if self.ended_ns is None else min(self.ended_ns, self.expiry_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +65,10 @@ class Context:
     first_ns: Instant
     last_ns: Instant
     """The window that all the rest lies in."""
-    leases: tuple[LeaseSpan, ...]
+    leases: tuple[LeaseTrace, ...]
+    """Those that it rests on, and their neighbours."""
+    concerned: frozenset[bytes]
+    """The correlation ids of leases that it rests on."""
     frames: tuple[FrameWritten, ...]
     closings: tuple[BagClosed | RackSealed, ...]
     restarts: tuple[Restart, ...]
@@ -107,12 +88,14 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     """Return what lies around a finding of the tree that the timeline was read from."""
     paths = {each.path for each in finding.evidence}
     concerned = list(timeline.resting_on(finding.evidence))
-    domains = {name for event in concerned for name in _domains(event)}
-    named = {identifier for event in concerned for identifier in _leases(event)}
-    spans = [span for domain in sorted(domains) for span in _spans(timeline, domain, named)]
+    domains = sorted({name for event in concerned for name, _ in leases_of(event)})
+    named = frozenset(identifier for event in concerned for _, identifier in leases_of(event))
+    traces = Traces(timeline)
+    leases = [each for name in domains for each in _around(list(traces.get(name, {}).values()), named)]
     instants = [event.instant_ns for event in concerned]
     instants += [end for each in finding.times for end in (each.earliest_ns, each.latest_ns)]
-    instants += [end for span in spans if span.concerned for end in (span.granted_ns, span.expiry_ns)]
+    own = [each for each in leases if each.witness.correlation_id in named]
+    instants += [end for each in own for end in (each.granted_ns, each.expiry_ns)]
     low, high = timeline.start_ns - FAR_NS, timeline.end_ns + FAR_NS
     instants = [each for each in instants if low <= each <= high] or [timeline.start_ns, timeline.end_ns]
     margin = max(MARGIN_NS, (max(instants) - min(instants)) // 12)
@@ -126,7 +109,8 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
         complete_ns=complete[0] if complete else max(instants),
         first_ns=first,
         last_ns=last,
-        leases=tuple(span for span in spans if span.granted_ns <= last and span.expiry_ns >= first),
+        leases=tuple(each for each in leases if each.granted_ns <= last and each.expiry_ns >= first),
+        concerned=named,
         frames=tuple(frames[:FRAMES_MAX]),
         closings=tuple(
             event
@@ -143,72 +127,16 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     )
 
 
-def _near(event: FrameWritten, paths: set[str], leases: set[bytes]) -> bool:
+def _near(event: FrameWritten, paths: set[str], leases: AbstractSet[bytes]) -> bool:
     return event.file in paths or any(identifier in leases for _, identifier in event.leases)
 
 
-def _domains(event: Event) -> list[str]:
-    match event:
-        case LeaseTold():
-            return [event.witness.domain]
-        case LeaseEnded():
-            return [event.domain]
-        case FrameWritten():
-            return [name for name, _ in event.leases]
-        case _:
-            return []
-
-
-def _leases(event: Event) -> list[bytes]:
-    match event:
-        case LeaseTold():
-            return [event.witness.correlation_id]
-        case LeaseEnded():
-            return [event.ending.correlation_id]
-        case FrameWritten():
-            return [identifier for _, identifier in event.leases]
-        case _:
-            return []
-
-
-def _spans(timeline: Timeline, domain: str, named: set[bytes]) -> list[LeaseSpan]:
-    """Return the leases of a domain that are concerned, and their neighbours in the chain."""
-    spans: dict[bytes, LeaseSpan] = {}
-    for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain):
-        if isinstance(event, LeaseTold):
-            _tell(spans, event)
-        elif isinstance(event, LeaseEnded) and event.ending.correlation_id in spans:
-            span = spans[event.ending.correlation_id]
-            span.ended_ns, span.outcome = event.ending.ended_ns, event.ending.outcome
-            span.watermark_ns = event.ending.watermark_ns
-    ordered = list(spans.values())
-    chosen: set[int] = set()
-    for number, span in enumerate(ordered):
-        if span.correlation_id in named:
-            span.concerned = True
-            chosen |= set(range(number - NEIGHBOURS, number + NEIGHBOURS + 1))
-    return [span for number, span in enumerate(ordered) if number in chosen]
-
-
-def _tell(spans: dict[bytes, LeaseSpan], event: LeaseTold) -> None:
-    witness = event.witness
-    span = spans.get(witness.correlation_id)
-    if span is None:
-        spans[witness.correlation_id] = LeaseSpan(
-            witness.domain,
-            witness.correlation_id,
-            witness.holder,
-            witness.mode,
-            witness.fence,
-            event.instant_ns,
-            witness.expiry_ns,
-            witness.floor_ns,
-        )
-        return
-    span.expiry_ns = max(span.expiry_ns, witness.expiry_ns)
-    if witness.kind is not WitnessKind.GRANT:
-        span.mode = witness.mode
-        span.renewed_ns.append(event.instant_ns)
+def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator[LeaseTrace]:
+    """Yield the leases of a domain that are concerned, and their neighbours in the chain."""
+    places = [number for number, lease in enumerate(leases) if lease.witness.correlation_id in named]
+    for number, lease in enumerate(leases):
+        if any(abs(number - place) <= NEIGHBOURS for place in places):
+            yield lease
 
 
 def _restarts(timeline: Timeline) -> list[Restart]:
@@ -255,7 +183,7 @@ def context_fields(context: Context) -> dict[str, Any]:
         **instant_fields("first", context.first_ns),
         **instant_fields("last", context.last_ns),
         "rests_on": [event_fields(event) for event in context.events],
-        "leases": [_lease_fields(span) for span in context.leases],
+        "leases": [_lease_fields(each, context.concerned) for each in context.leases],
         "frames": [event_fields(event) for event in context.frames],
         "closings": [event_fields(event) for event in context.closings],
         "restarts": [
@@ -276,20 +204,21 @@ def context_fields(context: Context) -> dict[str, Any]:
     }
 
 
-def _lease_fields(span: LeaseSpan) -> dict[str, Any]:
+def _lease_fields(lease: LeaseTrace, concerned: AbstractSet[bytes]) -> dict[str, Any]:
+    witness, end = lease.witness, lease.end
     return {
-        "domain": printable(span.domain),
-        "correlation_id": span.correlation_id.hex(),
-        "concerned": span.concerned,
-        "node": span.holder.node,
-        "process": span.holder.process,
-        "mode": span.mode.value,
-        "fence": span.fence,
-        **instant_fields("granted", span.granted_ns),
-        **instant_fields("expiry", span.expiry_ns),
-        **bound_fields("floor", span.floor_ns),
-        "renewals": len(span.renewed_ns),
-        **instant_fields("ended", span.ended_ns),
-        "outcome": span.outcome.value if span.outcome else None,
-        **bound_fields("watermark", span.watermark_ns),
+        "domain": printable(witness.domain),
+        "correlation_id": witness.correlation_id.hex(),
+        "concerned": witness.correlation_id in concerned,
+        "node": witness.holder.node,
+        "process": witness.holder.process,
+        "mode": lease.mode.value,
+        "fence": witness.fence,
+        **instant_fields("granted", lease.granted_ns),
+        **instant_fields("expiry", lease.expiry_ns),
+        **bound_fields("floor", witness.floor_ns),
+        "renewals": len(lease.renewed_ns),
+        **instant_fields("ended", end.ended_ns if end else None),
+        "outcome": end.outcome.value if end else None,
+        **bound_fields("watermark", end.watermark_ns if end else None),
     }

@@ -17,7 +17,6 @@ from .rules.sessions import SessionNote, notes_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from .chains import ShardRun
     from .history import SessionHistory, SessionName
     from .index import Index
     from .rules.agreement import ClusterFacts
@@ -32,14 +31,13 @@ class DomainJudge:
     """Judges one domain after another. Each process reads the index by a connection of its own."""
 
     index: Index
-    runs: Mapping[bytes, ShardRun]
     cluster: ClusterFacts
     sessions: Mapping[SessionName, SessionHistory]
     process: int = field(default_factory=os.getpid)
 
     def judge(self, domain: str, notes: list[SessionNote]) -> Iterator[Finding]:
         """Yield what is wrong with the leases of a domain; note what they show of session leases."""
-        history = domain_history(self.index, self.runs, domain, self.sessions)
+        history = domain_history(self.index, self.cluster.runs, domain, self.sessions)
         notes += notes_of(history)
         yield from check_domain(history, self.cluster)
 

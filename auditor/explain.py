@@ -64,15 +64,16 @@ def context_lines(context: Context) -> Iterator[str]:
     if context.leases:
         yield ""
         yield "The leases around it, in the order of their grants (* it rests on these):"
-    for span in context.leases:
-        ended = f"{span.outcome} at {rfc3339(span.ended_ns)}" if span.outcome and span.ended_ns else "no end is known"
+    for lease in context.leases:
+        witness, holder, end = lease.witness, lease.witness.holder, lease.end
+        ended = f"{end.outcome} at {rfc3339(end.ended_ns)}" if end else "no end is known"
         yield printable(
-            f"  {'*' if span.concerned else ' '} {span.correlation_id.hex()} on {span.domain!r}: {span.mode}, "
-            f"{span.holder.node}:{span.holder.process}, fence {span.fence}"
+            f"  {'*' if witness.correlation_id in context.concerned else ' '} {witness.correlation_id.hex()} on "
+            f"{witness.domain!r}: {lease.mode}, {holder.node}:{holder.process}, fence {witness.fence}"
         )
         yield (
-            f"      granted {rfc3339(span.granted_ns)}, renewed {len(span.renewed_ns)} times, "
-            f"expiry {rfc3339(span.expiry_ns)}, {ended}"
+            f"      granted {rfc3339(lease.granted_ns)}, renewed {len(lease.renewed_ns)} times, "
+            f"expiry {rfc3339(lease.expiry_ns)}, {ended}"
         )
     around: list[tuple[int, str]] = [
         (

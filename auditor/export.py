@@ -14,101 +14,139 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from appliance.formats.witness import WitnessKind
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
 
-from .timeline.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, RackSealed, event_words, kind_of
+from .timeline.events import BagClosed, FrameWritten, RackSealed, event_words, kind_of
+from .traces import all_leases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from timeagent.units import Instant
+
+    from .finding import Finding
+    from .timeline.events import ClockReading, Event
     from .timeline.timeline_reader import Timeline
+    from .traces import LeaseTrace
 
 type Row = dict[str, Any]
+type Columns[T] = dict[str, tuple[str, Callable[[T], Any]]]
+"""By name, the type of a column and its value for what the row is about."""
 
-_INSTANT: Final = "BIGINT"
-_TABLES: Final[dict[str, dict[str, str]]] = {
-    "leases": {
-        "domain": "VARCHAR",
-        "correlation_id": "VARCHAR",
-        "map": "BIGINT",
-        "shard": "BIGINT",
-        "run": "VARCHAR",
-        "node": "VARCHAR",
-        "process": "BIGINT",
-        "purpose": "VARCHAR",
-        "mode": "VARCHAR",
-        "fence": "BIGINT",
-        "granted_ns": _INSTANT,
-        "expiry_ns": _INSTANT,
-        "floor_ns": _INSTANT,
-        "renewals": "BIGINT",
-        "ended_ns": _INSTANT,
-        "outcome": "VARCHAR",
-        "watermark_ns": _INSTANT,
-        "frames": "BIGINT",
-        "messages": "BIGINT",
-    },
-    "frames": {
-        "log": "VARCHAR",
-        "bag_ns": _INSTANT,
-        "file": "VARCHAR",
-        "writer": "VARCHAR",
-        "incarnation": "VARCHAR",
-        "sequence": "BIGINT",
-        "messages": "BIGINT",
-        "accepted": "BIGINT",
-        "first_ns": _INSTANT,
-        "last_ns": _INSTANT,
-        "signed_ns": _INSTANT,
-        "radius_ns": "BIGINT",
-        "listed": "BOOLEAN",
-        "void_because": "VARCHAR",
-        "domains": "VARCHAR[]",
-    },
-    "bags": {
-        "log": "VARCHAR",
-        "start_ns": _INSTANT,
-        "end_ns": _INSTANT,
-        "due_ns": _INSTANT,
-        "path": "VARCHAR",
-        "closed_ns": _INSTANT,
-        "closer": "VARCHAR",
-        "sealed_ns": _INSTANT,
-        "sealer": "VARCHAR",
-        "files": "BIGINT",
-        "missing": "BIGINT",
-        "void_files": "BIGINT",
-        "accepted": "BIGINT",
-        "rejected": "BIGINT",
-    },
-    "clocks": {
-        "node": "VARCHAR",
-        "instant_ns": _INSTANT,
-        "radius_ns": "BIGINT",
-        "status": "VARCHAR",
-        "clock_epoch": "UBIGINT",
-        "assumed": "BOOLEAN",
-    },
-    "events": {
-        "instant_ns": _INSTANT,
-        "event": "VARCHAR",
-        "node": "VARCHAR",
-        "what": "VARCHAR",
-        "path": "VARCHAR",
-        "offset": "BIGINT",
-        "length": "BIGINT",
-    },
-    "findings": {
-        "id": "VARCHAR",
-        "code": "VARCHAR",
-        "verdict": "VARCHAR",
-        "severity": "VARCHAR",
-        "subject": "VARCHAR",
-        "explanation": "VARCHAR",
-        "instant_ns": _INSTANT,
-    },
+_NUMBER: Final = "BIGINT"
+_TEXT: Final = "VARCHAR"
+
+
+def _ending(name: str) -> Callable[[LeaseTrace], Any]:
+    return lambda lease: None if lease.ended is None else getattr(lease.ended.ending, name)
+
+
+_LEASES: Final[Columns[LeaseTrace]] = {
+    "domain": (_TEXT, lambda lease: printable(lease.witness.domain)),
+    "correlation_id": (_TEXT, lambda lease: lease.witness.correlation_id.hex()),
+    "map": (_NUMBER, lambda lease: lease.told[0].shard[0]),
+    "shard": (_NUMBER, lambda lease: lease.told[0].shard[1]),
+    "run": (_TEXT, lambda lease: lease.told[0].place[1].hex()),
+    "node": (_TEXT, lambda lease: lease.witness.holder.node),
+    "process": (_NUMBER, lambda lease: lease.witness.holder.process),
+    "purpose": (_TEXT, lambda lease: printable(lease.witness.holder.purpose)),
+    "mode": (_TEXT, lambda lease: lease.mode.value),
+    "fence": (_NUMBER, lambda lease: lease.witness.fence),
+    "granted_ns": (_NUMBER, lambda lease: lease.granted_ns),
+    "expiry_ns": (_NUMBER, lambda lease: max(each.witness.expiry_ns for each in lease.told)),
+    "floor_ns": (_NUMBER, lambda lease: lease.witness.floor_ns),
+    "renewals": (_NUMBER, lambda lease: sum(each.witness.kind is WitnessKind.RENEWAL for each in lease.told)),
+    "ended_ns": (_NUMBER, _ending("ended_ns")),
+    "outcome": (_TEXT, _ending("outcome")),
+    "watermark_ns": (_NUMBER, _ending("watermark_ns")),
+    "frames": (_NUMBER, lambda lease: len(lease.frames)),
+    "messages": (_NUMBER, lambda lease: sum(frame.messages for frame in lease.frames)),
+}
+_FRAMES: Final[Columns[FrameWritten]] = {
+    "log": (_TEXT, lambda frame: frame.log),
+    "bag_ns": (_NUMBER, lambda frame: frame.bag_ns),
+    "file": (_TEXT, lambda frame: printable(frame.file)),
+    "writer": (_TEXT, lambda frame: frame.writer),
+    "incarnation": (_TEXT, lambda frame: frame.incarnation.hex()),
+    "sequence": (_NUMBER, lambda frame: frame.sequence),
+    "messages": (_NUMBER, lambda frame: frame.messages),
+    "accepted": (_NUMBER, lambda frame: frame.accepted_count),
+    "first_ns": (_NUMBER, lambda frame: frame.first_ns),
+    "last_ns": (_NUMBER, lambda frame: frame.last_ns),
+    "signed_ns": (_NUMBER, lambda frame: frame.clock.midpoint_ns),
+    "radius_ns": (_NUMBER, lambda frame: frame.clock.radius_ns),
+    "listed": ("BOOLEAN", lambda frame: frame.listed),
+    "void_because": (_TEXT, lambda frame: frame.void_because or None),
+    "domains": ("VARCHAR[]", lambda frame: [printable(name) for name, _ in frame.leases]),
+}
+_BAGS: Final[Columns[tuple[BagClosed, RackSealed | None]]] = {
+    "log": (_TEXT, lambda each: each[0].log),
+    "start_ns": (_NUMBER, lambda each: each[0].bag_ns),
+    "end_ns": (_NUMBER, lambda each: each[0].end_ns),
+    "due_ns": (_NUMBER, lambda each: each[0].due_ns),
+    "path": (_TEXT, lambda each: printable(each[0].path)),
+    "closed_ns": (_NUMBER, lambda each: each[0].instant_ns),
+    "closer": (_TEXT, lambda each: each[0].closer),
+    "sealed_ns": (_NUMBER, lambda each: each[1] and each[1].instant_ns),
+    "sealer": (_TEXT, lambda each: each[1] and each[1].sealer),
+    "files": (_NUMBER, lambda each: each[0].files),
+    "missing": (_NUMBER, lambda each: each[0].missing),
+    "void_files": (_NUMBER, lambda each: each[0].void_files),
+    "accepted": (_NUMBER, lambda each: each[0].accepted),
+    "rejected": (_NUMBER, lambda each: each[0].rejected),
+}
+_CLOCKS: Final[Columns[ClockReading]] = {
+    "node": (_TEXT, lambda clock: clock.node),
+    "instant_ns": (_NUMBER, lambda clock: clock.midpoint_ns),
+    "radius_ns": (_NUMBER, lambda clock: clock.radius_ns),
+    "status": (_TEXT, lambda clock: clock.status.name.lower().replace("_", "-")),
+    "clock_epoch": ("UBIGINT", lambda clock: clock.clock_epoch),
+    "assumed": ("BOOLEAN", lambda clock: clock.assumed),
+}
+_EVENTS: Final[Columns[Event]] = {
+    "instant_ns": (_NUMBER, lambda event: event.instant_ns),
+    "event": (_TEXT, kind_of),
+    "node": (_TEXT, lambda event: event.clock.node if event.clock else None),
+    "what": (_TEXT, event_words),
+    "path": (_TEXT, lambda event: printable(event.where.path)),
+    "offset": (_NUMBER, lambda event: event.where.offset),
+    "length": (_NUMBER, lambda event: event.where.length),
+}
+_FINDINGS: Final[Columns[tuple[Instant, Finding]]] = {
+    "id": (_TEXT, lambda each: each[1].id),
+    "code": (_TEXT, lambda each: each[1].code),
+    "verdict": (_TEXT, lambda each: each[1].verdict.value),
+    "severity": (_TEXT, lambda each: each[1].severity.value),
+    "subject": (_TEXT, lambda each: printable(each[1].subject)),
+    "explanation": (_TEXT, lambda each: printable(each[1].explanation)),
+    "instant_ns": (_NUMBER, lambda each: each[0]),
+}
+
+
+def _bags(timeline: Timeline) -> Iterator[tuple[BagClosed, RackSealed | None]]:
+    """Yield every closed bag with the seal of its rack."""
+    seals: dict[str, list[RackSealed]] = {}
+    for event in sorted(timeline.kinds(RackSealed), key=lambda seal: seal.start_ns):
+        seals.setdefault(event.log, []).append(event)
+    for bag in timeline.kinds(BagClosed):
+        yield bag, _seal_of(seals.get(bag.log, []), bag.bag_ns)
+
+
+def _seal_of(seals: list[RackSealed], instant: int) -> RackSealed | None:
+    place = bisect_right(seals, instant, key=lambda seal: seal.start_ns) - 1
+    return seals[place] if place >= 0 and instant < seals[place].end_ns else None
+
+
+_TABLES: Final[dict[str, tuple[Columns[Any], Callable[[Timeline], Iterable[Any]]]]] = {
+    "leases": (_LEASES, all_leases),
+    "frames": (_FRAMES, lambda timeline: timeline.kinds(FrameWritten)),
+    "bags": (_BAGS, _bags),
+    "clocks": (_CLOCKS, lambda timeline: dict.fromkeys(each.clock for each in timeline.events if each.clock)),
+    "events": (_EVENTS, lambda timeline: timeline.events),
+    "findings": (_FINDINGS, lambda timeline: timeline.findings),
 }
 TABLES: Final = tuple(_TABLES)
 
@@ -131,16 +169,8 @@ def export(timeline: Timeline, directory: Path) -> dict[str, int]:
         raise Environment(
             "cannot-export", f"cannot make {directory}: {problem.strerror}", hint="name a directory that is not there"
         ) from None
-    rows = {
-        "leases": _leases(timeline),
-        "frames": _frames(timeline),
-        "bags": _bags(timeline),
-        "clocks": _clocks(timeline),
-        "events": _events(timeline),
-        "findings": _findings(timeline),
-    }
     with duckdb.connect() as connection:
-        return {name: _write(connection, name, rows[name], directory) for name in TABLES}
+        return {name: _write(connection, name, timeline, directory) for name in TABLES}
 
 
 def _duckdb() -> _DuckDb:
@@ -152,15 +182,21 @@ def _duckdb() -> _DuckDb:
         ) from None
 
 
-def _write(connection: Any, name: str, rows: Iterable[Row], directory: Path) -> int:  # noqa: ANN401 - the library is an extra, its types too
-    columns, count = _TABLES[name], 0
+def rows_of(name: str, timeline: Timeline) -> Iterator[Row]:
+    """Yield the rows of one table."""
+    columns, subjects = _TABLES[name]
+    for subject in subjects(timeline):
+        yield {column: value(subject) for column, (_, value) in columns.items()}
+
+
+def _write(connection: Any, name: str, timeline: Timeline, directory: Path) -> int:  # noqa: ANN401 - the library is an extra, its types too
+    columns, count = _TABLES[name][0], 0
     with NamedTemporaryFile("wb", suffix=".jsonl") as file:
-        for row in rows:
-            assert row.keys() == columns.keys(), name
+        for row in rows_of(name, timeline):
             file.write(msgspec.json.encode(row) + b"\n")
             count += 1
         file.flush()
-        kinds = ", ".join(f"'{column}': '{kind}'" for column, kind in columns.items())
+        kinds = ", ".join(f"'{column}': '{kind}'" for column, (kind, _) in columns.items())
         source = f"read_json('{_quoted(file.name)}', format='newline_delimited', columns={{{kinds}}})"
         shown = ", ".join(_shown(column) for column in columns)
         target = _quoted(str(directory / f"{name}.parquet"))
@@ -176,157 +212,3 @@ def _shown(column: str) -> str:
 
 def _quoted(path: str) -> str:
     return path.replace("'", "''")
-
-
-# Rows.
-
-
-def _leases(timeline: Timeline) -> Iterator[Row]:
-    rows: dict[tuple[str, bytes], Row] = {}
-    for event in timeline.events:
-        match event:
-            case LeaseTold():
-                _told(rows, event)
-            case LeaseEnded() if (event.domain, event.ending.correlation_id) in rows:
-                rows[event.domain, event.ending.correlation_id] |= {
-                    "ended_ns": event.ending.ended_ns,
-                    "outcome": event.ending.outcome.value,
-                    "watermark_ns": event.ending.watermark_ns,
-                }
-            case FrameWritten():
-                for name in event.leases:
-                    if name in rows:
-                        rows[name]["frames"] += 1
-                        rows[name]["messages"] += event.messages
-            case _:
-                pass
-    yield from rows.values()
-
-
-def _told(rows: dict[tuple[str, bytes], Row], event: LeaseTold) -> None:
-    witness = event.witness
-    row = rows.get((witness.domain, witness.correlation_id))
-    if row is not None:
-        row["expiry_ns"] = max(row["expiry_ns"], witness.expiry_ns)
-        row["mode"] = witness.mode.value
-        row["renewals"] += witness.kind.value == "renewal"
-        return
-    rows[witness.domain, witness.correlation_id] = {
-        "domain": printable(witness.domain),
-        "correlation_id": witness.correlation_id.hex(),
-        "map": event.shard[0],
-        "shard": event.shard[1],
-        "run": event.place[1].hex(),
-        "node": witness.holder.node,
-        "process": witness.holder.process,
-        "purpose": printable(witness.holder.purpose),
-        "mode": witness.mode.value,
-        "fence": witness.fence,
-        "granted_ns": event.instant_ns,
-        "expiry_ns": witness.expiry_ns,
-        "floor_ns": witness.floor_ns,
-        "renewals": int(witness.kind.value == "renewal"),
-        "ended_ns": None,
-        "outcome": None,
-        "watermark_ns": None,
-        "frames": 0,
-        "messages": 0,
-    }
-
-
-def _frames(timeline: Timeline) -> Iterator[Row]:
-    for event in timeline.events:
-        if isinstance(event, FrameWritten):
-            yield {
-                "log": event.log,
-                "bag_ns": event.bag_ns,
-                "file": printable(event.file),
-                "writer": event.writer,
-                "incarnation": event.incarnation.hex(),
-                "sequence": event.sequence,
-                "messages": event.messages,
-                "accepted": event.accepted_count,
-                "first_ns": event.first_ns,
-                "last_ns": event.last_ns,
-                "signed_ns": event.clock.midpoint_ns,
-                "radius_ns": event.clock.radius_ns,
-                "listed": event.listed,
-                "void_because": event.void_because or None,
-                "domains": [printable(name) for name, _ in event.leases],
-            }
-
-
-def _bags(timeline: Timeline) -> Iterator[Row]:
-    seals: dict[str, list[RackSealed]] = {}
-    for event in timeline.events:
-        if isinstance(event, RackSealed):
-            seals.setdefault(event.log, []).append(event)
-    for each in seals.values():
-        each.sort(key=lambda seal: seal.start_ns)
-    for event in timeline.events:
-        if isinstance(event, BagClosed):
-            seal = _seal_of(seals.get(event.log, []), event.bag_ns)
-            yield {
-                "log": event.log,
-                "start_ns": event.bag_ns,
-                "end_ns": event.end_ns,
-                "due_ns": event.due_ns,
-                "path": printable(event.path),
-                "closed_ns": event.instant_ns,
-                "closer": event.closer,
-                "sealed_ns": seal.instant_ns if seal else None,
-                "sealer": seal.sealer if seal else None,
-                "files": event.files,
-                "missing": event.missing,
-                "void_files": event.void_files,
-                "accepted": event.accepted,
-                "rejected": event.rejected,
-            }
-
-
-def _seal_of(seals: list[RackSealed], instant: int) -> RackSealed | None:
-    place = bisect_right(seals, instant, key=lambda seal: seal.start_ns) - 1
-    return seals[place] if place >= 0 and instant < seals[place].end_ns else None
-
-
-def _clocks(timeline: Timeline) -> Iterator[Row]:
-    seen = set()
-    for event in timeline.events:
-        clock = event.clock
-        if clock is None or clock in seen:
-            continue
-        seen.add(clock)
-        yield {
-            "node": clock.node,
-            "instant_ns": clock.midpoint_ns,
-            "radius_ns": clock.radius_ns,
-            "status": clock.status.name.lower().replace("_", "-"),
-            "clock_epoch": clock.clock_epoch,
-            "assumed": clock.assumed,
-        }
-
-
-def _events(timeline: Timeline) -> Iterator[Row]:
-    for event in timeline.events:
-        yield {
-            "instant_ns": event.instant_ns,
-            "event": kind_of(event),
-            "node": event.clock.node if event.clock else None,
-            "what": event_words(event),
-            "path": printable(event.where.path),
-            "offset": event.where.offset,
-            "length": event.where.length,
-        }
-
-
-def _findings(timeline: Timeline) -> Iterator[Row]:
-    for instant, finding in timeline.findings:
-        yield {
-            "id": finding.id,
-            "code": finding.code,
-            "verdict": finding.verdict.value,
-            "severity": finding.severity.value,
-            "subject": printable(finding.subject),
-            "explanation": printable(finding.explanation),
-            "instant_ns": instant,
-        }

@@ -87,8 +87,12 @@ class FrameEvidence:
     @property
     def proven(self) -> bool:
         """Whether every signature holds, and is of whom the frame says."""
-        held = all(each.refusal is None for each in self.witnesses) and all(s.refusal is None for s in self.sessions)
-        return self.refusal is None and not self.unreadable and held
+        return self.refusal is None and not self.unreadable and all(each.refusal is None for each in self.carried)
+
+    @property
+    def carried(self) -> tuple[HeldWitness | HeldSession, ...]:
+        """The witnesses of its leases, then those of their session leases."""
+        return *self.witnesses, *self.sessions
 
     def sessions_of(self, held: HeldWitness) -> list[HeldSession]:
         """Return the witnesses here of the session lease that a lease is under: of that run of its shard."""

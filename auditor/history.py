@@ -111,7 +111,7 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def last_expiry(self) -> Told | SessionTold:
+    def last_expiry(self) -> Told | SessionWitnessFact:
         """The witness with the latest expiry that is known; of its session lease none that was told after its end."""
         if self.session is not None:
             ended = self.ended
@@ -169,6 +169,11 @@ class DomainHistory:
     """What ledgers hold of ends, also of leases of which nothing else is known."""
     revocations: Mapping[Position, tuple[Revoked, Evidence]] = MappingProxyType({})
     """What ledgers hold of who revoked a lease."""
+
+    def claims(self) -> list[tuple[LeaseHistory, Told]]:
+        """Return every grant and every change of mode, in the order in which they were made."""
+        found = [(lease, told) for lease in self.leases for told in lease.claims]
+        return sorted(found, key=lambda each: each[1].position)
 
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
         """Return the leases by correlation id."""
@@ -236,7 +241,7 @@ type SessionName = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTold:
+class SessionWitnessFact:
     """One witness of a session lease, as its shard told it."""
 
     witness: SessionWitness
@@ -247,7 +252,7 @@ class SessionTold:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionOver:
+class SessionEndFact:
     """What a shard said about the end of a session lease."""
 
     entry: SessionEnded
@@ -261,9 +266,9 @@ class SessionHistory:
     """All that is known of one session lease."""
 
     session_id: bytes
-    told: list[SessionTold] = field(default_factory=list)
+    told: list[SessionWitnessFact] = field(default_factory=list)
     """In order."""
-    over: SessionOver | None = None
+    over: SessionEndFact | None = None
 
     @property
     def name(self) -> str:
@@ -317,9 +322,9 @@ def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[Sess
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(SessionTold(entry, head, head.signed_time(), position, where))
+            history.told.append(SessionWitnessFact(entry, head, head.signed_time(), position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionOver(entry, head.signed_time(), position, where)
+            history.over = SessionEndFact(entry, head.signed_time(), position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))

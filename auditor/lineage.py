@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.lease import Phase, conflicts
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import LOCK
@@ -22,21 +23,16 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import rfc3339
 
-from .checks import (
-    Check,
-    after_checks,
-    clock,
-    closing_checks,
-    ending_checks,
-    file_checks,
-    frame_checks,
-    grant_checks,
-    session_checks,
-    witness_checks,
-)
-from .finding import Evidence, Verdict
+from .finding import Evidence
 from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from .rules.bags import file_checks, in_list, same_lock
+from .rules.check import Check, clock, own_words
+from .rules.endings import ending_checks
+from .rules.grants import Before, fence_above, follow_checks
+from .rules.leases import statement_checks
+from .rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from .timeline.events import FrameWritten, LeaseEnded, LeaseTold
+from .traces import leases_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,12 +40,13 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry, LockFile
     from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
-    from .archive import Archive, LeaseTrace
+    from .archive import Archive
     from .finding import Finding
     from .frames import FrameEvidence, HeldWitness
-    from .timeline.events import BagClosed
+    from .timeline.events import BagClosed, CeilingLinked, ClockReading, SessionOver
+    from .traces import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -84,7 +81,7 @@ class Link:
     """When it was signed, for going there in a replay."""
     domain: str | None = None
     node: str | None = None
-    log: str | None = None
+    """Of a key: whose it is."""
 
     @property
     def fails(self) -> bool:
@@ -156,24 +153,19 @@ class _Reading:
         told = any(check.code == finding.code and not check.holds for link in under for check in link.chain())
         if told:
             return Link(LinkKind.FINDING, title, under=under)
-        # What only the whole tree shows (a gap, an order, a count) is no check of one piece: the finding's own words.
-        holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
-        own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
-        return Link(LinkKind.FINDING, title, (own,), under)
+        return Link(LinkKind.FINDING, title, (own_words(finding),), under)
 
     def _place(self, place: Evidence) -> Iterator[Link]:
         archive = self._archive
         data = archive.tree.read_range(
             place.path, place.offset, min(place.length or PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX)
         )
-        listed = self._listed(place)
         if data is None:
-            checks = (
-                ()
-                if listed is None
-                else tuple(file_checks(listed[1], None, readable=place.path not in archive.tree.unreadable))
-            )
-            under = () if listed is None else (self._lock_link(listed[0]),)
+            checks: tuple[Check, ...] = ()
+            under: tuple[Link, ...] = ()
+            if (listed := self._listed(place)) is not None:
+                readable = place.path not in archive.tree.unreadable
+                checks, under = tuple(file_checks(listed[1], None, readable=readable)), (self._lock_link(listed[0]),)
             yield Link(LinkKind.MISSING, f"{printable(place.path)} is not there", checks, under, place)
             return
         piece = piece_at(data, 0)
@@ -198,7 +190,7 @@ class _Reading:
                 token = stamped.signed_time(place.path)
                 title = f"seal of {seal.rack} by {seal.sealer}, {clock(token.midpoint_ns)}, {len(seal.entries)} bags"
                 under = (self._key(token.key_id),)
-                yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns, node=seal.sealer, log=seal.log)
+                yield Link(LinkKind.LOCK, title, (), under, place, token.midpoint_ns)
             case Kind.CEILING:
                 yield self._ceiling_bytes(data, place)
             case Kind.POLICY | Kind.TRUST | Kind.MAP:
@@ -214,7 +206,7 @@ class _Reading:
         archive = self._archive
         events = [each for each in self._places.get(place, []) if isinstance(each, FrameWritten)]
         path = events[0].file if events else place.path
-        closing = archive.closing(path.rpartition("/")[0])
+        closing = archive.timeline.closing_of(path.rpartition("/")[0])
         lock = self._lock(closing)
         keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
         limit = None if lock is None else lock.policy_number
@@ -243,33 +235,13 @@ class _Reading:
             under.append(self._closing(evidence, path, closing, lock))
         under += [self._witness(evidence, held) for held in evidence.witnesses]
         for session in evidence.sessions:
-            title_of = (
-                f"session lease {session.witness.session_id.hex()[:8]}, expiry {clock(session.witness.expiry_ns)}"
-            )
-            node = session.head.node
-            under.append(
-                Link(
-                    LinkKind.WITNESS,
-                    title_of,
-                    tuple(session_checks(evidence, session)),
-                    (self._key(session.head.key_id),),
-                    evidence.where,
-                    session.token.midpoint_ns,
-                    node=node,
-                )
-            )
+            witness, key = session.witness, self._key(session.head.key_id)
+            lease = f"session lease {witness.session_id.hex()[:8]}, expiry {clock(witness.expiry_ns)}"
+            checks = tuple(session_checks(evidence, session))
+            under.append(Link(LinkKind.WITNESS, lease, checks, (key,), evidence.where, session.token.midpoint_ns))
         under.append(self._key(token.key_id))
         checks = tuple(frame_checks(evidence, span, policy))
-        return Link(
-            LinkKind.FRAME,
-            title,
-            checks,
-            tuple(under),
-            evidence.where,
-            token.midpoint_ns,
-            node=head.writer,
-            log=head.log,
-        )
+        return Link(LinkKind.FRAME, title, checks, tuple(under), evidence.where, token.midpoint_ns)
 
     def _closing(self, evidence: FrameEvidence, path: str, closing: BagClosed, lock: LockFile) -> Link:
         name = path.rpartition("/")[2]
@@ -278,18 +250,17 @@ class _Reading:
         if closing.clock is not None:
             raw = self._lock_bytes(closing)
             stamp = open_lock(raw, closing.where.path)[1].signed_time(closing.where.path) if raw is not None else None
-        checks = list(closing_checks(evidence, stamp, listed=entry is not None))
+        checks = [in_list(listed=entry is not None)]
+        if entry is not None:
+            checks += frame_covered(evidence, stamp)
         if entry is not None and evidence.where.path == path:
-            data = self._archive.tree.read_range(path, 0, entry.size)
-            checks += file_checks(entry, data)
+            checks += file_checks(entry, self._archive.tree.read_range(path, 0, entry.size))
         return self._lock_link(closing, tuple(checks))
 
     def _lock_link(self, closing: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
         bag = f"bag {clock(closing.bag_ns)[:12]} of {closing.log}"
         title = f"{bag}, closed by {closing.closer} at {clock(closing.instant_ns)}"
-        return Link(
-            LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns, node=closing.closer, log=closing.log
-        )
+        return Link(LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns)
 
     def _lock_of_file(self, data: bytes, place: Evidence) -> Link:
         lock, stamped = open_lock(data, place.path)
@@ -297,29 +268,18 @@ class _Reading:
         title = f"lock file of {lock.bag}, by {lock.closer} at {clock(token.midpoint_ns)}, {len(lock.entries)} files"
         paths = {each.path for each in self._finding.evidence}
         checks: list[Check] = []
-        closing = self._archive.closing(lock.bag)
+        closing = self._archive.timeline.closing_of(lock.bag)
         sealed = self._lock_bytes(closing) if closing is not None else None
         if sealed is not None and closing is not None and closing.where.path != place.path:
-            same = sealed == data
-            value = "the same" if same else "other bytes"
-            checks.append(Check("overwritten-lock", "as the rack was sealed with", value, "the same bytes", same))
+            checks.append(same_lock(data, sealed))
         for entry in [each for each in lock.entries if f"{lock.bag}/{each.name}" in paths][:FILES_SHOWN]:
             checks += file_checks(entry, self._archive.tree.read(f"{lock.bag}/{entry.name}", entry.size))
-        return Link(
-            LinkKind.LOCK,
-            title,
-            tuple(checks),
-            (self._key(token.key_id),),
-            place,
-            token.midpoint_ns,
-            node=lock.closer,
-            log=lock.log,
-        )
+        return Link(LinkKind.LOCK, title, tuple(checks), (self._key(token.key_id),), place, token.midpoint_ns)
 
     def _listed(self, place: Evidence) -> tuple[BagClosed, LockEntry] | None:
         """Return the closing of the bag that lists a path, and its entry."""
         directory, _, name = place.path.rpartition("/")
-        closing = self._archive.closing(directory)
+        closing = self._archive.timeline.closing_of(directory)
         lock = self._lock(closing)
         entry = lock.by_name().get(name) if lock is not None else None
         return (closing, entry) if closing is not None and entry is not None else None
@@ -348,30 +308,19 @@ class _Reading:
             under = (self._lease(trace),)
         elif held.refusal is not None:
             under = (self._key(held.head.key_id),)
-        return Link(
-            LinkKind.WITNESS,
-            title,
-            tuple(witness_checks(evidence, held)),
-            under,
-            evidence.where,
-            held.token.midpoint_ns,
-            witness.domain,
-            held.head.node,
-        )
+        checks, signed_ns = tuple(lease_checks(evidence, held)), held.token.midpoint_ns
+        return Link(LinkKind.WITNESS, title, checks, under, evidence.where, signed_ns, witness.domain)
 
     def _block(self, piece: Piece, place: Evidence) -> Iterator[Link]:
         """Yield the leases of a ledger block that the finding is about."""
         told = self._places.get(place, [])
-        chosen: dict[tuple[str, bytes], None] = {}
-        for event in told:
-            name = _lease_name(event)
-            if name is not None and (not self._named or name[1].hex() in self._named):
-                chosen[name] = None
+        names = dict.fromkeys(name for event in told for name in leases_of(event))
+        chosen = [name for name in names if not self._named or name[1].hex() in self._named]
         if not chosen:
             block = open_block(piece, place.path)
             yield self._ledger(block.batch_head(place.path), place)
             return
-        for domain, identifier in list(chosen)[:LEASES_SHOWN]:
+        for domain, identifier in chosen[:LEASES_SHOWN]:
             trace = self._archive.leases.get(domain, {}).get(identifier)
             if trace is not None and (domain, identifier) not in self._shown:
                 self._shown.add((domain, identifier))
@@ -391,17 +340,15 @@ class _Reading:
         head = self._head(told)
         if head is not None:
             records = self._archive.records
-            ceiling = self._archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-            checks += grant_checks(told, head, records.widest, ceiling, records.maps.get(head.map_number))
+            shards, ceiling = records.maps.get(head.map_number), self._ceiling(head)
+            checks += statement_checks(witness, head, records.widest, ceiling.record if ceiling else None, shards)
             if deep:
                 for earlier in self._before(trace):
-                    checks += after_checks(earlier, told, head)
+                    checks += _after(earlier, told, head.signed_time().staleness_ns)
                     under.append(self._lease(earlier, deep=False))
             under.append(self._ledger(head, told.where))
-        checks += ending_checks(trace)
-        return Link(
-            LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain, holder.node
-        )
+        checks += _ended(trace)
+        return Link(LinkKind.LEASE, title, tuple(checks), tuple(under), told.where, told.instant_ns, witness.domain)
 
     def _before(self, trace: LeaseTrace) -> list[LeaseTrace]:
         """Return the leases before one that count: its predecessor, and those that the finding names."""
@@ -433,32 +380,25 @@ class _Reading:
         return next((head for head in heads if (head.incarnation, head.sequence) == (incarnation, sequence)), None)
 
     def _ledger(self, head: BatchHead, place: Evidence) -> Link:
-        archive = self._archive
         time = head.signed_time()
         title = f"batch {head.sequence} of shard {head.shard} on {head.node}, {clock(time.midpoint_ns)}"
-        record = archive.ceiling((head.map_number, head.shard), head.ceiling_number)
-        under = [self._key(head.key_id)]
-        if record is not None:
-            until = clock(record.record.ceiling_ns)
-            words = f"ceiling record {record.record.number} of shard {record.record.shard}, until {until}"
-            under.insert(
-                0,
-                Link(
-                    LinkKind.CEILING,
-                    f"{words}, by {record.record.node}",
-                    where=record.where,
-                    instant_ns=record.instant_ns,
-                    node=record.record.node,
-                ),
-            )
-        return Link(LinkKind.LEDGER, title, (), tuple(under), place, time.midpoint_ns, node=head.node)
+        linked, under = self._ceiling(head), [self._key(head.key_id)]
+        if linked is not None:
+            record = linked.record
+            words = f"ceiling record {record.number} of shard {record.shard}, until {clock(record.ceiling_ns)}"
+            of_node = f"{words}, by {record.node}"
+            under.insert(0, Link(LinkKind.CEILING, of_node, where=linked.where, instant_ns=linked.instant_ns))
+        return Link(LinkKind.LEDGER, title, (), tuple(under), place, time.midpoint_ns)
+
+    def _ceiling(self, head: BatchHead) -> CeilingLinked | None:
+        return self._archive.timeline.ceiling((head.map_number, head.shard), head.ceiling_number)
 
     def _ceiling_bytes(self, data: bytes, place: Evidence) -> Link:
         record, signed = open_ceiling(data, place.path)
         title = (
             f"ceiling record {record.number} ({record.kind}) of shard {record.shard}, until {clock(record.ceiling_ns)}"
         )
-        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place, node=record.node)
+        return Link(LinkKind.CEILING, title, (), (self._key(signed.key_id),), place)
 
     def _key(self, identifier: bytes) -> Link:
         records = self._archive.records
@@ -474,11 +414,43 @@ class _Reading:
         )
 
 
-def _lease_name(event: LeaseTold | LeaseEnded | FrameWritten) -> tuple[str, bytes] | None:
-    match event:
-        case LeaseTold():
-            return event.witness.domain, event.witness.correlation_id
-        case LeaseEnded():
-            return event.domain, event.ending.correlation_id
-        case FrameWritten():
-            return None
+def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:
+    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over."""
+    first, witness = earlier.told[0], told.witness
+    yield fence_above(witness.fence, first.witness.fence)
+    over = earlier.session.over if earlier.session is not None else None
+    end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)
+    modes = [each.witness.mode for each in earlier.told if each is first or each.instant_ns <= told.instant_ns]
+    if end is None and not conflicts(modes[-1], witness.mode):
+        return
+    before = Before(
+        held=any(each.witness.phase is Phase.HELD for each in earlier.told),
+        expiry_ns=earlier.expiry_ns,
+        same_run=first.place[:2] == told.place[:2],
+        outcome=end.ending.outcome if end else None,
+        watermark_ns=end.ending.watermark_ns if end else None,
+        ended=_signed(end.clock, staleness) if end else None,
+    )
+    yield from follow_checks(before, witness.floor_ns, witness.settle_to_ns, _signed(told.clock, staleness))
+
+
+def _signed(reading: ClockReading, staleness: Span) -> tuple[Instant, Instant]:
+    return reading.earliest_ns + staleness, reading.latest_ns + staleness
+
+
+def _said_before(ended: LeaseEnded | SessionOver, told: LeaseTold) -> bool:
+    """Whether one was said before the other: by one run of a shard in its own order, whatever its clock showed."""
+    same_run = ended.place[:2] == told.place[:2]
+    return ended.instant_ns <= told.instant_ns or (same_run and ended.place[2:] < told.place[2:])
+
+
+def _ended(trace: LeaseTrace) -> Iterator[Check]:
+    """Yield the checks of how a lease ended: what its holder said against what is there."""
+    ended = trace.ended
+    if ended is None:
+        return
+    late = sum(each.place[:2] == ended.place[:2] and each.place[2:] > ended.place[2:] for each in trace.told)
+    accepted = [frame.accepted_ns[1] for frame in trace.frames if frame.accepted_ns is not None and frame.listed]
+    there = sum(frame.messages for frame in trace.frames if frame.listed is not False)
+    floor, top = max(each.witness.floor_ns for each in trace.told), max(accepted, default=None)
+    yield from ending_checks(ended.ending, trace.expiry_ns, floor, late, top, there)

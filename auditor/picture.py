@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from .context import Context, LeaseSpan
+    from .context import Context
     from .finding import Finding, NamedInterval
     from .timeline.events import ClockReading, FrameWritten, RackSealed
+    from .traces import LeaseTrace
 
 WIDTH: Final = 1100
 LEFT: Final = 190
@@ -207,29 +208,32 @@ class Picture:
             self._text((low + high) / 2, y - 8, words, "small", "middle")
 
     def _leases(self) -> None:
-        domains = list(dict.fromkeys(span.domain for span in self._context.leases))
-        for domain in domains:
-            self._section(f"Leases on {_cut(printable(domain), 60)}")
-            for span in self._context.leases:
-                if span.domain == domain:
-                    self._lease(span)
+        domain = None
+        for lease in self._context.leases:
+            if domain != lease.witness.domain:
+                domain = lease.witness.domain
+                self._section(f"Leases on {_cut(printable(domain), 60)}")
+            self._lease(lease)
 
-    def _lease(self, span: LeaseSpan) -> None:
-        low, over, high = self._x(span.granted_ns), self._x(span.over_ns), self._x(span.expiry_ns)
-        kind = "concerned" if span.concerned else "other"
-        self._text(24, self._y + ROW / 2 + 4, _cut(f"{span.holder.node}:{span.holder.process}  {span.mode}", 24))
+    def _lease(self, lease: LeaseTrace) -> None:
+        witness, holder, end = lease.witness, lease.witness.holder, lease.end
+        over_ns = lease.expiry_ns if end is None else min(end.ended_ns, lease.expiry_ns)
+        low, over, high = self._x(lease.granted_ns), self._x(over_ns), self._x(lease.expiry_ns)
+        concerned = witness.correlation_id in self._context.concerned
+        self._text(24, self._y + ROW / 2 + 4, _cut(f"{holder.node}:{holder.process}  {lease.mode}", 24))
         self._box(low, high, self._y + 4, ROW - 10, "rest")
-        self._box(low, max(over, low), self._y + 4, ROW - 10, kind)
-        for instant in span.renewed_ns[:40]:
+        self._box(low, max(over, low), self._y + 4, ROW - 10, "concerned" if concerned else "other")
+        for instant in lease.renewed_ns[:40]:
             self._line(self._x(instant), self._y + 1, self._x(instant), self._y + 4, "line")
-        if span.watermark_ns is not None:
-            x = self._x(span.watermark_ns)
+        if end is not None and end.watermark_ns is not None:
+            x = self._x(end.watermark_ns)
             self._parts.append(f'<path d="M {x:.1f} {self._y + ROW - 6:.1f} l 4 7 l -8 0 z" class="line"/>')
-        if self._context.first_ns <= span.floor_ns <= self._context.last_ns:
-            self._line(self._x(span.floor_ns), self._y + 2, self._x(span.floor_ns), self._y + ROW - 4, "redline")
-        ended = f"{span.outcome} {_clock(span.ended_ns)}" if span.outcome and span.ended_ns else "no end is known"
-        style = "small light" if span.concerned and over - low > (high - low) / 2 else "small"
-        self._beside(low, high, self._y + ROW / 2 + 3, f"{ended}; expiry {_clock(span.expiry_ns)}", style)
+        if self._context.first_ns <= witness.floor_ns <= self._context.last_ns:
+            x = self._x(witness.floor_ns)
+            self._line(x, self._y + 2, x, self._y + ROW - 4, "redline")
+        ended = f"{end.outcome} {_clock(end.ended_ns)}" if end else "no end is known"
+        style = "small light" if concerned and over - low > (high - low) / 2 else "small"
+        self._beside(low, high, self._y + ROW / 2 + 3, f"{ended}; expiry {_clock(lease.expiry_ns)}", style)
         self._y += ROW
 
     def _messages(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .finding import Finding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Counts. ``messages``: in the record, of closed bags; ``bags`` includes the ``provisional`` ones, still open."""
 
@@ -26,10 +26,10 @@ class Summary:
     rejected: int
     bags: int
     witnesses: int
-    violations: int
-    indeterminate: int
-    unverifiable: int
-    informational: int
+    violations: int = 0
+    indeterminate: int = 0
+    unverifiable: int = 0
+    informational: int = 0
     provisional: int
     ledger_gaps: int
     """Stretches of batches that the ledgers lack: what a killed shard did not write any more. No finding."""
@@ -76,15 +76,18 @@ def only(audit: Audit, patterns: Sequence[str]) -> Audit:
                 f"{pattern!r} is neither a finding's code nor a verdict",
                 hint="docs/findings.md lists the codes; the verdicts are " + ", ".join(Verdict),
             )
-    return _with(audit, tuple(each for each in audit.findings if any(_fits(each, pattern) for pattern in patterns)))
+    return with_findings(
+        audit, tuple(each for each in audit.findings if any(_fits(each, pattern) for pattern in patterns))
+    )
 
 
 def by_id(audit: Audit, identifiers: Collection[str]) -> Audit:
     """Return the audit with some findings only."""
-    return _with(audit, tuple(each for each in audit.findings if each.id in identifiers))
+    return with_findings(audit, tuple(each for each in audit.findings if each.id in identifiers))
 
 
-def _with(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
+def with_findings(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
+    """Return the audit with these findings, counted."""
     counts = {verdict: sum(each.verdict is verdict for each in chosen) for verdict in Verdict}
     summary = replace(
         audit.summary,

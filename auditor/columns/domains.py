@@ -1,9 +1,9 @@
 """Domains, all of a bucket at once: which of them are clean, so that no rule over leases finds anything there.
 
 A domain is clean if each of its leases was granted, perhaps renewed and upgraded, and ended at most once, by its
-holder's word, its expiry, or before it was held, and every condition of ``auditor.rules.leases`` and
-``auditor.rules.agreement`` that can apply to such leases holds by its columns. Everything else is *suspect*, which says
-nothing but that its history is made and judged by those rules, one lease after another.
+holder's word, its expiry, or before it was held, and every condition of ``auditor.rules`` that can apply to such leases
+holds by its columns. Everything else is *suspect*, which says nothing but that its history is made and judged by those
+rules, one lease after another.
 """
 
 from __future__ import annotations

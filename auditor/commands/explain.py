@@ -73,7 +73,7 @@ def _shown(arguments: argparse.Namespace, tree: Tree, result: Audit, timeline: T
     chosen = chosen_findings(result, arguments.finding, arguments.path)
     if arguments.svg:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
-    archive = Archive.of(tree, result, timeline, pinned(arguments.root_key))
+    archive = Archive(tree, result, timeline, root_key=pinned(arguments.root_key))
     if arguments.chain:
         for finding in chosen:
             for line in lineage_lines(lineage(finding, archive)):

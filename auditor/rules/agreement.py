@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import RecordedChain, ShardName, ShardRun
     from auditor.finding import Evidence, Finding
-    from auditor.history import DomainHistory, LeaseHistory, SessionTold, Told
+    from auditor.history import DomainHistory, LeaseHistory, SessionWitnessFact, Told
     from auditor.index import Coverage
     from auditor.rows import Use
     from timeagent.signedtime import SignedTime
@@ -124,7 +124,7 @@ def check_agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[F
         yield from _last_frame(lease)
 
 
-def expiry_fell(name: str, told: Sequence[Told | SessionTold]) -> Iterator[Finding]:
+def expiry_fell(name: str, told: Sequence[Told | SessionWitnessFact]) -> Iterator[Finding]:
     """expiry-fell: a holder may go by either of two witnesses, and the shard by the later one only."""
     for before, after in itertools.pairwise(told):
         expiry, was = after.witness.expiry_ns, before.witness.expiry_ns

@@ -13,6 +13,7 @@ from auditor.load import PIECE_BYTES_MAX
 from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339
 
+from .check import Check, compared, signed_before
 from .registry import found
 
 if TYPE_CHECKING:
@@ -72,9 +73,39 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
     reason = (
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
-    times = [NamedInterval.of("the lock file", lock), NamedInterval.of("the seal", seal)]
     title = "a rack was sealed before a bag in it was closed"
-    yield found("r2-breach", bag.path, reason, [where], times, title=title)
+    yield signed_before(("the lock file", lock), ("the seal", seal), bag.path, reason, [where], title)
+
+
+def file_checks(entry: LockEntry, data: bytes | None, *, readable: bool = True, hashed: bool = True) -> Iterator[Check]:
+    """Yield the checks of a data file against the list: there, whole, unchanged. ``data``: None if it is not there.
+
+    ``readable``: whether it would be known if it were; ``hashed``: look at more than the size.
+    """
+    if data is None:
+        value, holds = ("not there", False) if readable else ("cannot be read", None)
+        yield Check("lost-file", "file is there", value, f"{entry.size} bytes", holds)
+        return
+    yield Check("lost-file", "file is there", "there", f"{entry.size} bytes", holds=True)
+    yield compared("altered-file", "bytes", len(data), "at least", entry.size, str)
+    if hashed:
+        now = hashlib.sha256(memoryview(data)[: entry.size]).digest()
+        yield Check("altered-file", "SHA-256", now, entry.digest, now == entry.digest, words=_shortened)
+
+
+def _shortened(digest: bytes) -> str:
+    return f"{digest.hex()[:16]}…"
+
+
+def same_lock(data: bytes, sealed: bytes) -> Check:
+    """overwritten-lock: the lock file of a bag is the one that its rack was sealed with, which counts."""
+    value = "the same" if data == sealed else "other bytes"
+    return Check("overwritten-lock", "as the rack was sealed with", value, "the same bytes", data == sealed)
+
+
+def in_list(*, listed: bool) -> Check:
+    """late-writer: what was not there when its bag was closed is void."""
+    return Check("late-writer", "in the bag's list", "listed" if listed else "not listed", "listed", listed)
 
 
 def listed_file(
@@ -94,24 +125,26 @@ def listed_file(
     one. ``hashed``: look at more than the size.
     """
     times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    broken = next((check for check in file_checks(entry, data, hashed=hashed) if not check.holds), None)
     if data is None:
+        assert broken is not None
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there, {NO_PACK}"
         title = "a file that its bag was closed with is missing"
-        yield found("lost-file", path, reason, [Evidence(path), lock], times, title=title)
+        yield broken.finding(path, reason, [Evidence(path), lock], times, title=title)
         return
     where = [Evidence(path, 0, size) if packed_at is None else Evidence(*packed_at, size)]
     if packed_at is not None:
         path = f"{packed_at[0]}, offset {packed_at[1]}, {path}"
-    if len(data) < entry.size:
+    if broken is not None and len(data) < entry.size:
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
-        yield found("altered-file", path, reason, [*where, lock], times)
-    elif hashed and hashlib.sha256(memoryview(data)[: entry.size]).digest() != entry.digest:
+        yield broken.finding(path, reason, [*where, lock], times)
+    elif broken is not None:
         now = hashlib.sha256(memoryview(data)[: entry.size]).hexdigest()
         reason = (
             f"the first {entry.size} bytes of {path} are not those that its bag was closed with: their SHA-256 is "
             f"{now}, the list says {entry.digest.hex()}"
         )
-        yield found("altered-file", path, reason, [*where, lock], times)
+        yield broken.finding(path, reason, [*where, lock], times)
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :], size - entry.size):
         extra = max(size, len(data)) - entry.size
         reason = f"{path} has {extra} bytes beyond the {entry.size} that its bag was closed with: they are void"
@@ -137,7 +170,8 @@ def unlisted_files(
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
         where = [Evidence(path, 0, sizes.get(name, 0)), lock]
-        yield found("late-writer", path, reason, where, times, title="a file came too late for its bag, and is void")
+        title = "a file came too late for its bag, and is void"
+        yield in_list(listed=False).finding(path, reason, where, times, title=title)
 
 
 def ghost_bag(bag: Bag, sizes: dict[str, int], seal: Evidence) -> Iterator[Finding]:

@@ -14,12 +14,15 @@ from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.signedtime import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
+from .check import Check, clock, signed_before
 from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.shardmap import ShardMap
+    from appliance.formats.witness import BatchHead
     from auditor.chains import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
     from auditor.finding import Finding
     from timeagent.signedtime import SignedTime
@@ -70,12 +73,9 @@ def _pair(before: HeadFact, after: HeadFact, twins: Collection[bytes]) -> Iterat
         yield found("ledger-disorder", path, reason, evidence)
     if not r2_holds(before.token, after.token):
         reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
-        times = [
-            NamedInterval.of(f"batch {before.head.sequence}", before.token),
-            NamedInterval.of(f"batch {after.head.sequence}", after.token),
-        ]
         title = "a batch was signed before the one before it"
-        yield found("r2-breach", _head(after), reason, evidence, times, title=title)
+        times = (f"batch {before.head.sequence}", before.token), (f"batch {after.head.sequence}", after.token)
+        yield signed_before(*times, _head(after), reason, evidence, title)
 
 
 def _file_place(fact: HeadFact) -> tuple[int, int]:
@@ -106,22 +106,30 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
     for ceiling in chain.at(fact.head.ceiling_number) if chain else ():
         record, head = ceiling.record, fact.head
-        if (record.node, record.incarnation, record.ceiling_ns) != (head.node, head.incarnation, head.ceiling_ns):
+        own = granted_under(head, record)
+        if not own.holds:
             reason = (
                 f"{_head(fact)} of {head.node} names ceiling record {record.number} with {rfc3339(head.ceiling_ns)}; "
                 f"that record is of run {record.incarnation.hex()} of {record.node} with {rfc3339(record.ceiling_ns)}"
             )
             title = "a shard granted under a ceiling record that is not its own"
-            yield found("grant-without-right", _head(fact), reason, [fact.where, ceiling.where], title=title)
+            yield own.finding(_head(fact), reason, [fact.where, ceiling.where], title=title)
         if record.incarnation != head.incarnation or r2_holds(ceiling.token, fact.token):
             continue
         reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
-        times = [
-            NamedInterval.of(f"ceiling record {record.number}", ceiling.token),
-            NamedInterval.of(f"batch {fact.head.sequence}", fact.token),
-        ]
+        right, batch = (f"ceiling record {record.number}", ceiling.token), (f"batch {head.sequence}", fact.token)
         title = "a batch was signed before the ceiling record that it names"
-        yield found("r2-breach", _head(fact), reason, [ceiling.where, fact.where], times, title=title)
+        yield signed_before(right, batch, _head(fact), reason, [ceiling.where, fact.where], title)
+
+
+def granted_under(head: BatchHead, record: CeilingRecord) -> Check:
+    """grant-without-right: the ceiling record that a batch names is its own run's, and says what the batch says."""
+    own = (head.node, head.incarnation, head.ceiling_ns) == (record.node, record.incarnation, record.ceiling_ns)
+    return Check("grant-without-right", f"ceiling record {record.number}", record, head, own, words=_run)
+
+
+def _run(each: BatchHead | CeilingRecord) -> str:
+    return f"run {each.incarnation.hex()} of {each.node}, {clock(each.ceiling_ns)}"
 
 
 def _head(fact: HeadFact) -> str:
@@ -217,10 +225,10 @@ def _begins(chain: RecordedChain, end: CeilingFact) -> Iterator[Finding]:
         title = "a chain begins below where the one before it ended"
         yield found("floor-fell", subject, reason, [end.where, first.where], title=title)
     if not r2_holds(end.token, first.token):
-        times = [NamedInterval.of("the end", end.token), NamedInterval.of("record 1", first.token)]
         reason = f"the chain began surely before {ended}, which its first record rests on"
         title = "a chain of ceiling records began before the one that it follows had ended"
-        yield found("r2-breach", subject, reason, [end.where, first.where], times, title=title)
+        times = ("the end", end.token), ("record 1", first.token)
+        yield signed_before(*times, subject, reason, [end.where, first.where], title)
 
 
 def _ceiling_order(chain: RecordedChain) -> Iterator[Finding]:
@@ -245,12 +253,12 @@ def _ceiling_order(chain: RecordedChain) -> Iterator[Finding]:
             reason = (
                 f"record {after.record.number} was signed surely before record {before.record.number}, which it follows"
             )
-            times = [
-                NamedInterval.of(f"record {before.record.number}", before.token),
-                NamedInterval.of(f"record {after.record.number}", after.token),
-            ]
             title = "a ceiling record was signed before the one before it"
-            yield found("r2-breach", subject, reason, evidence, times, title=title)
+            one, other = (
+                (f"record {before.record.number}", before.token),
+                (f"record {after.record.number}", after.token),
+            )
+            yield signed_before(one, other, subject, reason, evidence, title)
 
 
 def _numbers(chain: RecordedChain) -> Iterator[Finding]:

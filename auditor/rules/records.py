@@ -18,6 +18,7 @@ from timeagent.signedtime import SignedTime, TimeFlags
 from timeagent.trust import Purpose
 from timeagent.units import INSTANT_MAX, rfc3339, span_text
 
+from .check import Check, clock, latest_expiry_ns, radius_allowed, within_term
 from .registry import found
 
 if TYPE_CHECKING:
@@ -127,9 +128,19 @@ class Policies:
 
     def check_clock(self, what: str, token: SignedTime, where: Evidence) -> Iterator[Finding]:
         """radius-above-policy and stale-time: something was signed by a clock that says too little."""
-        if self.widest is not None and token.radius_ns > self.widest.radius_ns_max:
-            yield self.judged(wide_radius(what, token, self.widest, where), signed_by(token, self.widest))
+        if self.widest is not None:
+            for finding in wide_radius(what, token, self.widest, where):
+                yield self.judged(finding, signed_by(token, self.widest))
         yield from stale_time(what, token, where)
+
+    def check_term(self, what: str, expiry_ns: Instant, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+        """term-above-policy: a lease, or a session lease, was granted for longer than any policy allows."""
+        if self.widest is None or (term := within_term(expiry_ns, token, self.widest)).holds:
+            return
+        latest = latest_expiry_ns(token, self.widest)
+        reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(latest)}"
+        times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", expiry_ns)]
+        yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
 
 
 def signed_by(token: SignedTime, widest: Policy | None) -> Instant:
@@ -147,13 +158,15 @@ def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Findin
         yield found("stale-time", what, reason, [where], [NamedInterval.of("the signed time", token)])
 
 
-def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Finding:
+def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Iterator[Finding]:
     """radius-above-policy: an interval that is wide enough satisfies every other rule about time."""
-    reason = (
-        f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
-        f"{span_text(policy.radius_ns_max)}, and whoever knows less neither grants, writes nor closes"
-    )
-    return found("radius-above-policy", what, reason, [where], [NamedInterval.of("the signed time", token)])
+    radius = radius_allowed("radius", token, policy)
+    if not radius.holds:
+        reason = (
+            f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
+            f"{span_text(policy.radius_ns_max)}, and whoever knows less neither grants, writes nor closes"
+        )
+        yield radius.finding(what, reason, [where], [NamedInterval.of("the signed time", token)])
 
 
 STAMPED: Final = {Kind.BIRTH: "a log's birth record", Kind.LOCK: "a lock file", Kind.SEAL: "a seal"}
@@ -230,28 +243,54 @@ def ceiling_findings(
         yield found(code, where.path, reason, [where], title=title)
 
 
+def signed_time(evidence: FrameEvidence) -> Check:
+    """forged-time, ended-key: a frame's signed time is one of its writer's."""
+    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
+    if refusal is not None:
+        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
+    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
+
+
+def _interval(said: SignedTime | str) -> str:
+    return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
+
+
+def is_witness(reason: str) -> Check:
+    """forged-witness: what stands in the place of a witness is one. ``reason``: why it is not."""
+    return Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
+
+
+def signed_by_shard(held: HeldWitness | HeldSession) -> Check:
+    """forged-witness, forged-time, ended-key: a witness is in a batch that its shard signed."""
+    what, refusal = "signed by the shard", held.refusal
+    if refusal is not None:
+        return Check(refusal.code, what, refusal.reason, "a signature that verifies", holds=False)
+    return Check("forged-witness", what, "verifies", f"a witness key of {held.head.node}", holds=True)
+
+
 def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
     """forged-witness, forged-time and ended-key: what a frame carries. Readers drop such a frame whole."""
-    path = evidence.where.path
-    if evidence.refusal:
+    path, where, signed = evidence.where.path, [evidence.where], signed_time(evidence)
+    if not signed.holds:
         times = [NamedInterval.of("the frame", evidence.token)]
-        reason = f"the frame's signed time is refused: {evidence.refusal.reason}"
-        title = title_of(evidence.refusal.code, "a frame", "the signed time of a frame is refused")
-        yield found(evidence.refusal.code, path, reason, [evidence.where], times, title=title)
+        title = title_of(signed.code, "a frame", "the signed time of a frame is refused")
+        yield signed.finding(path, f"the frame's signed time is refused: {signed.value}", where, times, title=title)
     for reason in evidence.unreadable:
-        yield found("forged-witness", path, f"the frame carries a witness that is none: {reason}", [evidence.where])
-    all_held: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
-    for held in all_held:
-        refusal = held.refusal
-        if refusal is None:
+        yield is_witness(reason).finding(path, f"the frame carries a witness that is none: {reason}", where)
+    for held in evidence.carried:
+        check = signed_by_shard(held)
+        if check.holds:
             continue
         times = [NamedInterval.of("the witness", held.token)]
-        lease = f"session lease {held.witness.session_id.hex()}" if isinstance(held, HeldSession) else _lease(held)
-        reason = f"{path} carries a witness of {lease} that is refused: {refusal.reason}"
-        forged = "the signed time of a witness is refused" if refusal.code == "forged-time" else ""
-        title = title_of(refusal.code, "a witness", forged)
-        yield found(refusal.code, f"{path} under {lease}", reason, [evidence.where], times, title=title)
+        lease = lease_name(held)
+        reason = f"{path} carries a witness of {lease} that is refused: {check.value}"
+        forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
+        title = title_of(check.code, "a witness", forged)
+        yield check.finding(f"{path} under {lease}", reason, where, times, title=title)
 
 
-def _lease(held: HeldWitness) -> str:
+def lease_name(held: HeldWitness | HeldSession) -> str:
+    """Return how a finding names the lease, or the session lease, of a witness."""
+    if isinstance(held, HeldSession):
+        return f"session lease {held.witness.session_id.hex()}"
     return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

@@ -10,20 +10,20 @@ import msgspec
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
-from auditor.finding import Evidence, NamedInterval, Verdict
+from auditor.finding import Evidence, NamedInterval
 from auditor.history import Position, SessionName
-from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
 from .agreement import expiry_fell, not_yet
+from .check import below_ceiling
+from .endings import Word, check_count, check_expiry, check_watermark, unpaired
 from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from auditor.finding import Finding
-    from auditor.history import DomainHistory, SessionHistory, SessionOver, SessionTold
+    from auditor.history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
     from auditor.rows import Use
 
     from .agreement import ClusterFacts
@@ -120,19 +120,15 @@ def check_sessions(
         yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
 
 
-def _witness(session: SessionHistory, told: SessionTold, cluster: ClusterFacts) -> Iterator[Finding]:
-    witness, head, token = told.witness, told.head, told.token
-    subject = f"{session.name}, {witness.kind} in batch {head.sequence}"
-    times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
-    policies = cluster.policies
-    latest = token.midpoint_ns + token.radius_ns + (policies.widest.lease_term_max_ns if policies.widest else 0)
-    if policies.widest is not None and witness.expiry_ns > latest:
-        reason = f"{subject} lasts until {rfc3339(witness.expiry_ns)}; the policy allows {rfc3339(latest)}"
-        too_long = found("term-above-policy", subject, reason, [told.where], times)
-        yield policies.judged(too_long, token.interval.latest)
-    if witness.expiry_ns > head.ceiling_ns:
-        reason = f"{subject} has expiry {rfc3339(witness.expiry_ns)}, above the ceiling {rfc3339(head.ceiling_ns)}"
-        yield found("grant-above-ceiling", subject, reason, [told.where], times)
+def _witness(session: SessionHistory, told: SessionWitnessFact, cluster: ClusterFacts) -> Iterator[Finding]:
+    expiry, head, token = told.witness.expiry_ns, told.head, told.token
+    subject = f"{session.name}, {told.witness.kind} in batch {head.sequence}"
+    yield from cluster.policies.check_term(subject, expiry, token, told.where)
+    ceiling = below_ceiling(expiry, 0, head.ceiling_ns)
+    if not ceiling.holds:
+        reason = f"{subject} has expiry {rfc3339(expiry)}, above the ceiling {rfc3339(head.ceiling_ns)}"
+        times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", expiry)]
+        yield ceiling.finding(subject, reason, [told.where], times)
 
 
 def _short_end(session: SessionHistory) -> Iterator[Finding]:
@@ -157,67 +153,26 @@ def _dropped(
     over = session.over
     if over is None or over.entry.outcome is not LeaseOutcome.DROPPED:
         return
-    entry, raw = over.entry, over.entry.watermark_time
-    if (raw is None) != (entry.watermark_ns is None):
-        title = "a watermark and its signed time go together"
-        reason = f"{session.name} was dropped with one of the two: a watermark, and the signed time of its message"
-        yield found("r1-breach", f"{session.name}, watermark", reason, [over.where], title=title)
-    if raw is not None and entry.watermark_ns is not None:
-        try:
-            token = SignedTime.decode(raw, f"the watermark of {session.name}")
-        except Damaged as problem:
-            title = "the signed time of a watermark is none"
-            yield found("forged-time", f"{session.name}, watermark", problem.message, [over.where], title=title)
-            return
-        policies = cluster.policies
-        yield from policies.check_clock(f"{session.name}, watermark", token, over.where)
-        slack = None if policies.widest is None else policies.widest.r1_tolerance_ns + token.radius_ns
-        if slack is not None and abs(entry.watermark_ns - token.midpoint_ns) > slack:
-            reason = f"the watermark {rfc3339(entry.watermark_ns)} of {session.name} is too far from its signed time"
-            title = "a watermark is too far from its signed time"
-            too_far = found("r1-breach", f"{session.name}, watermark", reason, [over.where], title=title)
-            yield policies.judged(too_far, token.interval.latest)
-        if entry.watermark_ns >= entry.expiry_ns:
-            reason = f"{session.name} was dropped with a watermark at or beyond {rfc3339(entry.expiry_ns)}"
-            yield found("watermark-beyond-expiry", session.name, reason, [over.where])
-        yield from _watermark_order(session, over, token)
+    entry = over.entry
+    lowest = min((note.floor_ns for note in under), default=0)
+    word = Word(session.name, "session lease", "dropped", entry.expiry_ns, entry, over.token, over.where)
+    if (entry.watermark_time is None) != (entry.watermark_ns is None):
+        yield unpaired(word, "one of the two: a watermark, and the signed time of its message")
+    elif entry.watermark_ns is not None:
+        yield from check_expiry(word, entry.expiry_ns)
+        grants = [told for told in session.told if told.witness.kind is SessionKind.GRANT]
+        yield from check_watermark(word, grants[:1], cluster.policies)
     first = session.told[0].head.sequence if session.told else 1
     if not cluster.runs[over.position[2]].whole(first, over.position[3]):
         return  # nobody can tell which leases were out
-    there, doubtful = sum(note.messages for note in under), sum(note.doubtful for note in under)
-    if there <= entry.messages <= there + doubtful + unknown:
-        if not doubtful and not unknown:
-            yield from _last_frame(session, over, under)
-        return
-    verdict: Verdict | None = Verdict.VIOLATION
-    lowest = min((note.floor_ns for note in under), default=0)
-    if there < entry.messages:
-        verdict = cluster.coverage.missing_within(lowest, entry.watermark_ns or entry.expiry_ns)
-    if verdict is not None:
-        hold = "the bags hold" if verdict is Verdict.VIOLATION else "the others are not in this copy, which has"
-        reason = f"{session.name} was dropped after {entry.messages} messages; {hold} {there}"
-        where = [over.where, *sorted({where for note in under for where in note.uses})][:9]
-        yield found("count-mismatch", session.name, reason, where, verdict=verdict)
+    there, doubtful = sum(note.messages for note in under), sum(note.doubtful for note in under) + unknown
+    if not doubtful and there == entry.messages:
+        yield from _last_frame(session, over, under)
+    uses = (where for note in under for where in note.uses)
+    yield from check_count(word, there, doubtful, lowest, uses, cluster.coverage)
 
 
-def _watermark_order(session: SessionHistory, over: SessionOver, token: SignedTime) -> Iterator[Finding]:
-    """r2-breach: the watermark keeps the time of a frame, which was written under the session lease, before its end."""
-    grant = next((told for told in session.told if told.witness.kind is SessionKind.GRANT), None)
-    subject = f"{session.name}, watermark"
-    its_time = NamedInterval.of("the watermark", token)
-    if grant is not None and not r2_holds(grant.token, token):
-        reason = f"the watermark of {session.name} was signed surely before it was granted"
-        times = [NamedInterval.of("the grant", grant.token), its_time]
-        title = "a watermark was signed before its session lease was granted"
-        yield found("r2-breach", subject, reason, [grant.where, over.where], times, title=title)
-    if not r2_holds(token, over.token):
-        reason = f"the shard said that {session.name} was over surely before the time in its watermark was signed"
-        times = [its_time, NamedInterval.of("the shard", over.token)]
-        title = "a session lease ended before its watermark was signed"
-        yield found("r2-breach", subject, reason, [over.where], times, title=title)
-
-
-def _last_frame(session: SessionHistory, over: SessionOver, under: Sequence[SessionNote]) -> Iterator[Finding]:
+def _last_frame(session: SessionHistory, over: SessionEndFact, under: Sequence[SessionNote]) -> Iterator[Finding]:
     """last-frame-mismatch: of the lease with the highest watermark, a holder names the last frame it knew Committed.
 
     Where no frame reaches the watermark, an attempt that came to nothing did: then it may have been under any of them.

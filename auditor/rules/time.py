@@ -13,23 +13,25 @@ import numpy as np
 
 from appliance.formats.lease import Phase
 from auditor.finding import NamedInterval
+from auditor.frames import HeldWitness
 from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339, span_text
 
-from .records import stale_time, wide_radius
+from .check import Check, compared, in_order, latest_expiry_ns, phrase, radius_allowed
+from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
 from .registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
     from appliance.formats.paths import Bag
     from appliance.formats.policy import Policy
     from auditor.finding import Finding
-    from auditor.frames import FrameEvidence, HeldSession, HeldWitness
+    from auditor.frames import FrameEvidence, HeldSession
     from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant
 
 
 _KEPT: Final = 256
@@ -66,35 +68,18 @@ def _all(count: int) -> NDArray[np.bool_]:
 
 
 def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
-    """Whether no rule about timestamps is broken: they increase, so that the first and the last of them decide."""
-    timestamps, token = evidence.frame.timestamps, evidence.token
-    first, last = int(timestamps[0]), int(timestamps[-1])
-    if policy is None or not evidence.proven or not bag.start_ns <= first <= last < bag.end_ns:
+    """Whether a frame breaks nothing: all that is asked of it, and of what it carries, holds."""
+    if policy is None or evidence.token.staleness_ns > STALENESS_NS:
         return False
-    if not evidence.witnesses or token.radius_ns > policy.radius_ns_max or token.staleness_ns > STALENESS_NS:
-        return False
-    allowed = policy.r1_tolerance_ns + token.radius_ns
-    if first < token.midpoint_ns - allowed or last > token.midpoint_ns + allowed:
-        return False
-    return all(_clean_lease(evidence, held, policy, first, last) for held in evidence.witnesses) and all(
-        _clean_session(evidence, held, policy) for held in evidence.sessions
-    )
+    asked = [frame_checks(evidence, (bag.start_ns, bag.end_ns), policy)]
+    asked += [lease_checks(evidence, held) for held in evidence.witnesses]
+    asked += [session_checks(evidence, held) for held in evidence.sessions]
+    return all(check.holds for checks in asked for check in checks) and not _dropped(evidence, policy)
 
 
-def _clean_lease(evidence: FrameEvidence, held: HeldWitness, policy: Policy, first: int, last: int) -> bool:
-    witness = held.witness
-    return (
-        witness.floor_ns < first
-        and last < _expiry_ns(evidence, held)
-        and _stands(evidence, held)
-        and not _foreign(evidence, held)
-        and not _unfit(held, policy)
-        and r2_holds(held.token, evidence.token)
-    )
-
-
-def _clean_session(evidence: FrameEvidence, held: HeldSession, policy: Policy) -> bool:
-    return not _foreign(evidence, held) and not _beyond(held, policy) and r2_holds(held.token, evidence.token)
+def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
+    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
+    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
 
 
 def judge_frame(
@@ -107,61 +92,155 @@ def judge_frame(
     timestamps = evidence.frame.timestamps
     if not misplaced and _clean(evidence, bag, policy):
         return Judgement([], _all(len(timestamps)))
-    findings: list[Finding] = []
-    accepted = np.full(len(timestamps), evidence.proven and not misplaced)
+    findings = list(_lease_findings(evidence))
+    good = evidence.proven and not misplaced and not _dropped(evidence, policy)
+    accepted = np.full(len(timestamps), good and all(each.code == "r2-breach" for each in findings))
 
-    def refuse(code: str, late: NDArray[np.bool_], rule: str, times: list[NamedInterval]) -> None:
-        if late.any():
-            findings.append(_timestamps(evidence, code, late, rule, times))
-            accepted[late] = False
+    def refuse(check: Check, bad: NDArray[np.bool_], rule: str, *times: NamedInterval) -> None:
+        findings.append(_timestamps(evidence, check, bad, rule, times))
+        accepted[bad] = False
 
-    times = [NamedInterval("the bag", bag.start_ns, bag.end_ns), _frame_time(evidence)]
-    outside = (timestamps < bag.start_ns) | (timestamps >= bag.end_ns)
-    refuse("timestamp-outside-bag", outside, f"the bag holds {rfc3339(bag.start_ns)} to {rfc3339(bag.end_ns)}", times)
+    if not (inside := _inside(timestamps, bag.start_ns, bag.end_ns)).holds:
+        outside = (timestamps < bag.start_ns) | (timestamps >= bag.end_ns)
+        rule = f"the bag holds {rfc3339(bag.start_ns)} to {rfc3339(bag.end_ns)}"
+        refuse(inside, outside, rule, NamedInterval("the bag", bag.start_ns, bag.end_ns), _frame_time(evidence))
     if evidence.refusal is None and policy is not None:
         token = evidence.token
-        allowed = policy.r1_tolerance_ns + token.radius_ns
-        far = np.abs(timestamps - token.midpoint_ns) > allowed
-        rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(allowed)} are allowed"
-        refuse("r1-breach", far, rule, [_frame_time(evidence)])
+        if not (near := _near(timestamps, token, policy)).holds:
+            far = near.breaks(np.abs(timestamps - token.midpoint_ns))
+            rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(near.bound)} are allowed"
+            refuse(near, far, rule, _frame_time(evidence))
         frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
         findings += stale_time(frame, token, evidence.where)
-        if token.radius_ns > policy.radius_ns_max:
-            findings.append(wide_radius(frame, token, policy, evidence.where))
-            accepted[:] = False
-    if not evidence.witnesses and not evidence.unreadable:
+        wide = list(wide_radius(frame, token, policy, evidence.where))
+        findings += wide
+        accepted &= not wide
+    if not evidence.unreadable and not (named := _names_a_lease(evidence)).holds:
         reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
-        findings.append(found("leaseless-write", evidence.where.path, reason, [evidence.where]))
+        findings.append(named.finding(evidence.where.path, reason, [evidence.where]))
         accepted[:] = False
     for held in evidence.witnesses:
         if held.refusal is not None:
             continue
-        witness = held.witness
-        name = _lease(held)
-        expiry = _expiry_ns(evidence, held)
-        times = [NamedInterval.at("the expiry", expiry), NamedInterval.at("the floor", witness.floor_ns)]
-        late = timestamps >= expiry
-        refuse("timestamp-after-expiry", late, f"{name} expires at {rfc3339(expiry)}", times)
-        low = timestamps <= witness.floor_ns
-        refuse("timestamp-below-floor", low, f"{name} has the floor {rfc3339(witness.floor_ns)}", times)
-        if _foreign(evidence, held) or _unfit(held, policy) or not _stands(evidence, held):
-            accepted[:] = False
-    named = _misnamed(evidence, policy, widest)
-    if named is not None:
-        findings.append(named)
-    for session in evidence.sessions:
-        if _foreign(evidence, session) or _beyond(session, policy):
-            accepted[:] = False
-    findings += _lease_findings(evidence)
+        before, above = _before_expiry(timestamps, _expiry_ns(evidence, held)), _above_floor(timestamps, held)
+        for check, what in ((before, "expires at"), (above, "has the floor")):
+            if not check.holds:
+                times = NamedInterval.at("the expiry", before.bound), NamedInterval.at("the floor", above.bound)
+                rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
+                refuse(check, check.breaks(timestamps), rule, *times)
+    findings += _misnamed(evidence, policy, widest)
     return Judgement(findings, accepted)
 
 
-def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | None) -> Finding | None:
-    """Return the finding about a frame whose leases are good, but not under the policy that it names."""
+# What is asked of a frame, and of each lease that it names.
+
+
+def frame_checks(
+    evidence: FrameEvidence, bag: tuple[Instant, Instant] | None, policy: Policy | None
+) -> Iterator[Check]:
+    """Yield the checks of a frame alone. ``bag``: beginning and end of the one it lies in, where that is known."""
+    timestamps = evidence.frame.timestamps
+    yield signed_time(evidence)
+    if policy is not None and evidence.refusal is None:
+        yield _near(timestamps, evidence.token, policy)
+        yield radius_allowed("radius of the signed time", evidence.token, policy)
+    if not evidence.unreadable:
+        yield _names_a_lease(evidence)
+    if bag is not None:
+        yield _inside(timestamps, *bag)
+    yield from map(is_witness, evidence.unreadable)
+
+
+def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
+    """Yield the checks of a frame against one lease that it names."""
+    timestamps = evidence.frame.timestamps
+    yield signed_by_shard(held)
+    if held.refusal is None:
+        yield _before_expiry(timestamps, _expiry_ns(evidence, held))
+        yield _above_floor(timestamps, held)
+        yield _held(held)
+        yield _may_write(held)
+        yield _own(evidence, held)
+        if held.witness.session_id is not None:
+            yield _under_its_session(evidence, held)
+        yield from _stamped_after(evidence, held)
+
+
+def session_checks(evidence: FrameEvidence, session: HeldSession) -> Iterator[Check]:
+    """Yield the checks of a frame against a session lease that it carries a witness of."""
+    yield signed_by_shard(session)
+    if session.refusal is None:
+        yield from _stamped_after(evidence, session)
+
+
+def _inside(timestamps: NDArray[np.int64], start_ns: Instant, end_ns: Instant) -> Check:
+    first, last = int(timestamps[0]), int(timestamps[-1])
+    value, limit = ((first,) if first == last else (first, "..", last)), (start_ns, "≤ t <", end_ns)
+    holds = start_ns <= first <= last < end_ns
+    return Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
+
+
+def _near(timestamps: NDArray[np.int64], token: SignedTime, policy: Policy) -> Check:
+    """R1, by the policy that the frame names."""
+    off = max(abs(int(timestamps[0]) - token.midpoint_ns), abs(int(timestamps[-1]) - token.midpoint_ns))
+    allowed = policy.r1_tolerance_ns + token.radius_ns
+    return compared("r1-breach", "timestamp − signed time", off, "at most", allowed, span_text)
+
+
+def _before_expiry(timestamps: NDArray[np.int64], expiry_ns: Instant) -> Check:
+    what = "timestamp before the expiry"
+    return compared("timestamp-after-expiry", what, int(timestamps[-1]), "<", expiry_ns)
+
+
+def _above_floor(timestamps: NDArray[np.int64], held: HeldWitness) -> Check:
+    what, floor = "timestamp above the floor", held.witness.floor_ns
+    return compared("timestamp-below-floor", what, int(timestamps[0]), ">", floor)
+
+
+def _names_a_lease(evidence: FrameEvidence) -> Check:
+    return compared("leaseless-write", "leases that it names", len(evidence.witnesses), "at least", 1, str)
+
+
+def _held(held: HeldWitness) -> Check:
+    phase = held.witness.phase
+    return Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
+
+
+def _may_write(held: HeldWitness) -> Check:
+    mode = held.witness.mode
+    return Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
+
+
+def _own(evidence: FrameEvidence, held: HeldWitness) -> Check:
+    holder, head = held.witness.holder, evidence.frame.head
+    value, limit = (holder.node, holder.incarnation), (head.writer, head.incarnation)
+    return Check("foreign-lease", "holder is the writer", value, limit, not _foreign(evidence, held), words=_run)
+
+
+def _run(each: tuple[str, bytes]) -> str:
+    return f"{each[0]}, run {each[1].hex()}"
+
+
+def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
+    """ended-lease-write, session-witness-missing: a lease under a session lease counts with one witness of that."""
+    what, limit = "witness of its session lease", "one, that does not name it as ended"
+    sessions = evidence.sessions_of(held)
+    if sessions and held.witness.correlation_id in sessions[0].witness.ended:
+        return Check("ended-lease-write", what, "names it as ended", limit, holds=False)
+    holds = len(sessions) == 1 and sessions[0].witness.holder == held.witness.holder
+    return Check("session-witness-missing", what, "one" if holds else str(len(sessions)), limit, holds)
+
+
+def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
+    if evidence.refusal is None:
+        yield in_order("witness before the frame", held.token, evidence.token)
+
+
+def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | None) -> Iterator[Finding]:
+    """policy-misnamed: the leases of a frame are good, but the first of these not under the policy that it names."""
     if policy is None or widest is None:
-        return None
-    carried: list[HeldWitness | HeldSession] = [*evidence.witnesses, *evidence.sessions]
-    for held in carried:
+        return
+    for held in evidence.carried:
         witness, token = held.witness, held.token
         span = witness.expiry_ns - token.midpoint_ns - token.radius_ns
         subject = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
@@ -172,15 +251,16 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | N
                 f"{span_text(token.radius_ns)}"
             )
             times = [NamedInterval.of("the witness", token)]
-            return found("policy-misnamed", subject, reason, [evidence.where], times)
+            yield found("policy-misnamed", subject, reason, [evidence.where], times)
+            return
         if held.refusal is None and policy.lease_term_max_ns < span <= widest.lease_term_max_ns:
             reason = (
                 f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
                 f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
             )
             times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
-            return found("policy-misnamed", subject, reason, [evidence.where], times)
-    return None
+            yield found("policy-misnamed", subject, reason, [evidence.where], times)
+            return
 
 
 def _foreign(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> bool:
@@ -189,19 +269,12 @@ def _foreign(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> bool:
     return (holder.node, holder.incarnation) != (head.writer, head.incarnation)
 
 
-def _unfit(held: HeldWitness, policy: Policy | None) -> bool:
-    """Whether readers drop every frame with this witness."""
-    witness = held.witness
-    return witness.phase is not Phase.HELD or not witness.mode.may_write or _beyond(held, policy)
-
-
 def _beyond(held: HeldWitness | HeldSession, policy: Policy | None) -> bool:
     """Whether a witness says more than the policy allows: a longer term, or by a clock that is known less well."""
     if policy is None:
         return False
-    expiry, token = held.witness.expiry_ns, held.token
-    too_long = expiry > token.midpoint_ns + policy.lease_term_max_ns + token.radius_ns
-    return too_long or token.radius_ns > policy.radius_ns_max
+    too_long = held.witness.expiry_ns > latest_expiry_ns(held.token, policy)
+    return too_long or held.token.radius_ns > policy.radius_ns_max
 
 
 def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
@@ -210,99 +283,78 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
     return sessions[0].witness.expiry_ns if sessions else held.witness.expiry_ns
 
 
-def _stands(evidence: FrameEvidence, held: HeldWitness) -> bool:
-    """Whether a lease that is under a session lease counts: with one witness of that, which does not name it."""
-    if held.witness.session_id is None:
-        return True
-    sessions = evidence.sessions_of(held)
-    return (
-        len(sessions) == 1
-        and sessions[0].witness.holder == held.witness.holder
-        and held.witness.correlation_id not in sessions[0].witness.ended
-    )
-
-
 def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
-    path, head = evidence.where.path, evidence.frame.head
-    for held in evidence.witnesses:
+    path, where, head = evidence.where.path, [evidence.where], evidence.frame.head
+    writer = f"{head.writer} ({head.incarnation.hex()})"
+    for held in evidence.carried:
         if held.refusal is not None:
             continue
-        witness, name = held.witness, _lease(held)
+        name, holder = lease_name(held), held.witness.holder
         subject = f"{path} under {name}"
-        if witness.phase is not Phase.HELD:
-            reason = f"{path} was written under {name}, which its witness calls {witness.phase}"
-            yield found("tentative-write", subject, reason, [evidence.where])
-        if not witness.mode.may_write:
-            reason = f"{path} was written under {name} in mode {witness.mode}"
-            yield found("read-mode-write", subject, reason, [evidence.where])
-        if not _stands(evidence, held):
-            yield _without_session(evidence, held, subject, name)
-        if _foreign(evidence, held):
-            holder = witness.holder
-            reason = (
-                f"{path} was written by {head.writer} ({head.incarnation.hex()}) under {name}, "
-                f"which belongs to {holder.node} ({holder.incarnation.hex()})"
-            )
-            yield found("foreign-lease", subject, reason, [evidence.where])
-        if evidence.refusal is None and not r2_holds(held.token, evidence.token):
-            reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
-            title = "a frame was signed before a witness that it carries"
-            yield found("r2-breach", subject, reason, [evidence.where], times, title=title)
-    for session in evidence.sessions:
-        if session.refusal is None and evidence.refusal is None and not r2_holds(session.token, evidence.token):
-            name = f"session lease {session.witness.session_id.hex()}"
-            reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-            times = [NamedInterval.of("the witness", session.token), _frame_time(evidence)]
-            title = "a frame was signed before a witness that it carries"
-            yield found("r2-breach", f"{path} under {name}", reason, [evidence.where], times, title=title)
+        if isinstance(held, HeldWitness):
+            under, witness = f"{path} was written under {name}", held.witness
+            owner = f"{holder.node} ({holder.incarnation.hex()})"
+            for check, reason in (
+                (_held(held), f"{under}, which its witness calls {witness.phase}"),
+                (_may_write(held), f"{under} in mode {witness.mode}"),
+                (
+                    _own(evidence, held),
+                    f"{path} was written by {writer} under {name}, which belongs to {owner}",
+                ),
+            ):
+                if not check.holds:
+                    yield check.finding(subject, reason, where)
+            if witness.session_id is not None:
+                yield from _without_session(evidence, held, subject, under)
+        for order in _stamped_after(evidence, held):
+            if not order.holds:
+                reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
+                times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
+                title = "a frame was signed before a witness that it carries"
+                yield order.finding(subject, reason, where, times, title=title)
 
 
-def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, name: str) -> Finding:
-    path, sessions = evidence.where.path, evidence.sessions_of(held)
-    session_id = held.witness.session_id
-    assert session_id is not None
-    which = f"session lease {session_id.hex()}"
-    if sessions and held.witness.correlation_id in sessions[0].witness.ended:
-        reason = f"{path} was written under {name}, which the witness of {which} that it carries names as ended"
-        return found("ended-lease-write", subject, reason, [evidence.where])
-    what = "none" if not sessions else f"{len(sessions)}, or one of another holder"
-    reason = f"{path} was written under {name}, which counts only with one witness of {which}; it carries {what}"
-    return found("session-witness-missing", subject, reason, [evidence.where])
+def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, under: str) -> Iterator[Finding]:
+    check, session_id = _under_its_session(evidence, held), held.witness.session_id
+    if check.holds or session_id is None:
+        return
+    which, carried = f"session lease {session_id.hex()}", len(evidence.sessions_of(held))
+    what = f"{carried}, or one of another holder" if carried else "none"
+    if check.code == "ended-lease-write":
+        reason = f"{under}, which the witness of {which} that it carries names as ended"
+    else:
+        reason = f"{under}, which counts only with one witness of {which}; it carries {what}"
+    yield check.finding(subject, reason, [evidence.where])
+
+
+def frame_covered(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Check]:
+    """r2-breach: a lock file's signed time covers its frames, so that it cannot be surely before one of theirs."""
+    if stamp is not None and evidence.refusal is None:
+        yield in_order("frame before the closing", evidence.token, stamp, covers=True)
 
 
 def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Finding]:
-    """r2-breach: a lock file's signed time covers its frames, so that it cannot be surely before one of theirs."""
-    if stamp is None or evidence.refusal is not None or r2_holds(evidence.token, stamp, effect_covers_cause=True):
-        return
-    reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
-    times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp)]
-    title = "a bag was closed before a frame in it was signed"
-    yield found("r2-breach", evidence.where.path, reason, [evidence.where], times, title=title)
+    """r2-breach: yield the finding where the bag was surely closed before the frame was signed."""
+    for check in frame_covered(evidence, stamp):
+        if not check.holds and stamp is not None:
+            reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
+            times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp)]
+            title = "a bag was closed before a frame in it was signed"
+            yield check.finding(evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _timestamps(
-    evidence: FrameEvidence, code: str, bad: NDArray[np.bool_], rule: str, times: list[NamedInterval]
+    evidence: FrameEvidence, check: Check, bad: NDArray[np.bool_], rule: str, times: Iterable[NamedInterval]
 ) -> Finding:
     chosen = evidence.frame.timestamps[bad]
     first, last = int(chosen[0]), int(chosen[-1])
     count = "one message has" if len(chosen) == 1 else f"{len(chosen)} messages have"
-    stamps = (
-        f"the timestamp {_instant(first)}" if first == last else f"timestamps {_instant(first)} to {_instant(last)}"
-    )
+    stamps = f"the timestamp {rfc3339(first)}" if first == last else f"timestamps {rfc3339(first)} to {rfc3339(last)}"
     reason = f"{count} {stamps}; {rule}"
     times = [NamedInterval("the timestamps", first, last), *times]
-    title = "a timestamp is too far from its signed time" if code == "r1-breach" else ""
-    return found(code, evidence.where.path, reason, [evidence.where], times, title=title)
-
-
-def _instant(instant: int) -> str:
-    return rfc3339(instant)
+    title = "a timestamp is too far from its signed time" if check.code == "r1-breach" else ""
+    return check.finding(evidence.where.path, reason, [evidence.where], times, title=title)
 
 
 def _frame_time(evidence: FrameEvidence) -> NamedInterval:
     return NamedInterval.of("the frame", evidence.token)
-
-
-def _lease(held: HeldWitness) -> str:
-    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

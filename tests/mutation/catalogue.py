@@ -11,11 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.views import view
-from auditor import checks
 from auditor.columns import records
 from auditor.rules import records as trust_rules
 from auditor.rules import sequences
-from auditor.rules import sessions as session_rules
 from auditor.rules import time as time_rules
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
@@ -130,11 +128,11 @@ TABLES: dict[str, Table] = {
         f"{each[1]}: {each[3]}": _in_text(drawings.DRAWINGS[each[0]][0], *each[1:]) for each in drawings.MUTANTS
     },
     "kept": {f"{each[1]}: {each[3]}": _in_string(*each) for each in kept.MUTANTS},
-    "check": {f"{each[0]}: {each[1]}: {each[2]}": _in_text(checks, *each) for each in lineage.MUTANTS},
-    "dropped": _within(session_rules, dropped.MUTANTS, _in_text),
+    "check": {f"{each[1]}: {each[2]}: {each[3]}": _in_text(*each) for each in lineage.MUTANTS},
+    "dropped": _tuples(dropped.MUTANTS),
     "trust": _within(trust_rules, trust.MUTANTS, _in_text),
     "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
-    "named frame": _within(sequences, {n: ("frames_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
+    "named frame": _within(sequences, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
     "record": _within(records, {name: ("_Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
 }
 

@@ -268,17 +268,16 @@ def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monk
 def test_archive_that_cannot_be_made_says_why_and_can_be_tried_again(
     bad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Archive.of
 
     def refuse(*_: object, **__: object) -> Archive:
         raise Environment("io", "the file server does not answer", hint="look at it")
 
-    monkeypatch.setattr(Archive, "of", refuse)
+    monkeypatch.setattr("auditor.archive.Archive", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("5")
         await until(pilot, lambda: any("no audit: the file server does not answer" in line for line in seen(app)))
-        monkeypatch.setattr(Archive, "of", whole)
+        monkeypatch.setattr("auditor.archive.Archive", Archive)
         await pilot.press("a")
         await until(pilot, lambda: app.archives.archive is not None)
         await until(pilot, lambda: bool(codes(app)))

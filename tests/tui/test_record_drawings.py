@@ -8,13 +8,14 @@ import pytest
 from rich.cells import cell_len
 
 from appliance.formats.lease import LeaseOutcome, Mode
-from auditor.archive import Archive, LeaseTrace, read_archive
+from auditor.archive import Archive, read_archive
 from auditor.finding import Evidence, Finding, Severity, Verdict
 from auditor.lineage import lineage
 from auditor.load import Tree
 from auditor.timeline.gathering import Gathered, WhatIf
 from auditor.timeline.timeline_reader import Timeline
 from auditor.timeline.timeline_writer import timeline_of
+from auditor.traces import LeaseTrace
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text

@@ -108,7 +108,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     with pytest.raises(BadRequest) as caught:
         source.details(PlaceSubject(where.path, where.offset, where.length))
     assert (caught.value.code, "--offline" in caught.value.hint) == ("needs-tree", True)
-    archive = Archive.of(source.record.tree, source.record.audit, source.record.timeline)
+    archive = Archive(source.record.tree, source.record.audit, source.record.timeline)
     with pytest.raises(BadRequest, match="only its index"):
         _ = archive.records
     events = source.record.timeline.events
@@ -130,7 +130,7 @@ def test_finding_is_told_from_the_index_alone(tmp_path: Path) -> None:
     record = source.record
     assert record is not None
     (finding,) = record.audit.findings
-    looked = evidence_of(finding, Archive.of(None, record.audit, record.timeline))
+    looked = evidence_of(finding, Archive(None, record.audit, record.timeline))
     assert [check.holds for check in looked.link.checks] == [False]
     assert len(looked.link.under) == len(finding.evidence)
     assert any("--offline COPY" in line for line in looked.explanation)

@@ -8,7 +8,8 @@ import pytest
 
 from auditor.audit import Options, audit
 from auditor.load import Tree
-from auditor.rules import sessions as rules
+from auditor.rules import endings
+from auditor.rules import sessions as session_rules
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import (
     dropped_before_the_time_in_its_watermark,
@@ -24,6 +25,7 @@ from timeagent.units import MS
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from types import ModuleType
 
     from tests.fault_injection.tree import ClusterTree
 
@@ -71,34 +73,39 @@ def test_session_under_which_nobody_wrote_has_no_last_frame(tmp_path: Path) -> N
     assert codes(story.done()) == set()
 
 
-MUTANTS: dict[str, tuple[str, str, str, Callable[[Path], ClusterTree]]] = {
+MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[Path], ClusterTree]]] = {
     "any lease's last frame will do": (
+        session_rules,
         "_last_frame",
         "last_ns == watermark",
         "True",
         dropped_with_the_last_frame_of_another_lease,
     ),
     "no last frame will do": (
+        session_rules,
         "_last_frame",
         "named not in allowed",
         "named is not None and named not in allowed",
         dropped_with_no_last_frame,
     ),
     "a void attempt excuses all": (
+        session_rules,
         "_last_frame",
         "named not in allowed",
         "reached and named not in allowed",
         dropped_with_a_last_frame_that_nobody_wrote,
     ),
     "a watermark from before the grant": (
-        "_watermark_order",
-        "grant is not None",
+        endings,
+        "check_watermark",
+        "not r2_holds(told.token, token)",
         "False",
         dropped_with_a_watermark_from_before_it_was_granted,
     ),
     "a watermark from after the end": (
-        "_watermark_order",
-        "not r2_holds(token, over.token)",
+        endings,
+        "check_watermark",
+        "not r2_holds(token, word.token)",
         "False",
         dropped_before_the_time_in_its_watermark,
     ),
@@ -107,8 +114,9 @@ MUTANTS: dict[str, tuple[str, str, str, Callable[[Path], ClusterTree]]] = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_part_of_the_rule_is_needed(tmp_path: Path, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    function, old, new, planted = MUTANTS[mutant]
+    module, function, old, new, planted = MUTANTS[mutant]
     tree = planted(tmp_path)
     assert codes(tree)
-    plant(monkeypatch, rules, function, old, new)
+    plant(monkeypatch, module, function, old, new)
+    monkeypatch.setattr(session_rules, function, getattr(module, function))
     assert codes(tree) == set()

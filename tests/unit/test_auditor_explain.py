@@ -18,6 +18,7 @@ from auditor.context import NEIGHBOURS, context_of
 from auditor.load import Tree
 from auditor.picture import WIDTH, draw
 from auditor.verification import Signatures
+from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import bag_closed_before_its_message
 from tests.fault_injection.fixtures import Story
@@ -67,15 +68,24 @@ def chain_of_leases(root: Path) -> ClusterTree:
 
 def test_both_leases_are_concerned_and_their_neighbours_in_the_chain_are_shown(tmp_path: Path) -> None:
     finding, context = surroundings(chain_of_leases(tmp_path), "early-grant")
-    concerned = [span.concerned for span in context.leases]
+    concerned = [each.witness.correlation_id in context.concerned for each in context.leases]
     assert concerned.count(True) == 2
     assert concerned == [False] * NEIGHBOURS + [True, True] + [False] * NEIGHBOURS
-    fences = [span.fence for span in context.leases]
+    fences = [each.witness.fence for each in context.leases]
     assert fences == sorted(fences)
-    assert context.leases[0].outcome is LeaseOutcome.RELINQUISHED
-    assert context.leases[NEIGHBOURS].outcome is None
+    ends = [each.end for each in context.leases]
+    assert ends[0] is not None
+    assert ends[0].outcome is LeaseOutcome.RELINQUISHED
+    assert ends[NEIGHBOURS] is None
     assert finding.id
     assert all(context.first_ns <= each.instant_ns <= context.last_ns for each in context.events)
+
+
+# What a shard says of the end stands, at one instant, before what it says of the grant.
+def test_lease_that_ended_at_the_instant_of_its_grant_is_shown_with_its_end(tmp_path: Path) -> None:
+    _, context = surroundings(two_grants_after_one(tmp_path), "chain-fork")
+    instant = [each for each in context.leases if each.end is not None and each.end.ended_ns == each.granted_ns]
+    assert len(instant) == 2
 
 
 def test_restart_between_two_grants_is_told(tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import checks
 from auditor import lineage as reading
 from auditor.archive import read_archive
 from auditor.cli import COMMANDS
 from auditor.finding import Verdict
 from auditor.lineage import LinkKind, lineage, lineage_lines
 from auditor.load import Tree
+from auditor.rules import bags, check, endings, grants, leases, time
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import r1_breach
@@ -23,11 +23,15 @@ from tests.support.mutants import plant as plant_mutant
 from tests.unit.test_auditor_explain import run
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from auditor.archive import Archive
-    from auditor.checks import Check
     from auditor.finding import Finding
     from auditor.lineage import Link
+    from auditor.rules.check import Check
     from tests.fault_injection.plants import Plant
+
+USERS = (bags, endings, grants, leases, reading, time)
 
 PLANTS = [(code, each) for code, plants in sorted(all_plants().items()) for each in plants]
 
@@ -155,22 +159,24 @@ def test_explain_prints_the_chain_with_every_check(tmp_path: Path, capsys: pytes
     assert "explain" in COMMANDS
 
 
+GIVEN = "'grant-overlap', AT_WATERMARK"
+ABOVE = "'watermark-below-message', 'watermark above its messages', watermark, '≥'"
+WITHIN = "'watermark-beyond-expiry', 'watermark before the expiry', watermark, '<'"
 MUTANTS = [
-    ("frame_checks", "off <= allowed", "off >= 0"),
-    ("frame_checks", "bag[0] <= first <= last < bag[1]", "first <= last"),
-    ("witness_checks", "last < expiry", "first < last"),
-    ("witness_checks", "first > floor", "first > 0"),
-    ("witness_checks", "witness.phase is Phase.HELD", "witness.phase is not None"),
-    ("closing_checks", "holds = r2_holds(evidence.token, closed, effect_covers_cause=True)", "holds = True"),
-    ("file_checks", "found == listed", "True"),
-    ("grant_checks", "witness.expiry_ns <= latest", "latest > 0"),
-    ("grant_checks", "value <= below", "below > 0"),
-    ("after_checks", "any(conflicts(m, witness.mode) for m in modes)", "True"),
-    ("after_checks", "witness.floor_ns >= watermark", "witness.floor_ns >= 0"),
-    ("_past", "True if earliest > expiry else False if latest <= expiry else None", "True"),
-    ("ending_checks", "watermark >= top", "watermark > 0"),
-    ("ending_checks", "watermark < trace.expiry_ns", "watermark > 0"),
-    ("_order", "r2_holds(cause, effect)", "True"),
+    (time, "_near", "policy.r1_tolerance_ns + token.radius_ns", "2**62"),
+    (time, "_inside", "start_ns <= first <= last < end_ns", "first <= last"),
+    (time, "_before_expiry", "int(timestamps[-1])", "0"),
+    (time, "_above_floor", "int(timestamps[0])", "2**62"),
+    (time, "_held", "phase is Phase.HELD", "True"),
+    (bags, "file_checks", "now == entry.digest", "True"),
+    (check, "within_term", "latest_expiry_ns(token, policy)", "expiry_ns"),
+    (check, "below_ceiling", "max(expiry_ns, fence)", "0"),
+    (check, "in_order", "r2_holds(cause, effect, effect_covers_cause=covers)", "True"),
+    (reading, "_after", "conflicts(modes[-1], witness.mode)", "True"),
+    (grants, "follow_checks", f"compared({GIVEN}, floor_ns, '≥', watermark)", f"compared({GIVEN}, floor_ns, '≥', 0)"),
+    (grants, "_surely_past", "True if earliest > expiry_ns else False if latest <= expiry_ns else None", "True"),
+    (endings, "_watermark_above", f"compared({ABOVE}, top_ns)", f"compared({ABOVE}, 0)"),
+    (endings, "_watermark_before", f"compared({WITHIN}, expiry_ns)", f"compared({WITHIN}, 2**62)"),
 ]
 
 
@@ -208,12 +214,18 @@ def said(archive: Archive) -> tuple[bool, set[str]]:
     return not disagreements(found), {code for _, link in found for each in link.under for code in failing(each)}
 
 
-@pytest.mark.parametrize(("name", "old", "new"), MUTANTS)
-def test_check_that_says_otherwise_than_its_rule_is_caught(
-    name: str, old: str, new: str, told: list[tuple[Archive, tuple[bool, set[str]]]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("module", "name", "old", "new"), MUTANTS)
+def test_check_that_says_otherwise_than_the_audit_is_caught(
+    module: ModuleType,
+    name: str,
+    old: str,
+    new: str,
+    told: list[tuple[Archive, tuple[bool, set[str]]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert all(agrees for _, (agrees, _) in told)
-    plant_mutant(monkeypatch, checks, name, old, new)
-    if hasattr(reading, name):
-        monkeypatch.setattr(reading, name, getattr(checks, name))
+    users = [each for each in USERS if getattr(each, name, None) is getattr(module, name)]
+    plant_mutant(monkeypatch, module, name, old, new)
+    for each in users:
+        monkeypatch.setattr(each, name, getattr(module, name))
     assert any(said(each) != before for each, before in told)

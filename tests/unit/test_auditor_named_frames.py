@@ -10,7 +10,6 @@ from auditor.audit import Options, audit
 from auditor.finding import Verdict
 from auditor.load import Tree
 from auditor.rules import sequences
-from auditor.rules import sequences as rules
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
 from tests.support.by_rules import by_columns_first, by_rules
@@ -118,8 +117,7 @@ def test_each_end_of_each_interval_counts(tmp_path: Path, mutant: str, monkeypat
     trees.append(frame_signed_before_the_one_that_it_names(tmp_path / "planted"))
     told = [by_rules(tree.root) for tree in trees]
     assert told == [by_columns_first(tree.root) for tree in trees]
-    plant_in_text(monkeypatch, sequences, "frames_before_named", *MUTANTS[mutant])
-    monkeypatch.setattr(rules, "frames_before_named", sequences.frames_before_named)
+    plant_in_text(monkeypatch, sequences, "_signed_before_named", *MUTANTS[mutant])
     assert [by_rules(tree.root) for tree in trees] != told
 
 

@@ -19,7 +19,7 @@ from auditor.compare_copies import compared
 from auditor.finding import Severity, Verdict
 from auditor.load import Tree
 from auditor.result import FailOn, exit_status
-from auditor.rules import leases
+from auditor.rules import grants
 from auditor.rules.registry import RULES
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
@@ -398,7 +398,7 @@ def test_lease_whose_end_was_lost_is_not_in_the_way_of_a_change_of_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
-        plant(monkeypatch, leases, "_would_be_known", "witness.kind is WitnessKind.GRANT", "True")
+        plant(monkeypatch, grants, "_would_be_known", "witness.kind is WitnessKind.GRANT", "True")
     story = Story(tmp_path)
     first, second = shared(story, Mode.S)
     story.shard.keeps_ledger = False

@@ -41,6 +41,7 @@ SHORTENED = (
     "leaseless-write",
     "radius-above-policy",
     "policy-misnamed",
+    "stale-time",
 )
 """What the shortcuts pass over, and more: codes about one frame."""
 
@@ -119,20 +120,11 @@ def test_two_processes_say_the_same_of_every_fault(tmp_path: Path, code: str) ->
 
 
 MUTANTS = {
-    "the end of the bag": ("_clean", "bag.start_ns <= first <= last < bag.end_ns", "bag.start_ns <= first"),
-    "the beginning of the bag": ("_clean", "bag.start_ns <= first <= last < bag.end_ns", "last < bag.end_ns"),
-    "too early for its signed time": ("_clean", "token.midpoint_ns - allowed", "0"),
-    "too late for its signed time": ("_clean", "token.midpoint_ns + allowed", "2**62"),
-    "who signed": ("_clean", "not evidence.proven", "False"),
-    "the floor": ("_clean_lease", "witness.floor_ns < first", "True"),
-    "the expiry": ("_clean_lease", "last < _expiry_ns(evidence, held)", "True"),
-    "the holder": ("_clean_lease", "not _foreign(evidence, held)", "True"),
-    "no lease": ("_clean", "not evidence.witnesses", "False"),
-    "the clock": ("_clean", "token.radius_ns > policy.radius_ns_max", "False"),
-    "the shard's clock": ("_beyond", "token.radius_ns > policy.radius_ns_max", "False"),
-    "phase and mode": ("_clean_lease", "not _unfit(held, policy)", "True"),
-    "the witness after the frame": ("_clean_lease", "r2_holds(held.token, evidence.token)", "True"),
-    "the session that it is under": ("_clean_lease", "_stands(evidence, held)", "True"),
+    "what is asked of the frame": ("_clean", "[frame_checks(evidence, (bag.start_ns, bag.end_ns), policy)]", "[]"),
+    "what is asked of its leases": ("_clean", "lease_checks(evidence, held)", "()"),
+    "how old its time may be": ("_clean", "evidence.token.staleness_ns > STALENESS_NS", "False"),
+    "the policy that it names": ("_clean", "not _dropped(evidence, policy)", "True"),
+    "the shard's clock": ("_beyond", "held.token.radius_ns > policy.radius_ns_max", "False"),
 }
 
 

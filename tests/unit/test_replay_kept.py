@@ -13,7 +13,6 @@ import auditor.timeline.checkpoints as layers_module
 import auditor.timeline.staging as staging_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
-from auditor.archive import Traces
 from auditor.audit import Options, audit
 from auditor.finding import Evidence
 from auditor.index import INDEX_FORMAT
@@ -26,6 +25,7 @@ from auditor.timeline.gathering import Gathered
 from auditor.timeline.reading import read_one_by_one
 from auditor.timeline.state import LogsAt, with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
+from auditor.traces import Traces
 from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed

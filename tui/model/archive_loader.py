@@ -46,7 +46,7 @@ class ArchiveLoader:
         def body() -> Archive:
             from auditor.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
-            return Archive.of(record.tree, record.audit, record.timeline)
+            return Archive(record.tree, record.audit, record.timeline)
 
         self._begin("looking through the copy", body)
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from auditor.checks import Check
 from auditor.context import context_of
 from auditor.explain import context_lines, explain_lines
 from auditor.finding import Severity, Verdict
 from auditor.lineage import Link, LinkKind, lineage
+from auditor.rules.check import Check, own_words
 from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 
@@ -249,13 +249,11 @@ def evidence_of(finding: Finding, archive: Archive) -> FindingEvidence:
 
 def _without_bytes(finding: Finding) -> Link:
     """Return what the audit said, and where the bytes were that it rests on: the chain itself is read from those."""
-    holds = False if finding.verdict in (Verdict.VIOLATION, Verdict.OK) else None
-    own = Check(finding.code, finding.title, printable(finding.explanation), "", holds)
     under = tuple(
         Link(LinkKind.MISSING, f"{printable(each.path)} at {each.offset}: {NAME_THE_COPY}", where=each)
         for each in finding.evidence
     )
-    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own,), under)
+    return Link(LinkKind.FINDING, f"{finding.code}: {finding.title}", (own_words(finding),), under)
 
 
 def _told(finding: Finding, archive: Archive) -> Iterator[str]:

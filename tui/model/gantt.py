@@ -22,8 +22,8 @@ from .subjects import Cell, Tone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from auditor.archive import LeaseTrace
     from auditor.timeline.timeline_reader import Timeline
+    from auditor.traces import LeaseTrace
     from timeagent.units import Instant
 
     type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]
@@ -181,8 +181,9 @@ def bar_of(domain: str, trace: LeaseTrace) -> LeaseBar:
     """Return a lease as a bar."""
     first, last = trace.told[0], trace.told[-1]
     over = trace.session.over if trace.session is not None else None
-    ended = trace.ended.instant_ns if trace.ended is not None else over.instant_ns if over is not None else None
-    outcome = trace.ended.ending.outcome if trace.ended is not None else over.ending.outcome if over else None
+    said = trace.ended or over
+    ended = said.instant_ns if said else None
+    outcome = said.ending.outcome if said else None
     return LeaseBar(
         domain,
         first.witness.correlation_id,

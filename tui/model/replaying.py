@@ -402,7 +402,7 @@ class ReplayedCopy:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.archive import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+        from auditor.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False

@@ -1,0 +1,265 @@
+"""Rules about how one grant follows another: by its fence, and never while an earlier lease may still be used.
+
+A *writable range* is what a holder's messages may have as timestamps: above its floor, below its expiry, and no higher
+than the watermark with which it relinquished. Exclusion in the record (P1) is that the writable ranges, and what was
+written in them, follow each other in the order of the fences.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from appliance.formats.lease import LeaseOutcome, conflicts
+from appliance.formats.witness import WitnessKind
+from auditor.finding import NamedInterval
+from auditor.history import GIVEN_BACK
+from timeagent.units import bound_text, rfc3339
+
+from .check import Check, compared, phrase
+from .endings import broken_early
+from .registry import found
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from appliance.formats.lease import Mode
+    from auditor.finding import Finding
+    from auditor.history import DomainHistory, LeaseHistory, Told
+    from timeagent.signedtime import SignedTime
+    from timeagent.units import Instant
+
+    from .agreement import ClusterFacts
+
+
+def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Apply every rule about grants, and what was written under them, to one domain."""
+    yield from _links(history, cluster)
+    yield from _fences(history)
+    yield from _grants(history, cluster)
+    yield from _record(history)
+
+
+def fence_above(fence: int, before: int) -> Check:
+    """fence-not-growing: a grant, or a change of mode, has a higher fence than the one before it."""
+    return compared("fence-not-growing", "fence above that before", fence, ">", before, str)
+
+
+def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    known = history.by_id()
+    followers: dict[bytes, LeaseHistory] = {}
+    for lease in history.leases:
+        told = lease.granted
+        previous = told.witness.previous_id if told else None
+        if told is None or previous is None:
+            continue
+        if previous not in known:
+            run = cluster.runs[told.head.incarnation]
+            if told.head.sequence <= run.ledger_end:
+                reason = f"{lease.name} follows lease {previous.hex()}, of which nothing is known"
+                yield found("chain-gap", lease.name, reason, [told.where])
+            continue
+        other = followers.setdefault(previous, lease)
+        if other is lease:
+            continue
+        ended = other.ended_before(told.position)
+        if ended is not None and ended.ending.outcome is LeaseOutcome.WITHDRAWN:
+            followers[previous] = lease
+            continue
+        reason = f"{other.name} and {lease.name} both follow lease {previous.hex()}"
+        yield found(
+            "chain-fork", lease.name, reason, [other.first.where, told.where], title="two leases follow the same one"
+        )
+
+
+def _fences(history: DomainHistory) -> Iterator[Finding]:
+    last: Told | None = None
+    for lease, told in history.claims():
+        check = fence_above(told.witness.fence, last.witness.fence) if last is not None else None
+        if last is not None and check is not None and not check.holds:
+            reason = f"{lease.name} has the fence {told.witness.fence}, the grant before it {last.witness.fence}"
+            yield check.finding(lease.name, reason, [last.where, told.where])
+        last = told
+
+
+def _grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """early-grant and grant-overlap: against every earlier lease that may still be written under."""
+    standing: list[LeaseHistory] = []
+    coming = deque(history.leases)
+    for lease, told in history.claims():
+        while coming and coming[0].first.position < told.position:
+            standing.append(coming.popleft())
+        left = []
+        for earlier in standing:
+            finding, over = (None, False) if earlier is lease else _follows(earlier, lease, told, cluster)
+            if finding is not None:
+                yield finding
+            if not over:
+                left.append(earlier)
+        standing = left
+
+
+type Signed = tuple[Instant, Instant]
+"""The earliest and the latest instant at which something was signed.
+
+A signed time may have been handed out up to its staleness after it was made, so that much is allowed for.
+"""
+
+
+def signed_within(token: SignedTime) -> Signed:
+    """Return when what carries a signed time was signed."""
+    return token.interval.earliest + token.staleness_ns, token.interval.latest + token.staleness_ns
+
+
+class Before(NamedTuple):
+    """A lease before a grant, by what was known of it when that was made."""
+
+    held: bool
+    """Whether it ever was: only then may its holder write."""
+    expiry_ns: Instant
+    same_run: bool
+    """Whether the run of a shard that granted it made the grant too."""
+    outcome: LeaseOutcome | None = None
+    """None: no end of it is known."""
+    watermark_ns: Instant | None = None
+    ended: Signed | None = None
+    """When its shard said that it had ended."""
+
+
+OVER: Final = "the lease before was over"
+AT_WATERMARK: Final = "floor at its watermark"
+AT_EXPIRY: Final = "floor at its expiry"
+SETTLED: Final = "settle_to at its expiry"
+
+
+def follow_checks(before: Before, floor_ns: Instant, settle_to_ns: Instant, granted: Signed) -> Iterator[Check]:
+    """Yield the checks of a grant after a lease that conflicts with it. A breach has one code: that of the first."""
+    expiry, watermark, outcome = before.expiry_ns, before.watermark_ns, before.outcome
+    if outcome is LeaseOutcome.WITHDRAWN and not before.held:
+        return
+    if outcome in GIVEN_BACK:
+        if before.held and watermark is not None:
+            yield compared("grant-overlap", AT_WATERMARK, floor_ns, "≥", watermark)
+        return
+    signed, word, past = granted, "granted by", _surely_past(expiry, granted)
+    if before.ended is not None and outcome is LeaseOutcome.EXPIRED and not past:
+        # It was past when the shard said so. A clock that stepped back since is told of its signed times.
+        signed, word = before.ended, "said to have run out by"
+    settled = "floor-fell"
+    if before.same_run and outcome not in (LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED):
+        over = _surely_past(expiry, signed)
+        yield Check("early-grant", OVER, (word, signed[1]), ("after its expiry", expiry), over, words=phrase)
+        settled = "floor-fell" if over else "early-grant"
+    if before.held:
+        code = "grant-overlap" if past else "early-grant"
+        floor = compared(code, AT_EXPIRY, floor_ns, "≥", expiry)
+        yield floor
+        yield compared(settled if floor.holds else code, SETTLED, settle_to_ns, "≥", expiry)
+
+
+def _surely_past(expiry_ns: Instant, signed: Signed) -> bool | None:
+    """Whether something was signed after an expiry, by the clock of who signed it; None where that is not sure."""
+    earliest, latest = signed
+    return True if earliest > expiry_ns else False if latest <= expiry_ns else None
+
+
+def _follows(
+    earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: ClusterFacts
+) -> tuple[Finding | None, bool]:
+    """Return what is wrong with a grant after an earlier one, and whether that one is over for all later ones."""
+    ended = earlier.ended_before(told.position)
+    if ended is None and not conflicts(earlier.mode_at(told.position), told.witness.mode):
+        return None, False
+    if ended is None and not _would_be_known(earlier, lease, told, cluster):
+        return None, True
+    outcome, watermark, signed = None, None, None
+    if ended is not None:
+        outcome, watermark, signed = ended.ending.outcome, ended.ending.watermark_ns, signed_within(ended.token)
+    expiry, same_run = earlier.expiry_ns, earlier.run == lease.run
+    if same_run and ended is not None and broken_early(earlier, ended) is not None:
+        return None, True  # it is told there; what was granted after it follows from it
+    before = Before(earlier.held, expiry, same_run, outcome, watermark, signed)
+    witness, granted = told.witness, signed_within(told.token)
+    checks = follow_checks(before, witness.floor_ns, witness.settle_to_ns, granted)
+    wrong = next((check for check in checks if not check.holds), None)
+    if wrong is None:
+        return None, True
+    if wrong.what == SETTLED:
+        reason = (
+            f"{lease.name} states settle_to {bound_text(witness.settle_to_ns)}, below {rfc3339(expiry)}, the expiry "
+            f"of {earlier.name}, which was not relinquished"
+        )
+        return wrong.finding(lease.name, reason, [earlier.last_expiry.where, told.where]), True
+    because = {
+        OVER: f"it was held until {rfc3339(expiry)}, and not relinquished",
+        AT_EXPIRY: f"it could be written under until {rfc3339(expiry)}",
+        AT_WATERMARK: f"it was relinquished with the watermark {bound_text(watermark or 0)}",
+    }
+    return _overlap(wrong, earlier, lease, told, because[wrong.what]), True
+
+
+def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> bool:
+    """Whether the end of the earlier lease, had there been one, would be in what is left of the ledger.
+
+    Or in the witness of the grant after it, unless more leases ended before that than it names; a change of mode names
+    only what ended since its own grant. Of a run that was cut off no end is needed: whoever comes after it begins above
+    its ceiling.
+    """
+    witness = told.witness
+    if witness.kind is WitnessKind.GRANT and witness.previous_id == earlier.correlation_id and not witness.others:
+        return True
+    run = cluster.runs[earlier.run]
+    first = earlier.first.head.sequence
+    if earlier.run == lease.run:
+        return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
+    chain = cluster.ceilings.get(run.shard)
+    if chain is not None and chain.was_cut_off(earlier.run, cluster.runs[lease.run]):
+        return True
+    return earlier.run in cluster.finished and run.whole(first, run.highest)
+
+
+def _overlap(check: Check, earlier: LeaseHistory, lease: LeaseHistory, told: Told, what: str) -> Finding:
+    reason = (
+        f"{lease.name} was granted with the floor {bound_text(told.witness.floor_ns)} to {told.witness.holder.node} "
+        f"while {earlier.name} of {earlier.first.witness.holder.node} was not over: {what}"
+    )
+    times = [
+        NamedInterval(
+            "the earlier lease",
+            earlier.first.token.midpoint_ns,
+            max(earlier.first.token.midpoint_ns, earlier.expiry_ns),
+            node=earlier.first.head.node,
+        ),
+        NamedInterval.of("the grant", told.token),
+    ]
+    return check.finding(lease.name, reason, [earlier.last_expiry.where, told.where], times)
+
+
+def _record(history: DomainHistory) -> Iterator[Finding]:
+    """grant-overlap: what was written under an earlier fence has lower timestamps than what was under a later one.
+
+    A lease counts with the fence and the mode of its grant. What it wrote in a stronger mode lies above the floor of
+    that change; ``timestamp-below-floor`` and the grants after it see to the rest.
+    """
+    highest: dict[Mode, tuple[int, LeaseHistory]] = {}
+    for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
+        accepted = [use for use in lease.uses if use.accepted]
+        if not accepted:
+            continue
+        low, top = min(accepted, key=lambda u: u.first_ns), max(accepted, key=lambda u: u.last_ns)
+        mode = lease.first.witness.mode
+        against = [found for other, found in highest.items() if conflicts(other, mode)]
+        high = max(against, key=lambda found: found[0], default=None)
+        if high is not None and low.first_ns <= high[0]:
+            earlier = max((use for use in high[1].uses if use.accepted), key=lambda u: u.last_ns)
+            reason = (
+                f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high[0])}, "
+                f"which {high[1].name} with the lower fence {high[1].fence} reached"
+            )
+            times = [
+                NamedInterval("the earlier fence's message", earlier.first_ns, earlier.last_ns),
+                NamedInterval("the later fence's message", low.first_ns, low.last_ns),
+            ]
+            yield found("grant-overlap", f"{lease.name}, messages", reason, [earlier.where, low.where], times)
+        if mode not in highest or top.last_ns > highest[mode][0]:
+            highest[mode] = top.last_ns, lease

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from appliance.formats.paths import LOGS
 
 from .bags import BagWalk
-from .finding import Finding
+from .evidence.unknown_keys import Stranger, Strangers, take_latest
 from .frames import FrameReader
 from .index import PART_RANKS
 from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_part
 from .pool import default_jobs, in_order
+from .rules.finding import Finding
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.staging import FIRST_RANK, LEDGER_RANK, EventRows
-from .unknown_keys import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
     from .columns.layout import Spool
+    from .evidence.records import ClusterRecords
+    from .evidence.signatures import Signatures
+    from .evidence.tree import Tree
     from .index import Index
-    from .load import Tree
     from .parts import Narrowing, Unit
-    from .records import ClusterRecords
     from .rules.chains import LedgersSeen
     from .store import PartStore
     from .timeline.staging import StagedEvents
-    from .verification import Signatures
 
 
 class Doubted(Exception):

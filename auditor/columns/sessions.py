@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from auditor.history import Position, SessionHistory, SessionName
+    from auditor.rules.history import Position, SessionHistory, SessionName
 
     from .domains import Heads
 

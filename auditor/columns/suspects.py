@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from auditor.chains import HeadFact
-    from auditor.history import SessionHistory, SessionName
     from auditor.index import Index
     from auditor.rows import Value
     from auditor.rules.agreement import ClusterFacts
+    from auditor.rules.history import SessionHistory, SessionName
 
     from .layout import Rows
 

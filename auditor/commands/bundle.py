@@ -8,8 +8,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from auditor.bundle import make_bundle
-from auditor.context import context_of
+from auditor.explain.bundle import make_bundle
+from auditor.explain.context import context_of
 from timeagent.console import counted, note, printable
 from timeagent.errors import BadRequest
 

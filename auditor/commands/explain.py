@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.archive import Archive
-from auditor.context import context_fields, context_of
-from auditor.explain import context_lines, evidence_fields, explain_lines
-from auditor.lineage import lineage, lineage_lines
-from auditor.picture import draw
-from auditor.result import by_id, exit_status
+from auditor.explain.archive import Archive
+from auditor.explain.context import context_fields, context_of
+from auditor.explain.lineage import lineage, lineage_lines
+from auditor.explain.picture import draw
+from auditor.explain.words import context_lines, evidence_fields, explain_lines
+from auditor.report.result import by_id, exit_status
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -19,9 +19,9 @@ from .running import path_arguments, pinned, run_audit_with_timeline
 if TYPE_CHECKING:
     import argparse
 
-    from auditor.finding import Finding
-    from auditor.load import Tree
-    from auditor.result import Audit
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.explain"

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
+from auditor.evidence.signatures import Signatures
 from auditor.pool import AuditProgress
 from auditor.timeline.events import BagClosed, event_fields, event_words
 from auditor.timeline.gathering import AS_IT_WAS, WhatIf
 from auditor.timeline.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
 from auditor.timeline.timeline_reader import open_audited
 from auditor.timeline.what_if import changes, judged_timeline
-from auditor.verification import Signatures
 from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.timeline.events import Event
     from auditor.timeline.report import Delivered
     from auditor.timeline.state import StateAt

@@ -18,9 +18,9 @@ from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import Ended, Stopped, Witness
 from auditor.chains import HeadFact, ShardName
-from auditor.finding import Evidence
-from auditor.load import PIECE_BYTES_MAX, BagListing
+from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
+from auditor.rules.finding import Evidence
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from appliance.formats.stamped import Stamped
     from appliance.formats.witness import BatchHead, Entry
     from auditor.columns.frames import CleanFrames, ListedFile
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import RackListing, Tree
     from auditor.frames import FrameEvidence, FrameReader
-    from auditor.load import RackListing, Tree
-    from auditor.records import ClusterRecords
     from auditor.rules.time import Judgement
     from auditor.seals import SealFacts
-    from auditor.verification import Signatures
     from timeagent.units import Instant
 
     from .gathering import Gathering, WhatIf

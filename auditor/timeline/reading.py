@@ -15,11 +15,11 @@ from .gathering import AS_IT_WAS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from auditor.finding import Finding
-    from auditor.load import Tree
-    from auditor.records import ClusterRecords
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
     from auditor.rows import Value
-    from auditor.verification import Signatures
+    from auditor.rules.finding import Finding
 
     from .facts import JudgedFrame
     from .gathering import Gathering, WhatIf

@@ -13,8 +13,8 @@ import numpy as np
 
 from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, GRANT, USES
-from auditor.finding import Evidence
 from auditor.rows import encode_rows
+from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.units import INSTANT_MAX
 

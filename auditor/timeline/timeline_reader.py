@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from appliance.formats.policy import Policy
 from auditor.index import INDEX_ERRORS, open_index
-from auditor.result import Audit, Summary
+from auditor.report.result import Audit, Summary
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.chains import ShardName
-    from auditor.finding import Evidence, Finding
     from auditor.rows import Value
+    from auditor.rules.finding import Evidence, Finding
     from timeagent.units import Instant
 
     from .checkpoints import Database

@@ -23,10 +23,10 @@ from .timeline_reader import Timeline
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from auditor.finding import Finding
-    from auditor.records import ClusterRecords
-    from auditor.result import Audit
+    from auditor.evidence.records import ClusterRecords
+    from auditor.report.result import Audit
     from auditor.rows import Value
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
     from .checkpoints import Database

@@ -10,15 +10,15 @@ import pytest
 from auditor.audit import audit
 from auditor.columns import domains
 from auditor.columns.frames import FrameColumns
-from auditor.load import Tree
-from auditor.report import json_bytes
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from auditor.columns.layout import Bucket
-    from auditor.verification import Signatures
+    from auditor.evidence.signatures import Signatures
 
 
 @contextmanager

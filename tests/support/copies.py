@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from auditor.audit import Options, audit
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
 from tests.support.machine import HandMachine
 from tui.app import TopApp
 from tui.sources.feed import Feed

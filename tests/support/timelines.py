@@ -9,10 +9,10 @@ from auditor.audit import audit_with_timeline
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
-    from auditor.verification import Signatures
 
 
 def read_timeline(tree: Tree, *, signatures: Signatures | None = None, findings: Sequence[Finding] = ()) -> Timeline:

@@ -25,7 +25,7 @@ import tui.widgets.framing
 import tui.widgets.lines
 import tui.widgets.replay
 import tui.widgets.row_table
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until

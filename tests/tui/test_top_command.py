@@ -413,12 +413,12 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
     modules = modules_after("import tui.app", repository)
     assert "textual" in modules
     reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.node.records", "appliance.lease", "apsw")
-    assert loaded(modules, *reaching, "auditor.load", "auditor.audit", "tui.sources") == []
+    assert loaded(modules, *reaching, "auditor.evidence.tree", "auditor.audit", "tui.sources") == []
 
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
 PURE = {
-    *("auditor.finding", "auditor.timeline.events", "auditor.timeline.gathering", "auditor.timeline.state"),
+    *("auditor.rules.finding", "auditor.timeline.events", "auditor.timeline.gathering", "auditor.timeline.state"),
     *("auditor.timeline.timeline", "auditor.timeline.events"),
 }
 """What screens may know of the auditor: values, and what is said of them."""
@@ -473,12 +473,12 @@ def test_import_that_reaches_a_mount_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tui/screens/x.py").write_text(
         "from ..sources.mount import MountLocation\nfrom ..model.state import ClusterState\n"
     )
-    (tmp_path / "tui/widgets/y.py").write_text("from auditor.load import Tree\nimport textual\n")
+    (tmp_path / "tui/widgets/y.py").write_text("from auditor.evidence.tree import Tree\nimport textual\n")
     assert [each.split(": ")[1] for each in reaching_imports(tmp_path)] == [
         "os.path",
         "tui.sources.live",
         "tui.sources.mount",
-        "auditor.load",
+        "auditor.evidence.tree",
     ]
 
 

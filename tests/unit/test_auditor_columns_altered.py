@@ -11,7 +11,7 @@ import pytest
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionKind
 from appliance.formats.witness import WitnessKind
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
 from tests.bench.corpus.bank import BankStory
 from tests.bench.corpus.build import build_bank
 from tests.support.by_rules import by_columns_first, by_rules

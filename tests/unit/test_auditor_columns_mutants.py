@@ -9,7 +9,7 @@ import pytest
 
 from appliance.formats.lease import LeaseOutcome
 from auditor.columns import domains, frames, ledgers, witnesses
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import kept_together
 from tests.fault_injection.fixtures import Story

@@ -12,8 +12,8 @@ import pytest
 
 from auditor.audit import audit
 from auditor.cli import COMMANDS
-from auditor.export import TABLES
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.report.export import TABLES
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, small_tree
 from tests.support.timelines import read_timeline

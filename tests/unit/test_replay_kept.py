@@ -14,19 +14,19 @@ import auditor.timeline.staging as staging_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
-from auditor.finding import Evidence
+from auditor.evidence.records import load_records
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.explain.traces import Traces
 from auditor.index import INDEX_FORMAT
-from auditor.load import Tree
 from auditor.parts import Narrowing
-from auditor.records import load_records
+from auditor.rules.finding import Evidence
 from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.timeline.fold import OF_LOGS, Working
 from auditor.timeline.gathering import Gathered
 from auditor.timeline.reading import read_one_by_one
 from auditor.timeline.state import LogsAt, with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
-from auditor.traces import Traces
-from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.fixtures import Story, eventful_tree
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from auditor.finding import Finding
+    from auditor.rules.finding import Finding
     from auditor.timeline.events import Event
     from auditor.timeline.timeline_reader import Timeline
 

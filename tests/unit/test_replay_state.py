@@ -13,7 +13,8 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, order
 from auditor.timeline.fold import Working
 from auditor.timeline.gathering import Gathered
@@ -21,7 +22,6 @@ from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
 from auditor.timeline.timeline_writer import timeline_of
-from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.plants import all_plants

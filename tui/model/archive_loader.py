@@ -13,7 +13,7 @@ from timeagent.errors import TenureError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from auditor.archive import Archive
+    from auditor.explain.archive import Archive
 
     from .doors import StateFeed
     from .state import ClusterState
@@ -44,7 +44,7 @@ class ArchiveLoader:
             return
 
         def body() -> Archive:
-            from auditor.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
+            from auditor.explain.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
             return Archive(record.tree, record.audit, record.timeline)
 
@@ -57,8 +57,8 @@ class ArchiveLoader:
         path = Path(state.path)
 
         def body() -> Archive:
-            from auditor.archive import read_archive  # noqa: PLC0415
-            from auditor.opening import open_tree  # noqa: PLC0415
+            from auditor.evidence.opening import open_tree  # noqa: PLC0415
+            from auditor.explain.archive import read_archive  # noqa: PLC0415
 
             return read_archive(open_tree(path), step=self._step)
 

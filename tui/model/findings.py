@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from auditor.context import context_of
-from auditor.explain import context_lines, explain_lines
-from auditor.finding import Severity, Verdict
-from auditor.lineage import Link, LinkKind, lineage
+from auditor.explain.context import context_of
+from auditor.explain.lineage import Link, LinkKind, lineage
+from auditor.explain.words import context_lines, explain_lines
 from auditor.rules.check import Check, own_words
+from auditor.rules.finding import Severity, Verdict
 from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 
@@ -26,11 +26,11 @@ from .words import clock_text, matching
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from auditor.archive import Archive
-    from auditor.context import Context
-    from auditor.finding import Finding
-    from auditor.load import Tree
-    from auditor.result import Summary
+    from auditor.evidence.tree import Tree
+    from auditor.explain.archive import Archive
+    from auditor.explain.context import Context
+    from auditor.report.result import Summary
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
     from .subjects import Subject

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from auditor.finding import Verdict
+from auditor.rules.finding import Verdict
 from timeagent.console import printable
 from timeagent.units import DAY, SECOND, rfc3339
 
@@ -22,8 +22,8 @@ from .subjects import Cell, Tone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from auditor.explain.traces import LeaseTrace
     from auditor.timeline.timeline_reader import Timeline
-    from auditor.traces import LeaseTrace
     from timeagent.units import Instant
 
     type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]

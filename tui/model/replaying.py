@@ -28,9 +28,9 @@ from .words import clock_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from auditor.archive import Archive
-    from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
+    from auditor.explain.archive import Archive
+    from auditor.rules.finding import Finding
     from auditor.timeline.events import Event
     from auditor.timeline.state import LogsAt
     from auditor.timeline.timeline_reader import Timeline
@@ -402,7 +402,7 @@ class ReplayedCopy:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+        from auditor.explain.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False

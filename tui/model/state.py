@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
     from appliance.formats.policy import Policy
-    from auditor.finding import Finding
-    from auditor.load import Tree
-    from auditor.result import Audit
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
     from timeagent.interval import TimeInterval
     from timeagent.showing import SourceView

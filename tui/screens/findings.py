@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from auditor.finding import Finding
+from auditor.rules.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from auditor.archive import Archive
+    from auditor.explain.archive import Archive
 
     from ..model.lease_list import ListOptions
     from ..model.subjects import Subject

@@ -28,7 +28,7 @@ from appliance.node.own_keys import NOTICE_NS
 from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import FILE as SETTINGS_FILE
-from auditor.opening import find_root
+from auditor.evidence.opening import find_root
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import Verifier
 from timeagent.sampled import SampledClock

@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import ClosingState
-from auditor.finding import Verdict
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
+from auditor.rules.finding import Verdict
 from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, with_leases
 from auditor.timeline.timeline_reader import open_audited
@@ -46,8 +46,8 @@ from .record_details import record_details
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Finding
     from auditor.timeline.state import BagState as RecordedBag
     from auditor.timeline.state import DomainState, LeaseState, LogState, StateAt
     from timeagent.clock import MachineClock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from auditor.finding import Verdict
+from auditor.rules.finding import Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
@@ -33,7 +33,7 @@ from .places import BLANK, fact, heading, place_details, words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from auditor.finding import Evidence
+    from auditor.rules.finding import Evidence
     from auditor.timeline.state import BagState, LeaseState, StateAt
     from timeagent.units import Instant
 

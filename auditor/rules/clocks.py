@@ -13,25 +13,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from auditor.timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from auditor.timeline.reading import read_one_by_one
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-
-from .timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
-from .timeline.reading import read_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from auditor.chains import HeadFact
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
+    from auditor.timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from auditor.timeline.facts import JudgedFrame
+    from auditor.timeline.gathering import LogEvent, Statement
     from timeagent.units import Instant, Span
 
-    from .chains import HeadFact
     from .finding import Finding, NamedInterval
-    from .load import Tree
-    from .records import ClusterRecords
-    from .timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
-    from .timeline.facts import JudgedFrame
-    from .timeline.gathering import LogEvent, Statement
-    from .verification import Signatures
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""

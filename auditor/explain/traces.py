@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.witness import WitnessKind
-
-from .timeline.events import FrameWritten, LeaseEnded, LeaseTold, SessionOver
+from auditor.timeline.events import FrameWritten, LeaseEnded, LeaseTold, SessionOver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending, Mode
     from appliance.formats.sessionlease import SessionEnded
     from appliance.formats.witness import Witness
+    from auditor.timeline.events import Event
+    from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant
-
-    from .timeline.events import Event
-    from .timeline.timeline_reader import Timeline
 
 DOMAINS_AT_HAND: Final = 32
 

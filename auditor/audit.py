@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import Environment
 
 from .chains import ceiling_chains, head_facts, runs
-from .clocks import name_clocks
 from .columns.domains import Heads
 from .columns.suspects import spread_suspects
-from .domains import DomainJudge, check_domains
-from .finding import Evidence, in_order
-from .history import session_histories
+from .evidence.records import ClusterRecords, load_records
+from .evidence.signatures import Signatures
+from .evidence.stray_files import check_foreign
+from .evidence.unknown_keys import known_until
 from .index import INDEX_ERRORS, Coverage, Index, later
 from .parts import WHOLE, Narrowing, check_asked
-from .records import ClusterRecords, load_records
-from .result import Audit, Summary, with_findings
+from .report.result import Audit, Summary, with_findings
 from .rules.agreement import Closings, ClusterFacts
 from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
+from .rules.clocks import name_clocks
+from .rules.domains import DomainJudge, check_domains
+from .rules.finding import Evidence, in_order
+from .rules.history import session_histories
 from .rules.records import Policies
 from .rules.registry import found
 from .rules.sequences import check_sequences
 from .rules.sessions import SessionNote, check_sessions
 from .store import PartStore, environment
-from .stray_files import check_foreign
-from .unknown_keys import known_until
-from .verification import Signatures
 from .walk import Doubted, Walk, Way
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .chains import ShardRun
-    from .finding import Finding
-    from .load import Tree
+    from .evidence.tree import Tree
+    from .rules.finding import Finding
     from .walk import Loaded
 
 

@@ -14,17 +14,17 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .columns.frames import BagRules, ListedFile
-from .finding import Evidence
+from .evidence.records import RECORD_BYTES_MAX, open_birth
+from .evidence.stray_files import hidden_bag
+from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
+from .evidence.unknown_keys import Stranger, take_latest
 from .index import later
 from .listed import FrameJudge
-from .load import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from .records import RECORD_BYTES_MAX, open_birth
 from .rules import bags as bag_rules
+from .rules.finding import Evidence
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
 from .rules.registry import found
 from .seals import BagCounts, RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-from .stray_files import hidden_bag
-from .unknown_keys import Stranger, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .columns.frames import FrameColumns
-    from .finding import Finding
+    from .evidence.records import ClusterRecords
+    from .evidence.signatures import Signatures
+    from .evidence.tree import Tree
     from .frames import FrameReader
-    from .load import Tree
     from .parts import Part
-    from .records import ClusterRecords
     from .rows import Rows
-    from .verification import Signatures
+    from .rules.finding import Finding
 
 
 class BagWalk:

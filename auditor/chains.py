@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.shardmap import ShardMap
 
-    from .finding import Evidence
     from .index import Index
+    from .rules.finding import Evidence
 
 RECORDS_KEPT: Final = 64
 """So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""

@@ -15,15 +15,15 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Purpose
 
-from .finding import Evidence
-from .verification import misattributed, refusal_code
+from .evidence.signatures import misattributed, refusal_code
+from .rules.finding import Evidence
 
 if TYPE_CHECKING:
     from appliance.formats.frame import Frame
     from appliance.formats.witness import BatchHead, Witness
     from timeagent.trust import Keyring
 
-    from .verification import Signatures
+    from .evidence.signatures import Signatures
 
 WITNESSES_KEPT: Final = 4_000
 HEADS_KEPT: Final = 256

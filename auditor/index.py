@@ -21,8 +21,8 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.units import SECOND
 
 from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
-from .finding import Evidence, Verdict
 from .rows import RANKED, Rows, Use
+from .rules.finding import Evidence, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

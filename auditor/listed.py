@@ -9,13 +9,13 @@ from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
 from timeagent.units import INSTANT_MAX
 
 from .columns.records import NO_CHECK
-from .finding import Evidence
+from .evidence.unknown_keys import Stranger
 from .index import later
 from .rules import bags as bag_rules
+from .rules.finding import Evidence
 from .rules.records import frame_findings
 from .rules.registry import found
 from .rules.time import judge_frame, stamp_after_frame
-from .unknown_keys import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
     from .columns.frames import FrameColumns, ListedFile
-    from .finding import Finding
+    from .evidence.records import ClusterRecords
     from .frames import FrameEvidence, FrameReader, HeldSession, HeldWitness
-    from .records import ClusterRecords
     from .rows import Rows
+    from .rules.finding import Finding
     from .seals import BagCounts
 
 

@@ -22,10 +22,10 @@ from timeagent.errors import BadRequest
 from timeagent.units import INSTANT_MAX, rfc3339
 
 from .columns.layout import Chunk
-from .finding import Evidence, Finding
+from .evidence.unknown_keys import Stranger
 from .rows import Rows, encode_rows
+from .rules.finding import Evidence, Finding
 from .seals import BagCounts
-from .unknown_keys import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Rack
     from timeagent.units import Instant
 
-    from .load import LedgerFile
+    from .evidence.tree import LedgerFile
     from .rows import Value
 
 _COMPARED_MAX: Final = 4096

@@ -9,7 +9,7 @@ import msgspec
 
 from timeagent.console import printable
 
-from .finding import Evidence
+from .rules.finding import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

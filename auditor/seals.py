@@ -18,8 +18,8 @@ from appliance.formats.paths import LOCK, SEAL
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
-from .finding import Evidence, Verdict
-from .load import PIECE_BYTES_MAX
+from .evidence.tree import PIECE_BYTES_MAX
+from .rules.finding import Evidence, Verdict
 from .rules.registry import found
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from appliance.formats.paths import Grid, Rack
     from timeagent.signedtime import SignedTime
 
-    from .finding import Finding
-    from .load import RackListing, Tree
+    from .evidence.tree import RackListing, Tree
+    from .rules.finding import Finding
 
 
 @dataclass(slots=True)

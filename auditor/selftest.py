@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from .audit import audit
-from .compare_copies import compared
-from .load import Tree
+from .evidence.signatures import Signatures
+from .evidence.tree import Tree
+from .report.compare_copies import compared
 from .rules.registry import RULES
-from .verification import Signatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

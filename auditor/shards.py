@@ -15,14 +15,14 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .columns.ledgers import BlockPlace
-from .finding import Evidence, Verdict
+from .evidence.records import RECORD_BYTES_MAX
+from .evidence.tree import Rest, Tail
+from .evidence.unknown_keys import Stranger
 from .frames import head_refusal
-from .load import Rest, Tail
-from .records import RECORD_BYTES_MAX
 from .rules.chains import LedgersSeen
+from .rules.finding import Evidence, Verdict
 from .rules.records import ceiling_findings, title_of
 from .rules.registry import found
-from .unknown_keys import Stranger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead, Entry
 
     from .columns.ledgers import LedgerColumns
-    from .finding import Finding
-    from .load import ChainFile, LedgerFile, Tree
-    from .records import ClusterRecords
+    from .evidence.records import ClusterRecords
+    from .evidence.signatures import Signatures
+    from .evidence.tree import ChainFile, LedgerFile, Tree
     from .rows import Rows
-    from .verification import Signatures
+    from .rules.finding import Finding
 
 IN_LEDGER: Final = 1
 

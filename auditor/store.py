@@ -20,8 +20,8 @@ from .parts import LedgerUnit, decode_part
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from .evidence.tree import Tree
     from .index import Index
-    from .load import Tree
     from .parts import Part, Unit
 
 COMMIT_BYTES: Final = 32 * 1024 * 1024

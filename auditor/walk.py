@@ -16,14 +16,14 @@ from .bags import BagWalk
 from .columns.frames import FrameColumns
 from .columns.layout import Chunk
 from .columns.ledgers import LedgerColumns
-from .finding import Finding
+from .evidence.unknown_keys import Stranger, Strangers, take_latest
 from .frames import FrameReader
 from .index import PART_RANKS
 from .parts import LedgerUnit, Part, PartRows, RackUnit, decode_part, encode_part
 from .pool import default_jobs, in_order
+from .rules.finding import Finding
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
-from .unknown_keys import Stranger, Strangers, take_latest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
     from .columns.layout import Spool
+    from .evidence.records import ClusterRecords
+    from .evidence.signatures import Signatures
+    from .evidence.tree import Tree
     from .index import Index
-    from .load import Tree
     from .parts import Narrowing, Unit
-    from .records import ClusterRecords
     from .rules.chains import LedgersSeen
     from .store import PartStore
-    from .verification import Signatures
 
 
 class Doubted(Exception):

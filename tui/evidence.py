@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from auditor.explain import context_lines, explain_lines
-from auditor.lineage import LinkKind
+from auditor.explain.lineage import LinkKind
+from auditor.explain.words import context_lines, explain_lines
 from timeagent.console import printable
 
 from .subjects import Cell, DomainSubject, Line, NodeSubject, PlaceSubject, Tone
@@ -14,11 +14,11 @@ from .subjects import Cell, DomainSubject, Line, NodeSubject, PlaceSubject, Tone
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from auditor.context import Context
-    from auditor.finding import Finding
-    from auditor.lineage import Link
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
+    from auditor.explain.context import Context
+    from auditor.explain.lineage import Link
     from auditor.rules.check import Check
+    from auditor.rules.finding import Finding
 
     from .subjects import Subject
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auditor.context import context_of
-from auditor.explain import context_lines
-from auditor.lineage import Link, LinkKind, lineage
+from auditor.explain.context import context_of
+from auditor.explain.lineage import Link, LinkKind, lineage
+from auditor.explain.words import context_lines
 from auditor.replay.events import NAME_THE_COPY
 from auditor.rules.check import own_words
 from timeagent.console import printable
@@ -17,8 +17,8 @@ from .evidence import explanation_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.archive import Archive
-    from auditor.finding import Finding
+    from auditor.explain.archive import Archive
+    from auditor.rules.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from auditor.finding import Severity, Verdict
+from auditor.rules.finding import Severity, Verdict
 from timeagent.console import printable
 
 from .arranging import Heading
@@ -17,8 +17,8 @@ from .words import clock_text, matching
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from auditor.finding import Finding
-    from auditor.result import Summary
+    from auditor.report.result import Summary
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
 FINDING_COLUMNS: Final = (

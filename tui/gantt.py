@@ -19,7 +19,7 @@ from .subjects import Cell, Tone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from auditor.traces import LeaseTrace
+    from auditor.explain.traces import LeaseTrace
     from timeagent.units import Instant
 
     type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]

@@ -12,7 +12,7 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.witness import Ended, Witness
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text

@@ -26,7 +26,7 @@ from appliance.ownkeys import NOTICE_NS
 from appliance.registers import Registers, StoredChain
 from appliance.runtime import runtime_of
 from appliance.settings import FILE as SETTINGS_FILE
-from auditor.opening import find_root
+from auditor.evidence.opening import find_root
 from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted, TenureError
 from timeagent.keys import Verifier
 

@@ -14,8 +14,8 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import Ended, SignedWitness, Witness
-from auditor.explain import evidence_lines
-from auditor.finding import Evidence
+from auditor.explain.words import evidence_lines
+from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.frame import Frame
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from timeagent.signedtime import SignedTime
 
     from .subjects import Subject

@@ -14,11 +14,11 @@ from .gantt import LeaseBars
 from .lensing import Switches, lens_words
 
 if TYPE_CHECKING:
-    from auditor.archive import Archive
-    from auditor.finding import Finding
+    from auditor.explain.archive import Archive
     from auditor.replay.gathering import WhatIf
     from auditor.replay.judging import Changes
     from auditor.replay.timeline import Timeline
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
 GONE: Final = "nothing can be read from the copy any more"
@@ -53,7 +53,7 @@ class Reading:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+        from auditor.explain.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False

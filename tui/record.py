@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import BagState
-from auditor.finding import Verdict
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
 from auditor.replay.making import make_index
 from auditor.replay.state import BagPhase, with_leases
 from auditor.replay.timeline_reader import open_kept
+from auditor.rules.finding import Verdict
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from appliance.formats.policy import Policy
-    from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.replay.state import BagState as RecordedBag
     from auditor.replay.state import DomainState, LeaseState, LogState, StateAt
+    from auditor.rules.finding import Finding
     from timeagent.clock import MachineClock
     from timeagent.units import Instant, Span
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from auditor.finding import Verdict
 from auditor.replay.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
+from auditor.rules.finding import Verdict
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import span_text
@@ -33,8 +33,8 @@ from .words import fence_text, moment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.finding import Evidence, Finding
     from auditor.replay.state import BagState, LeaseState, StateAt
+    from auditor.rules.finding import Evidence, Finding
     from timeagent.units import Instant
 
     from .recorded import Record

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.replay.timeline import Timeline
-    from auditor.result import Audit
+    from auditor.report.result import Audit
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from .subjects import Cell, Tone
 from .words import clock_text
 
 if TYPE_CHECKING:
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.replay.events import Event
     from auditor.replay.state import LogsAt
     from auditor.replay.timeline import Timeline

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from auditor.finding import Verdict
+from auditor.rules.finding import Verdict
 from timeagent.units import DAY, SECOND, rfc3339
 
 from .cellwidth import merged

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from auditor.archive import Archive
+    from auditor.explain.archive import Archive
 
     from .recorded import Record
     from .state import ClusterState
@@ -48,7 +48,7 @@ class Shelf:
             return
 
         def body() -> Archive:
-            from auditor.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
+            from auditor.explain.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
             return Archive(record.tree, record.audit, record.timeline)
 
@@ -61,8 +61,8 @@ class Shelf:
         path = Path(state.path)
 
         def body() -> Archive:
-            from auditor.archive import read_archive  # noqa: PLC0415
-            from auditor.opening import open_tree  # noqa: PLC0415
+            from auditor.evidence.opening import open_tree  # noqa: PLC0415
+            from auditor.explain.archive import read_archive  # noqa: PLC0415
 
             return read_archive(open_tree(path), step=self._step)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from appliance.doctor.check import HealthCheck
     from appliance.formats.ceiling import CeilingKind
     from appliance.formats.lease import LeaseOutcome, Mode, Phase
-    from auditor.finding import Finding
+    from auditor.rules.finding import Finding
     from timeagent.interval import TimeInterval
     from timeagent.showing import SourceView
     from timeagent.units import Instant, Span

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from appliance.formats.frame import FrameHead
-from auditor.finding import Evidence
+from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from appliance.formats.witness import Entry
-    from auditor.finding import Evidence
+    from auditor.rules.finding import Evidence
 
     from .layout import Chunk
     from .records import Records

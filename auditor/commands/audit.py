@@ -10,22 +10,31 @@ import msgspec
 
 from auditor import selftest
 from auditor.audit import Options, audit
-from auditor.bundle import manifest_of, shows
-from auditor.compare_copies import compared
-from auditor.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
-from auditor.export import export
-from auditor.opening import open_tree, whereabouts
+from auditor.evidence.opening import open_tree, whereabouts
+from auditor.explain.bundle import manifest_of, shows
 from auditor.replay.reading import read_timeline
-from auditor.report import SCHEMA, VERSION, about_lines, json_fields, jsonl_lines, junit_lines, sarif_fields, text_lines
-from auditor.result import DEFAULT, FailOn, by_id, exit_status, only
+from auditor.report.compare_copies import compared
+from auditor.report.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
+from auditor.report.export import export
+from auditor.report.formats import (
+    SCHEMA,
+    VERSION,
+    about_lines,
+    json_fields,
+    jsonl_lines,
+    junit_lines,
+    sarif_fields,
+    text_lines,
+)
+from auditor.report.result import DEFAULT, FailOn, by_id, exit_status, only
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, run_audit
 
 if TYPE_CHECKING:
-    from auditor.load import Tree
-    from auditor.result import Audit
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
     from auditor.selftest import Case
 
 UNCONFIRMED: Final = 3

@@ -7,8 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from auditor.bundle import make_bundle
-from auditor.context import context_of
+from auditor.explain.bundle import make_bundle
+from auditor.explain.context import context_of
 from auditor.replay.reading import read_timeline
 from timeagent.console import counted, note, printable
 from timeagent.errors import BadRequest

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.archive import Archive
-from auditor.context import context_fields, context_of
-from auditor.explain import context_lines, evidence_fields, explain_lines
-from auditor.lineage import lineage, lineage_lines
-from auditor.picture import draw
+from auditor.explain.archive import Archive
+from auditor.explain.context import context_fields, context_of
+from auditor.explain.lineage import lineage, lineage_lines
+from auditor.explain.picture import draw
+from auditor.explain.words import context_lines, evidence_fields, explain_lines
 from auditor.replay.reading import read_timeline
-from auditor.result import by_id, exit_status
+from auditor.report.result import by_id, exit_status
 from timeagent.console import note, print_json, say
 from timeagent.errors import BadRequest
 
@@ -19,10 +19,10 @@ from .running import path_arguments, pinned, run_audit
 if TYPE_CHECKING:
     import argparse
 
-    from auditor.finding import Finding
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.replay.timeline import Timeline
-    from auditor.result import Audit
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
 
 SCHEMA: Final = "tenure.explain"
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.audit import Options, audit
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
+from auditor.evidence.signatures import Signatures
 from auditor.pool import AuditProgress
 from auditor.replay.events import BagClosed, event_fields, event_words
 from auditor.replay.gathering import AS_IT_WAS, WhatIf
@@ -14,7 +15,6 @@ from auditor.replay.judging import changes, judged_timeline
 from auditor.replay.reading import read_timeline
 from auditor.replay.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
 from auditor.replay.timeline_reader import open_kept
-from auditor.verification import Signatures
 from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
     from auditor.replay.events import Event
     from auditor.replay.judging import Changes
     from auditor.replay.report import Delivered

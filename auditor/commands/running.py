@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
 from auditor.parts import Narrowing
 from auditor.pool import JOBS_MAX, AuditProgress
 from timeagent.errors import BadRequest
@@ -15,8 +15,8 @@ from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 
 if TYPE_CHECKING:
-    from auditor.load import Tree
-    from auditor.result import Audit
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid
-from auditor.finding import Evidence
-from auditor.load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from auditor.records import RECORD_BYTES_MAX, open_birth
+from auditor.evidence.records import RECORD_BYTES_MAX, open_birth
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
 from auditor.rules.bags import misplaced_lock, misplaced_seal
+from auditor.rules.finding import Evidence
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from auditor.seals import RackPack
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry
     from appliance.formats.paths import Bag
     from appliance.formats.stamped import Stamped
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
     from auditor.frames import FrameEvidence, FrameReader
-    from auditor.load import Tree
-    from auditor.records import ClusterRecords
-    from auditor.verification import Signatures
     from timeagent.signedtime import SignedTime
 
     from .gathering import Gathering, WhatIf

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
-from auditor.finding import Evidence, Finding, NamedInterval, Severity, Verdict
+from auditor.rules.finding import Evidence, Finding, NamedInterval, Severity, Verdict
 from timeagent.console import printable
 
 from .events import KINDS, RANKS, FrameWritten

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from auditor.chains import CeilingFact, RecordedChain, ShardRun
-from auditor.finding import Evidence, NamedInterval, in_order
-from auditor.history import DomainHistory, EndedFact, LeaseHistory, Told
+from auditor.evidence.records import load_records
 from auditor.index import Coverage, Index
-from auditor.records import load_records
 from auditor.rows import Use
 from auditor.rules.agreement import ClusterFacts
 from auditor.rules.chains import check_heads
+from auditor.rules.finding import Evidence, NamedInterval, in_order
+from auditor.rules.history import DomainHistory, EndedFact, LeaseHistory, Told
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.registry import found
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from auditor.chains import HeadFact, ShardName
-    from auditor.finding import Finding, Verdict
-    from auditor.history import Position
-    from auditor.load import Tree
-    from auditor.records import ClusterRecords
-    from auditor.verification import Signatures
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Finding, Verdict
+    from auditor.rules.history import Position
 
     from .bags import JudgedFrame
     from .gathering import WhatIf

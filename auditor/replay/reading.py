@@ -15,11 +15,11 @@ from appliance.formats.ledger import open_block
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import CeilingCopy, Ended, Stopped, Witness, head_digest
 from auditor.chains import HeadFact
-from auditor.finding import Evidence
+from auditor.evidence.records import RECORD_BYTES_MAX, load_records
+from auditor.evidence.signatures import Signatures
 from auditor.frames import FrameReader, head_refusal
-from auditor.records import RECORD_BYTES_MAX, load_records
+from auditor.rules.finding import Evidence
 from auditor.rules.records import ceiling_findings
-from auditor.verification import Signatures
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending
     from appliance.formats.witness import BatchHead
     from auditor.chains import ShardName
-    from auditor.finding import Finding
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.tree import LedgerFile, Tree
     from auditor.frames import FrameEvidence
-    from auditor.load import LedgerFile, Tree
-    from auditor.records import ClusterRecords
+    from auditor.rules.finding import Finding
 
     from .bags import JudgedFrame
     from .events import Place

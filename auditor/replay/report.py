@@ -17,8 +17,8 @@ from .timeline import newest_accepted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from auditor.finding import Evidence
-    from auditor.load import Tree
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Evidence
     from timeagent.units import Instant
 
     from .events import FrameWritten

@@ -15,7 +15,7 @@ import msgspec
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
 from auditor.chains import ShardName
-from auditor.finding import Evidence
+from auditor.rules.finding import Evidence
 from timeagent.units import Instant, Span
 
 from .events import ClockReading
@@ -23,7 +23,7 @@ from .events import ClockReading
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from auditor.finding import Finding
+    from auditor.rules.finding import Finding
 
     from .events import Event
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from auditor.chains import ShardName
-    from auditor.finding import Evidence, Finding
+    from auditor.rules.finding import Evidence, Finding
     from timeagent.units import Instant
 
     from .events import Event

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from appliance.formats.policy import Policy
 from auditor.index import INDEX_ERRORS, open_index
-from auditor.result import Audit, Summary
+from auditor.report.result import Audit, Summary
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.chains import ShardName
-    from auditor.finding import Evidence
     from auditor.rows import Value
+    from auditor.rules.finding import Evidence
     from timeagent.units import Instant
 
     from .checkpoints import Database

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.records import load_records
+from auditor.evidence.records import load_records
 from timeagent.canonical import encode
 from timeagent.units import INSTANT_MAX
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from auditor.chains import HeadFact
-    from auditor.finding import Finding
-    from auditor.load import Tree
-    from auditor.result import Audit
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
     from auditor.rows import Value
-    from auditor.verification import Signatures
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
     from .checkpoints import Database

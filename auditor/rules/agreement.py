@@ -17,9 +17,9 @@ import numpy as np
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
-from auditor.finding import NamedInterval
 from timeagent.units import bound_text, rfc3339
 
+from .finding import NamedInterval
 from .records import Policies
 from .registry import found
 
@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import RecordedChain, ShardName, ShardRun
-    from auditor.finding import Evidence, Finding
-    from auditor.history import DomainHistory, LeaseHistory, SessionWitnessFact, Told
     from auditor.index import Coverage
     from auditor.rows import Use
     from timeagent.signedtime import SignedTime
+
+    from .finding import Evidence, Finding
+    from .history import DomainHistory, LeaseHistory, SessionWitnessFact, Told
 
 
 class Closings:

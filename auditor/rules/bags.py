@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, parse_data_name, record_name
-from auditor.finding import Evidence, NamedInterval, Verdict
-from auditor.load import PIECE_BYTES_MAX
+from auditor.evidence.tree import PIECE_BYTES_MAX
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339
 
 from .check import Check, compared, signed_before
+from .finding import Evidence, NamedInterval, Verdict
 from .registry import found
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, DataName, Rack
-    from auditor.finding import Finding
     from auditor.frames import FrameEvidence
     from timeagent.signedtime import SignedTime
+
+    from .finding import Finding
 
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}

@@ -10,11 +10,11 @@ from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.witness import NO_HEAD
 from auditor.chains import RECORDS_KEPT, SHARDS, layouts
-from auditor.finding import Evidence, NamedInterval, Verdict
 from timeagent.rules import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
 from .check import Check, clock, signed_before
+from .finding import Evidence, NamedInterval, Verdict
 from .registry import found
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead
     from auditor.chains import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
-    from auditor.finding import Finding
     from timeagent.signedtime import SignedTime
 
+    from .finding import Finding
     from .records import Policies
 
 LOST: Final = "a ceiling record is missing"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from auditor.finding import NamedInterval, Verdict
 from timeagent.console import printable
 from timeagent.rules import r2_holds
 from timeagent.units import rfc3339, span_text
 
+from .finding import NamedInterval, Verdict
 from .registry import found
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from appliance.formats.policy import Policy
-    from auditor.finding import Evidence, Finding
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
+
+    from .finding import Evidence, Finding
 
 _RELATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
-from auditor.finding import NamedInterval, Verdict
 from timeagent.errors import Damaged
 from timeagent.rules import r1_holds, r2_holds
 from timeagent.signedtime import SignedTime
@@ -14,6 +13,7 @@ from timeagent.units import bound_text, rfc3339
 
 from .agreement import not_yet
 from .check import Check, compared, signed_before
+from .finding import NamedInterval, Verdict
 from .registry import found
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from appliance.formats.lease import Ending
     from appliance.formats.sessionlease import SessionEnded
-    from auditor.finding import Evidence, Finding
-    from auditor.history import EndedFact, LeaseHistory, SessionWitnessFact, Told
     from auditor.index import Coverage
     from timeagent.units import Instant
 
     from .agreement import ClusterFacts
+    from .finding import Evidence, Finding
+    from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
     from .records import Policies
 
 

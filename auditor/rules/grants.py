@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
-from auditor.finding import NamedInterval
-from auditor.history import GIVEN_BACK
 from timeagent.units import bound_text, rfc3339
 
 from .check import Check, compared, phrase
 from .endings import broken_early
+from .finding import NamedInterval
+from .history import GIVEN_BACK
 from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.lease import Mode
-    from auditor.finding import Finding
-    from auditor.history import DomainHistory, LeaseHistory, Told
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
     from .agreement import ClusterFacts
+    from .finding import Finding
+    from .history import DomainHistory, LeaseHistory, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

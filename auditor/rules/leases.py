@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
-from auditor.finding import NamedInterval
-from auditor.history import GIVEN_BACK
 from timeagent.units import bound_text, rfc3339
 
 from .agreement import ClusterFacts, check_agreement, check_settling
 from .chains import granted_under
 from .check import Check, below_ceiling, radius_allowed, within_term
 from .endings import check_ending
+from .finding import NamedInterval
 from .grants import check_grants
+from .history import GIVEN_BACK
 from .registry import found
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from appliance.formats.policy import Policy
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead, Witness
-    from auditor.finding import Evidence, Finding
-    from auditor.history import DomainHistory, EndedFact, LeaseHistory, Position, Told
+
+    from .finding import Evidence, Finding
+    from .history import DomainHistory, EndedFact, LeaseHistory, Position, Told
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.stamped import CONTEXTS, body_digest
-from auditor.finding import Evidence, NamedInterval
+from auditor.evidence.signatures import EndedKey, misattributed, refusal_code
 from auditor.frames import HeldSession
-from auditor.verification import EndedKey, misattributed, refusal_code
 from timeagent.embedded import STALENESS_NS
 from timeagent.errors import Damaged
 from timeagent.keys import fingerprint
@@ -19,6 +18,7 @@ from timeagent.trust import Purpose
 from timeagent.units import INSTANT_MAX, rfc3339, span_text
 
 from .check import Check, clock, latest_expiry_ns, radius_allowed, within_term
+from .finding import Evidence, NamedInterval
 from .registry import found
 
 if TYPE_CHECKING:
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.policy import Policy
     from appliance.formats.stamped import Signed, Stamped
-    from auditor.finding import Finding
+    from auditor.evidence.signatures import Signatures
     from auditor.frames import FrameEvidence, HeldWitness
-    from auditor.verification import Signatures
     from timeagent.trust import KeyEntry, Keyring, TrustRecord
     from timeagent.units import Instant
+
+    from .finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from auditor.finding import Finding, Severity, Verdict
+from .finding import Finding, Severity, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from auditor.finding import Evidence, NamedInterval
+    from .finding import Evidence, NamedInterval
 
 
 @dataclass(frozen=True, slots=True)

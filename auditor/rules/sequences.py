@@ -8,17 +8,18 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from auditor.finding import Evidence, NamedInterval
 from timeagent.units import rfc3339
 
+from .finding import Evidence, NamedInterval
 from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.finding import Finding
     from auditor.index import Coverage, Index
     from timeagent.units import Instant
+
+    from .finding import Finding
 
 
 def check_sequences(index: Index, coverage: Coverage) -> Iterator[Finding]:

@@ -10,23 +10,23 @@ import msgspec
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
-from auditor.finding import Evidence, NamedInterval
-from auditor.history import Position, SessionName
 from timeagent.units import rfc3339
 
 from .agreement import expiry_fell, not_yet
 from .check import below_ceiling
 from .endings import Word, check_count, check_expiry, check_watermark, unpaired
+from .finding import Evidence, NamedInterval
+from .history import Position, SessionName
 from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from auditor.finding import Finding
-    from auditor.history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
     from auditor.rows import Use
 
     from .agreement import ClusterFacts
+    from .finding import Finding
+    from .history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 

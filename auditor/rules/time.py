@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from appliance.formats.lease import Phase
-from auditor.finding import NamedInterval
 from auditor.frames import HeldWitness
 from timeagent.embedded import STALENESS_NS
 from timeagent.units import rfc3339, span_text
 
 from .check import Check, compared, in_order, latest_expiry_ns, phrase, radius_allowed
+from .finding import NamedInterval
 from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
 from .registry import found
 
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
     from appliance.formats.paths import Bag
     from appliance.formats.policy import Policy
-    from auditor.finding import Finding
     from auditor.frames import FrameEvidence, HeldSession
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
+
+    from .finding import Finding
 
 
 _KEPT: Final = 256

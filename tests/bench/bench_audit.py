@@ -75,7 +75,7 @@ def parallel(tree: Path) -> float:
     script = (
         "import os, sys, pathlib\n"
         "from auditor.audit import Options, audit\n"
-        "from auditor.load import Tree\n"
+        "from auditor.evidence.tree import Tree\n"
         "for jobs in (1, 2):\n"
         "    before = os.times()\n"
         "    audit(Tree(pathlib.Path(sys.argv[1])), options=Options(jobs=jobs))\n"

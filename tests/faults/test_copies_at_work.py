@@ -19,9 +19,9 @@ from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, RETAINED, SEAL
 from auditor import index as coverage
 from auditor.audit import Options, audit
-from auditor.compare_copies import compared
-from auditor.finding import Verdict
-from auditor.opening import open_tree
+from auditor.evidence.opening import open_tree
+from auditor.report.compare_copies import compared
+from auditor.rules.finding import Verdict
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until
 from tests.support.copiers import MORE_WAYS, WAYS, Way, copy
@@ -30,7 +30,7 @@ from tests.support.mutants import plant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.result import Audit
+    from auditor.report.result import Audit
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROUNDS = 6

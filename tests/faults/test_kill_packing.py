@@ -17,7 +17,7 @@ from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, delete_old, payload_of
 from timeagent.units import DAY, MINUTE

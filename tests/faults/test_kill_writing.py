@@ -15,8 +15,8 @@ import pytest
 from appliance.bag.outcome import Committed, NotCommitted
 from appliance.formats.birth import BagKind
 from auditor.audit import audit
-from auditor.finding import Verdict
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
 from timeagent.units import MINUTE, SECOND

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from auditor.audit import audit
-from auditor.load import Tree
-from auditor.report import json_bytes
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
 from auditor.rules.registry import RULES
 from auditor.selftest import GOOD, OTHER, PACKED, TREE
 from tests.fault_injection.faults_bags import overwritten_lock

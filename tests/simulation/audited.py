@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.pack import PACK
 from auditor.audit import audit
-from auditor.finding import Verdict
-from auditor.load import Tree
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.rules.finding import Verdict
 from tests.simulation.keys import FastSignatures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from auditor.finding import Finding
-    from auditor.result import Audit
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
     from tests.simulation.world import World
 
 MEMORY = Path("/dev/shm")

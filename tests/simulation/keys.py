@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from appliance.formats.framing import Kind
 from appliance.formats.policy import Policy, check_policy
 from appliance.registers import Registers
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
 from timeagent.canonical import signed_bytes
 from timeagent.keys import Signer, Verifier, key_id
 from timeagent.trust import Keyring

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import records
-from auditor.finding import Verdict
+from auditor.evidence import records
 from auditor.rules import bags
+from auditor.rules.finding import Verdict
 from auditor.rules.registry import RULES
 from tests.simulation.copied import MEASUREMENT, MISSING, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
 from tests.simulation.incomplete import CHOICES

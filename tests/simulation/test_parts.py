@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import compare_copies, store
+from auditor import store
 from auditor.audit import Options, audit
-from auditor.compare_copies import compared
-from auditor.load import Tree
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report import compare_copies
+from auditor.report.compare_copies import compared
 from tests.simulation import scenarios
 from tests.simulation.audited import write_tree
 from tests.simulation.keys import FastSignatures

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.archive import Archive
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.explain.archive import Archive
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
@@ -272,12 +272,12 @@ def test_archive_that_cannot_be_made_says_why_and_can_be_tried_again(
     def refuse(*_: object, **__: object) -> Archive:
         raise Environment("io", "the file server does not answer", hint="look at it")
 
-    monkeypatch.setattr("auditor.archive.Archive", refuse)
+    monkeypatch.setattr("auditor.explain.archive.Archive", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("5")
         await until(pilot, lambda: any("no audit: the file server does not answer" in line for line in seen(app)))
-        monkeypatch.setattr("auditor.archive.Archive", Archive)
+        monkeypatch.setattr("auditor.explain.archive.Archive", Archive)
         await pilot.press("a")
         await until(pilot, lambda: app.shelf.archive is not None)
         await until(pilot, lambda: bool(codes(app)))

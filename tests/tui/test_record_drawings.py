@@ -6,13 +6,13 @@ import pytest
 from rich.cells import cell_len
 
 from appliance.formats.lease import LeaseOutcome, Mode
-from auditor.archive import Archive, read_archive
-from auditor.finding import Evidence, Finding, Severity, Verdict
-from auditor.lineage import lineage
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.explain.archive import Archive, read_archive
+from auditor.explain.lineage import lineage
+from auditor.explain.traces import LeaseTrace
 from auditor.replay.gathering import WhatIf
 from auditor.replay.timeline import Timeline
-from auditor.traces import LeaseTrace
+from auditor.rules.finding import Evidence, Finding, Severity, Verdict
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
@@ -369,7 +369,7 @@ def test_closed_link_still_says_how_much_fails_inside(overlap: Archive) -> None:
 
 
 def test_explanation_is_what_explain_prints_in_the_width_there_is(overlap: Archive) -> None:
-    from auditor.context import context_of
+    from auditor.explain.context import context_of
 
     found = overlap.audit.findings[0]
     lines = explanation_lines(found, overlap.tree, context_of(found, overlap.timeline))

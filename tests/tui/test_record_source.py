@@ -11,7 +11,7 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.place import set_up_place
-from auditor.archive import Archive
+from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story

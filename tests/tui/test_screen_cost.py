@@ -27,7 +27,7 @@ import tui.widgets.line_bar
 import tui.widgets.replay
 import tui.widgets.row_table
 import tui.widgets.words_line
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from auditor.replay.timeline import Timeline
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until

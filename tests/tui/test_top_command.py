@@ -415,7 +415,7 @@ def test_screen_loads_nothing_that_reaches_a_mount(repository: Path) -> None:
     modules = modules_after("import tui.app", repository)
     assert "textual" in modules
     reaching = ("appliance.bag.posix", "appliance.cluster", "appliance.registers", "appliance.lease", "apsw")
-    assert loaded(modules, *reaching, "auditor.load", "auditor.audit", *OWN) == []
+    assert loaded(modules, *reaching, "auditor.evidence.tree", "auditor.audit", *OWN) == []
 
 
 REACHING = {"os", "io", "pathlib", "socket", "shutil", "subprocess", "threading", "time", "mmap", "fcntl", "tempfile"}
@@ -424,7 +424,7 @@ OWN = {
     *("tui.mount", "tui.ledger", "tui.feed", "tui.question", "tui.watching"),
 }
 PURE = {
-    *("auditor.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
+    *("auditor.rules.finding", "auditor.replay.events", "auditor.replay.gathering", "auditor.replay.state"),
     *("auditor.replay.timeline", "auditor.replay.events"),
 }
 """What screens may know of the auditor: values, and what is said of them."""
@@ -477,12 +477,12 @@ def test_import_that_reaches_a_mount_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tui/widgets").mkdir()
     (tmp_path / "tui/app.py").write_text("import os.path\nfrom .live import LiveSource\n")
     (tmp_path / "tui/screens/x.py").write_text("from ..mount import Where\nfrom ..state import ClusterState\n")
-    (tmp_path / "tui/widgets/y.py").write_text("from auditor.load import Tree\nimport textual\n")
+    (tmp_path / "tui/widgets/y.py").write_text("from auditor.evidence.tree import Tree\nimport textual\n")
     assert [each.split(": ")[1] for each in reaching_imports(tmp_path)] == [
         "os.path",
         "tui.live",
         "tui.mount",
-        "auditor.load",
+        "auditor.evidence.tree",
     ]
 
 

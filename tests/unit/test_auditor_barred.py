@@ -10,11 +10,11 @@ import pytest
 
 from appliance.formats.paths import SEAL
 from auditor.audit import audit
-from auditor.load import Tree
-from auditor.opening import open_tree
-from auditor.report import json_bytes
-from auditor.result import Audit, exit_status
-from auditor.verification import Signatures
+from auditor.evidence.opening import open_tree
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
+from auditor.report.result import Audit, exit_status
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.units import MS, SECOND
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from auditor.load import Opened
+    from auditor.evidence.tree import Opened
     from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()

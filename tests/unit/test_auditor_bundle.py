@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from auditor.audit import audit
-from auditor.bundle import make_bundle
 from auditor.cli import COMMANDS
-from auditor.context import context_of
-from auditor.load import Tree
-from auditor.opening import TarTree, open_tree
+from auditor.evidence.opening import TarTree, open_tree
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.explain.bundle import make_bundle
+from auditor.explain.context import context_of
 from auditor.replay.reading import read_timeline
-from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants
@@ -176,7 +176,7 @@ def test_bundle_that_needs_all_of_a_bundle_has_one_manifest(tmp_path: Path, monk
     result = audit(tree, signatures=SIGNATURES)
     (finding,) = (each for each in result.findings if each.id == identifier)
     timeline = read_timeline(tree, signatures=SIGNATURES, findings=result.findings)
-    monkeypatch.setattr("auditor.bundle._shows", lambda *_: False)
+    monkeypatch.setattr("auditor.explain.bundle._shows", lambda *_: False)
     with make_bundle(finding, tree, context_of(finding, timeline), None).file as file:
         file.seek(0)
         with tarfile.open(fileobj=file) as archive:

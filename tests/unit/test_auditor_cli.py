@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.cli import COMMANDS
-from auditor.opening import find_root, open_tree
+from auditor.evidence.opening import find_root, open_tree
 from tenure.__main__ import main
 from tests.fault_injection.faults_bags import file_in_a_rack, off_grid_day
 from tests.fault_injection.faults_leases import granted_while_held

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.clocks import Ties, _judged
-from auditor.finding import Evidence, NamedInterval
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from auditor.replay.events import ClockReading
+from auditor.rules.clocks import Ties, _judged
+from auditor.rules.finding import Evidence, NamedInterval
 from auditor.rules.registry import found
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from auditor.finding import Finding
+    from auditor.rules.finding import Finding
     from tests.fault_injection.plants import Plant
 
 NODES = ("n1", "n2", "n3")

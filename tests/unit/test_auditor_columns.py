@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import domains, listed
+from auditor import listed
 from auditor.audit import Options, audit
 from auditor.columns.layout import Spool
-from auditor.load import Tree
-from auditor.report import json_bytes
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
+from auditor.rules import domains
 from tests.bench.corpus.build import build
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree

@@ -9,9 +9,9 @@ import pytest
 
 from auditor.audit import Options, audit
 from auditor.columns import domains, frames, ledgers, witnesses
-from auditor.load import Tree
-from auditor.report import json_bytes
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree

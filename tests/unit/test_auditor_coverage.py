@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from auditor.finding import Verdict
 from auditor.index import Coverage, Index
+from auditor.rules.finding import Verdict
 
 SETTLED_NS = 10_000
 FIRST_NS, LAST_NS = 120, 250

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
 from appliance.formats.lockfile import LockEntry
-from auditor import load
 from auditor.audit import audit
-from auditor.load import Tail, Tree, tail_of
-from auditor.report import json_bytes, text_lines
-from auditor.result import FailOn, exit_status
-from auditor.verification import Signatures
+from auditor.evidence import tree as load
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tail, Tree, tail_of
+from auditor.report.formats import json_bytes, text_lines
+from auditor.report.result import FailOn, exit_status
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
 from tests.fault_injection.shard import Shard

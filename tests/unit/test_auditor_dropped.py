@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from auditor.rules import endings
 from auditor.rules import sessions as session_rules
 from tests.fault_injection import sessions

@@ -14,11 +14,11 @@ import pytest
 from appliance.formats.lease import LeaseOutcome
 from auditor.audit import audit
 from auditor.cli import COMMANDS
-from auditor.context import NEIGHBOURS, context_of
-from auditor.load import Tree
-from auditor.picture import WIDTH, draw
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.explain.context import NEIGHBOURS, context_of
+from auditor.explain.picture import WIDTH, draw
 from auditor.replay.reading import read_timeline
-from auditor.verification import Signatures
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import bag_closed_before_its_message
@@ -30,8 +30,8 @@ from timeagent.errors import TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from auditor.context import Context
-    from auditor.finding import Finding
+    from auditor.explain.context import Context
+    from auditor.rules.finding import Finding
     from tests.fault_injection.tree import ClusterTree
 
 SIGNATURES = Signatures()

@@ -12,9 +12,9 @@ import pytest
 
 from auditor.audit import audit
 from auditor.cli import COMMANDS
-from auditor.export import TABLES
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from auditor.replay.reading import read_timeline
+from auditor.report.export import TABLES
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, small_tree
 from timeagent.console import report_error

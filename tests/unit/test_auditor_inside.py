@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.load import Tree
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from tests.fault_injection.faults_chains import domain_of_another_shard
 from tests.fault_injection.history import Remembered, at_random, beginning_with
 from tests.fault_injection.plants import all_plants

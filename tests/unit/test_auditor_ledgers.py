@@ -13,7 +13,7 @@ from appliance.formats.witness import Ended, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT
 from auditor import chains
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from tests.fault_injection.faults_leases import shared
 from tests.fault_injection.fixtures import Story, only_file, small_tree
 from tests.fault_injection.shard import Shard
@@ -24,7 +24,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.result import Audit
+    from auditor.report.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

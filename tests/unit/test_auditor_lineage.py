@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import lineage as reading
-from auditor.archive import read_archive
 from auditor.cli import COMMANDS
-from auditor.finding import Verdict
-from auditor.lineage import LinkKind, lineage, lineage_lines
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.explain import lineage as reading
+from auditor.explain.archive import read_archive
+from auditor.explain.lineage import LinkKind, lineage, lineage_lines
 from auditor.rules import bags, check, endings, grants, leases, time
+from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import r1_breach
@@ -25,10 +25,10 @@ from tests.unit.test_auditor_explain import run
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from auditor.archive import Archive
-    from auditor.finding import Finding
-    from auditor.lineage import Link
+    from auditor.explain.archive import Archive
+    from auditor.explain.lineage import Link
     from auditor.rules.check import Check
+    from auditor.rules.finding import Finding
     from tests.fault_injection.plants import Plant
 
 USERS = (bags, endings, grants, leases, reading, time)

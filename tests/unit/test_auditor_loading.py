@@ -15,12 +15,12 @@ import apsw
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.load import Tree
-from auditor.opening import TarTree, open_tree
+from auditor.evidence.opening import TarTree, open_tree
+from auditor.evidence.tree import Tree
 from auditor.parts import Narrowing
 from auditor.pool import progress_text
-from auditor.report import json_bytes
-from auditor.result import Audit, exit_status
+from auditor.report.formats import json_bytes
+from auditor.report.result import Audit, exit_status
 from tenure.__main__ import main
 from tests.bench.corpus.build import build
 from tests.fault_injection.fixtures import eventful_tree, small_tree
@@ -31,7 +31,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from auditor.load import Opened
+    from auditor.evidence.tree import Opened
 
 PLANTED = {"r1-breach": 1, "forged-witness": 1, "count-mismatch": 1, "lost-file": 1, "grant-overlap": 1}
 NO_RUN = pytest.mark.skipif(shutil.which("tar") is None, reason="no tar: NOTHING is known about copies made with it")

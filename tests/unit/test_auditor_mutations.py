@@ -16,10 +16,10 @@ import pytest
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
-from auditor.load import Tree
-from auditor.report import json_bytes, text_lines
-from auditor.result import FailOn, exit_status
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes, text_lines
+from auditor.report.result import FailOn, exit_status
 from tests.fault_injection.faults_packs import pack_rack
 from tests.fault_injection.history import at_random, beginning_with
 from tests.fault_injection.tree import ClusterTree

@@ -12,10 +12,10 @@ import pytest
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
 from auditor.audit import audit
-from auditor.explain import explain_lines
-from auditor.load import Tree
-from auditor.report import json_bytes
-from auditor.result import exit_status
+from auditor.evidence.tree import Tree
+from auditor.explain.words import explain_lines
+from auditor.report.formats import json_bytes
+from auditor.report.result import exit_status
 from tests.fault_injection.faults_packs import pack_tree, packed
 from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants

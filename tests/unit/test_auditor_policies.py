@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import records
 from auditor.audit import Options, audit
-from auditor.load import Tree
+from auditor.evidence import records
+from auditor.evidence.tree import Tree
 from tests.fault_injection.fixtures import Story
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.result import Audit
+    from auditor.report.result import Audit
 
 BOTH_WAYS = pytest.mark.parametrize("by_columns", [True, False])
 

@@ -15,11 +15,11 @@ from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardIdentity
 from appliance.registers import StoredChain
 from auditor.audit import audit
-from auditor.compare_copies import compared
-from auditor.finding import Severity, Verdict
-from auditor.load import Tree
-from auditor.result import FailOn, exit_status
+from auditor.evidence.tree import Tree
+from auditor.report.compare_copies import compared
+from auditor.report.result import FailOn, exit_status
 from auditor.rules import grants
+from auditor.rules.finding import Severity, Verdict
 from auditor.rules.registry import RULES
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from auditor.result import Audit
+    from auditor.report.result import Audit
 
 
 def codes(result: Audit) -> set[str]:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from auditor.audit import Options, audit
-from auditor.load import Tree
-from auditor.report import json_bytes
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.formats import json_bytes
 from auditor.rules import time as time_rules
-from auditor.verification import Signatures
 from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from appliance.formats.framing import Kind
-from auditor import unknown_keys
 from auditor.audit import audit
-from auditor.finding import Verdict
-from auditor.load import Tree
+from auditor.evidence import unknown_keys
+from auditor.evidence.tree import Tree
 from auditor.rules import records
+from auditor.rules.finding import Verdict
 from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.load import Tree
-from auditor.opening import LEVELS_MAX, TarTree, open_tree
+from auditor.evidence.opening import LEVELS_MAX, TarTree, open_tree
+from auditor.evidence.tree import Tree
 from tenure.__main__ import main
 from tests.fault_injection.fixtures import small_tree
 from timeagent.errors import Damaged

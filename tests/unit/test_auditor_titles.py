@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from auditor.rules.registry import RULES, found
-from auditor.verification import Signatures
 from tests.fault_injection.plants import all_plants
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.compare_copies import compared
-from auditor.load import Tree
-from auditor.verification import Signatures
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.compare_copies import compared
 from tests.fault_injection.fixtures import Story, flip, only_file, small_tree
 from timeagent.units import MS, SECOND
 

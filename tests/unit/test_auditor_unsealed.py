@@ -9,8 +9,8 @@ import pytest
 
 from auditor import bags
 from auditor.audit import Options, audit
-from auditor.finding import Verdict
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.rules.finding import Verdict
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
@@ -19,7 +19,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from auditor.finding import Finding
+    from auditor.rules.finding import Finding
 
 
 def ghost_closed_late(root: Path) -> ClusterTree:

@@ -15,7 +15,7 @@ from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import Process, pack, payload_of, seal
 from timeagent.errors import Damaged, Environment

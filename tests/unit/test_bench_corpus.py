@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from tests.bench.corpus.build import build
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 

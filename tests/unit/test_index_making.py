@@ -20,7 +20,9 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """Let the program do something else when it opens the tree."""
 
     def plant(body: str) -> None:
-        script = f"import os, auditor.opening\ndef broken(_):\n    {body}\nauditor.opening.open_tree = broken\n"
+        script = (
+            f"import os\nfrom auditor.evidence import opening\ndef broken(_):\n    {body}\nopening.open_tree = broken\n"
+        )
         (tmp_path / "sitecustomize.py").write_text(script)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

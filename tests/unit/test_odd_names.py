@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor.load import name_of, text_of, text_of_bytes
+from auditor.evidence.tree import name_of, text_of, text_of_bytes
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.support.cluster import Site, sites
 from tests.support.oddnames import ODD_NAMES, scatter

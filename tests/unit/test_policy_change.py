@@ -15,7 +15,7 @@ from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.record_watch import PolicyWatch
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
 from tenure.__main__ import main
 from tests.support.cluster import Site, fast_policy, sites
 from timeagent.errors import BadConfiguration, BadTime, TryAgain

@@ -13,9 +13,10 @@ import auditor.replay.checkpoints as layers_module
 import auditor.replay.timeline_reader as kept_module
 import auditor.replay.timeline_writer as keeping_module
 from auditor.audit import Options, audit
-from auditor.finding import Evidence
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.explain.traces import Traces
 from auditor.index import INDEX_FORMAT
-from auditor.load import Tree
 from auditor.parts import Narrowing
 from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
 from auditor.replay.fold import OF_LOGS, Working
@@ -23,8 +24,7 @@ from auditor.replay.reading import read_timeline
 from auditor.replay.state import LogsAt, with_leases
 from auditor.replay.timeline import newest_accepted
 from auditor.replay.timeline_reader import Kept, open_kept
-from auditor.traces import Traces
-from auditor.verification import Signatures
+from auditor.rules.finding import Evidence
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.fixtures import Story, eventful_tree

@@ -13,14 +13,14 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
-from auditor.load import Tree
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from auditor.replay.events import BagClosed, FrameWritten, LeaseTold, order
 from auditor.replay.fold import Working
 from auditor.replay.reading import read_timeline
 from auditor.replay.report import newest_delivered
 from auditor.replay.state import BagPhase, LeasePhase
 from auditor.replay.timeline import Timeline
-from auditor.verification import Signatures
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
 from tests.fault_injection.plants import all_plants

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.bag.outcome import Committed
 from auditor.audit import audit
-from auditor.finding import Verdict
-from auditor.load import Tree
+from auditor.evidence.tree import Tree
+from auditor.rules.finding import Verdict
 from tests.support.cluster import Site, sites
 
 if TYPE_CHECKING:

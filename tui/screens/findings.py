@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from auditor.finding import Finding
+from auditor.rules.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from textual.widget import Widget
 
-    from auditor.archive import Archive
+    from auditor.explain.archive import Archive
 
     from ..state import ClusterState
     from ..subjects import Subject

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from auditor.finding import Finding
+from auditor.rules.finding import Finding
 
 from ..arranging import Heading
 from ..columns import cut
@@ -20,7 +20,7 @@ from .pick_table import PickTable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from auditor.lineage import Link
+    from auditor.explain.lineage import Link
     from timeagent.units import Instant
 
     from ..columns import Field

@@ -10,19 +10,18 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
+from auditor.replay.events import BagClosed
 from timeagent.console import printable
 from timeagent.units import MS, SECOND, rfc3339, span_text
-
-from .replay.events import BagClosed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from auditor.replay.events import ClockReading, FrameWritten, RackSealed
+    from auditor.rules.finding import Finding, NamedInterval
     from timeagent.units import Instant
 
     from .context import Context
-    from .finding import Finding, NamedInterval
-    from .replay.events import ClockReading, FrameWritten, RackSealed
     from .traces import LeaseTrace
 
 WIDTH: Final = 1100

@@ -13,20 +13,21 @@ from appliance.formats.framing import Piece
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
+from auditor.rules.finding import Evidence, NamedInterval, in_order
+from auditor.rules.registry import found
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from .finding import Evidence, NamedInterval, in_order
-from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
 from .result import with_findings
-from .rules.registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .finding import Finding
-    from .load import Tree
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Finding
+
     from .result import Audit
 
 CHUNK_BYTES: Final = 1024 * 1024

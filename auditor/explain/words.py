@@ -13,25 +13,24 @@ from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
 from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from auditor.replay.events import event_words
+from auditor.report.formats import finding_lines, time_line
 from timeagent.canonical import decode
 from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
-from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from .replay.events import event_words
-from .report import finding_lines, time_line
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.lease import Ending
     from appliance.formats.witness import Entry
+    from auditor.evidence.tree import Tree
+    from auditor.rules.finding import Evidence, Finding
 
     from .context import Context
-    from .finding import Evidence, Finding
-    from .load import Tree
 
 _LISTED_MAX = 12
 

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from auditor.pool import default_jobs, in_order
+
 from .finding import Finding
 from .history import domain_history
-from .pool import default_jobs, in_order
-from .rules.leases import check_domain
-from .rules.sessions import SessionNote, notes_of
+from .leases import check_domain
+from .sessions import SessionNote, notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from auditor.index import Index
+
+    from .agreement import ClusterFacts
     from .history import SessionHistory, SessionName
-    from .index import Index
-    from .rules.agreement import ClusterFacts
 
 _CHUNK: Final = 64
 """So many domains are judged at once."""

@@ -12,12 +12,12 @@ from appliance.formats.paths import MARKER
 from timeagent.console import printable
 from timeagent.errors import Damaged, Environment
 
-from .load import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at, text_of_bytes
+from .tree import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at, text_of_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .load import Opened
+    from .tree import Opened
 
 NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""

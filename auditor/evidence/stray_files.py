@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, TMP, parse_ledger_name, parse_record_name
+from auditor.rules import bags as bag_rules
+from auditor.rules.bags import foreign_files
+from auditor.rules.finding import Evidence
+from auditor.rules.records import stamp_findings
 from timeagent.errors import Damaged
 
-from .finding import Evidence
-from .load import PIECE_BYTES_MAX, foreign_names
-from .rules import bags as bag_rules
-from .rules.bags import foreign_files
-from .rules.records import stamp_findings
+from .tree import PIECE_BYTES_MAX, foreign_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .finding import Finding
-    from .load import BagListing, Tree
+    from auditor.rules.finding import Finding
+    from auditor.seals import SealFacts
+
     from .records import ClusterRecords
-    from .seals import SealFacts
-    from .verification import Signatures
+    from .signatures import Signatures
+    from .tree import BagListing, Tree
 
 
 def hidden_bag(

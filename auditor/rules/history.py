@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from appliance.formats.lease import Mode
+    from auditor.chains import ShardRun
+    from auditor.index import Index
+    from auditor.rows import Use
     from timeagent.signedtime import SignedTime
 
-    from .chains import ShardRun
     from .finding import Evidence
-    from .index import Index
-    from .rows import Use
 
 GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED})
 """How a lease ends with its holder's word about what it wrote."""

@@ -19,28 +19,28 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import CONTEXTS, open_signed, open_stamped
+from auditor.rules.finding import Evidence
+from auditor.rules.records import check_trust
+from auditor.rules.registry import found
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, TenureError
 from timeagent.keys import Verifier
 from timeagent.trust import Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX
 
-from .finding import Evidence
-from .rules.records import check_trust
-from .rules.registry import found
-from .verification import PartialKeyring
+from .signatures import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.paths import Rack
     from appliance.formats.stamped import Stamped
+    from auditor.rules.finding import Finding
     from timeagent.trust import KeyEntry
     from timeagent.units import Instant
 
-    from .finding import Finding
-    from .load import Tree
-    from .verification import Signatures
+    from .signatures import Signatures
+    from .tree import Tree
 
 _NAMING_BYTES_MAX = 64 * 1024
 """More than a birth or ceiling record is long."""

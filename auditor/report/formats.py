@@ -11,18 +11,18 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from auditor.evidence.opening import where_words
+from auditor.rules.finding import Severity, Verdict
+from auditor.rules.registry import RULES
 from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-from .finding import Severity, Verdict
-from .opening import where_words
-from .rules.registry import RULES
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .finding import Evidence, Finding, NamedInterval
+    from auditor.rules.finding import Evidence, Finding, NamedInterval
+
     from .result import Audit, Summary
 
 SCHEMA = "tenure.audit"

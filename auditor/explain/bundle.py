@@ -18,21 +18,21 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
+from auditor.audit import audit
+from auditor.evidence.opening import TarTree
+from auditor.evidence.tree import name_of
+from auditor.replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
 from timeagent.console import printable
 from timeagent.errors import Damaged
-
-from .audit import audit
-from .load import name_of
-from .opening import TarTree
-from .replay.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from auditor.evidence.tree import Tree
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
+
     from .context import Context
-    from .finding import Finding
-    from .load import Tree
-    from .result import Audit
 
 MANIFEST: Final = "BUNDLE"
 SCHEMA: Final = "tenure.bundle"

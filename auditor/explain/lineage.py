@@ -18,20 +18,20 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import LOCK
 from appliance.formats.stamped import open_signed
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold
+from auditor.rules.bags import file_checks, in_list, same_lock
+from auditor.rules.check import Check, clock, own_words
+from auditor.rules.endings import ending_checks
+from auditor.rules.finding import Evidence
+from auditor.rules.grants import Before, fence_above, follow_checks
+from auditor.rules.leases import statement_checks
+from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import rfc3339
 
-from .finding import Evidence
-from .load import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
-from .replay.events import FrameWritten, LeaseEnded, LeaseTold
-from .rules.bags import file_checks, in_list, same_lock
-from .rules.check import Check, clock, own_words
-from .rules.endings import ending_checks
-from .rules.grants import Before, fence_above, follow_checks
-from .rules.leases import statement_checks
-from .rules.time import frame_checks, frame_covered, lease_checks, session_checks
 from .traces import leases_of
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry, LockFile
     from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
+    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.replay.events import BagClosed, CeilingLinked, ClockReading, SessionOver
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant, Span
 
     from .archive import Archive
-    from .finding import Finding
-    from .frames import FrameEvidence, HeldWitness
-    from .replay.events import BagClosed, CeilingLinked, ClockReading, SessionOver
     from .traces import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}

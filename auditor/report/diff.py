@@ -10,7 +10,7 @@ import msgspec
 from timeagent.console import printable
 from timeagent.errors import BadRequest
 
-from .report import SCHEMA
+from .formats import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

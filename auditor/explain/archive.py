@@ -10,28 +10,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from auditor.audit import Options, audit
+from auditor.evidence.records import load_records
+from auditor.evidence.signatures import Signatures
+from auditor.frames import FrameReader
+from auditor.replay.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
+from auditor.replay.gathering import AS_IT_WAS
+from auditor.replay.judging import changes, judged_timeline
+from auditor.replay.reading import read_timeline
 from timeagent.errors import BadRequest
 
-from .audit import Options, audit
-from .frames import FrameReader
-from .records import load_records
-from .replay.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
-from .replay.gathering import AS_IT_WAS
-from .replay.judging import changes, judged_timeline
-from .replay.reading import read_timeline
 from .traces import Traces
-from .verification import Signatures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .finding import Finding
-    from .load import Tree
-    from .records import ClusterRecords
-    from .replay.gathering import WhatIf
-    from .replay.judging import Changes
-    from .replay.timeline import Timeline
-    from .result import Audit
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.tree import Tree
+    from auditor.replay.gathering import WhatIf
+    from auditor.replay.judging import Changes
+    from auditor.replay.timeline import Timeline
+    from auditor.report.result import Audit
+    from auditor.rules.finding import Finding
 
 type ReadingStep = Callable[[str, int, str], None]
 """Told of what goes on: which part of the work ("audit", "timeline"), how much of it is done, and what is read."""

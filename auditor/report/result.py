@@ -7,15 +7,14 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from auditor.rules.finding import Severity, Verdict
+from auditor.rules.registry import RULES
 from timeagent.errors import BadRequest
-
-from .finding import Severity, Verdict
-from .rules.registry import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from .finding import Finding
+    from auditor.rules.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,22 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.replay.events import BagClosed, CeilingLinked, FrameWritten, RackSealed, event_fields
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND
 
-from .replay.events import BagClosed, CeilingLinked, FrameWritten, RackSealed, event_fields
 from .traces import Traces, leases_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
+    from auditor.replay.events import ClockReading, Event
+    from auditor.replay.state import StateAt
+    from auditor.replay.timeline import Timeline
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
 
-    from .finding import Finding
-    from .replay.events import ClockReading, Event
-    from .replay.state import StateAt
-    from .replay.timeline import Timeline
     from .traces import LeaseTrace
 
 NEIGHBOURS: Final = 2

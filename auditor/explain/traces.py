@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.witness import WitnessKind
-
-from .replay.events import FrameWritten, LeaseEnded, LeaseTold, SessionOver
+from auditor.replay.events import FrameWritten, LeaseEnded, LeaseTold, SessionOver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -17,10 +16,9 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending, Mode
     from appliance.formats.sessionlease import SessionEnded
     from appliance.formats.witness import Witness
+    from auditor.replay.events import Event
+    from auditor.replay.timeline import Timeline
     from timeagent.units import Instant
-
-    from .replay.events import Event
-    from .replay.timeline import Timeline
 
 DOMAINS_AT_HAND: Final = 32
 

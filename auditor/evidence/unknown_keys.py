@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import RECORDS_LAG_NS
+from auditor.rules.finding import Finding
+from auditor.rules.registry import found
 
-from .finding import Finding
-from .rules.registry import found
-from .verification import PartialKeyring
+from .signatures import PartialKeyring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -15,22 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from appliance.formats.witness import WitnessKind
+from auditor.explain.traces import all_leases
+from auditor.replay.events import BagClosed, FrameWritten, RackSealed, event_words, kind_of
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
-
-from .replay.events import BagClosed, FrameWritten, RackSealed, event_words, kind_of
-from .traces import all_leases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    from auditor.explain.traces import LeaseTrace
+    from auditor.replay.events import ClockReading, Event
+    from auditor.replay.timeline import Timeline
+    from auditor.rules.finding import Finding
     from timeagent.units import Instant
-
-    from .finding import Finding
-    from .replay.events import ClockReading, Event
-    from .replay.timeline import Timeline
-    from .traces import LeaseTrace
 
 type Row = dict[str, Any]
 type Columns[T] = dict[str, tuple[str, Callable[[T], Any]]]

@@ -13,25 +13,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from auditor.replay.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from auditor.replay.gathering import AS_IT_WAS
+from auditor.replay.reading import read_frames
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-
-from .replay.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
-from .replay.gathering import AS_IT_WAS
-from .replay.reading import read_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from auditor.chains import HeadFact
+    from auditor.evidence.records import ClusterRecords
+    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.tree import Tree
+    from auditor.replay.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from auditor.replay.gathering import LogEvent, Statement
     from timeagent.units import Instant, Span
 
-    from .chains import HeadFact
     from .finding import Finding, NamedInterval
-    from .load import Tree
-    from .records import ClusterRecords
-    from .replay.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
-    from .replay.gathering import LogEvent, Statement
-    from .verification import Signatures
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""

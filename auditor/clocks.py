@@ -17,6 +17,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from .timeline.gathering import Gathering
 from .timeline.reading import read_one_by_one
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
     from .frames import HeldSession, HeldWitness
     from .load import Tree
     from .records import ClusterRecords
-    from .timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from .timeline.events import CeilingLinked, Event, LeaseEnded
     from .timeline.facts import JudgedFrame
-    from .timeline.gathering import LogEvent, Statement
     from .verification import Signatures
 
 type Clock = tuple[str, int]
@@ -137,8 +137,8 @@ def _of_two(cause: NamedInterval, effect: NamedInterval, ties: Ties) -> tuple[tu
     return (wrong[0],), f"it was the clock of {wrong[0]}, {where}: those of {' and '.join(agree)} agree"
 
 
-class Ties:
-    """How the clocks of a tree are tied to each other: a Gathering that keeps bounds only."""
+class Ties(Gathering):
+    """How the clocks of a tree are tied to each other: bounds only."""
 
     def __init__(self, read: Callable[[bytes], ClockReading | None]) -> None:
         """Know nothing yet. ``read``: what the bytes of a signed time say, if they hold."""
@@ -147,7 +147,6 @@ class Ties:
         """By how much, at most, the second clock is ahead of the first."""
         self._radius: dict[Clock, Span] = {}
         self._staleness: Span = 0
-        self.rank = 0
         self._in_bag: dict[tuple[str, Instant], dict[Clock, ClockReading]] = {}
         """By log and beginning of a bag, the latest signed times of the frames that it was closed with."""
         self._in_rack: dict[str, dict[Clock, ClockReading]] = {}
@@ -228,23 +227,10 @@ class Ties:
         """Take how stale a signed time may be."""
         self._staleness = max(self._staleness, token.staleness_ns)
 
-    def knows(self, name: Statement) -> bool:
-        """Whether a statement is of no more interest: they are all by the clock of their head."""
-        del name
-        return True
-
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take nothing."""
-
     def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
         """Take that a shard was told a watermark."""
         del hearsay  # who repeats it knows it too
         self._watermark(event.ending.watermark_time, event.clock)
-
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take that a shard was told a watermark."""
-        if isinstance(event, SessionOver):
-            self._watermark(event.ending.watermark_time, event.clock)
 
     def _watermark(self, raw: bytes | None, shard: ClockReading) -> None:
         written = self._read(raw) if raw is not None else None
@@ -256,18 +242,11 @@ class Ties:
         del data
         self._chains.setdefault(event.shard, {})[event.record.number] = event.clock
 
-    def stopped(self, incarnation: bytes) -> None:
-        """Take nothing."""
-
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take nothing."""
-
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take nothing."""
-
-    def written(self, event: LogEvent) -> None:
-        """Take what a lock file or a seal covers."""
+    def happened(self, event: Event) -> None:
+        """Take what a lock file or a seal covers, and that a shard was told a watermark."""
         match event:
+            case SessionOver():
+                self._watermark(event.ending.watermark_time, event.clock)
             case FrameWritten() if event.listed:
                 _take_latest(self._in_bag.setdefault((event.log, event.bag_ns), {}), event.clock)
             case BagClosed():

@@ -78,7 +78,9 @@ def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Findin
     tree, found = Tree(root), Gathered()
     records, _ = load_records(tree, signatures, None)
     read_one_by_one(tree, records, signatures, found)
-    return PlainTimeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
+    prelocked = [(log, start) for mark, log, start in found.marks if mark == "prelock"]
+    packs = [(log, start) for mark, log, start in found.marks if mark == "pack"]
+    return PlainTimeline(found.events(), findings=findings, prelocked=prelocked, packed=packs)
 
 
 def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[PlainTimeline, AuditedTree]:
@@ -399,10 +401,10 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._closing", "max if back else min", "min if back else max"),
     (kept_module, "Timeline._about", "position > ?", "position >= ?"),
     (kept_module, "Timeline.next_about", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "f.newest DESC", "f.newest"),
+    (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
     (kept_module, "Timeline.signed_by", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "f.newest > 0", "f.newest >= 0"),
-    (kept_module, "Timeline.delivered_backwards", "f.bag < ?", "f.bag <= ?"),
+    (kept_module, "Timeline.delivered_backwards", "newest > 0", "newest >= 0"),
+    (kept_module, "Timeline.delivered_backwards", "bag < ?", "bag <= ?"),
     (kept_module, "Timeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
     (kept_module, "Timeline.lease_events", "min(l.first)", "max(l.first)"),
     (kept_module, "Timeline.lease_events", "max(l.last)", "min(l.last)"),
@@ -413,7 +415,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._flush", "_INSERTIONS.get(table", "_INSERTIONS.get('about'"),
     (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (staging_module, "StagedEvents.in_order", "kind, who, run", "who, kind, run"),
+    (staging_module, "StagedEvents.in_order", "BY instant, kind, who", "BY instant, who, kind"),
     (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
     (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
     (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),

@@ -419,21 +419,14 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
     (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
     (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),
-    (staging_module, "StagedEvents._told", "b'e' + cid + names[name]", "b'h' + cid + names[name]"),
-    (staging_module, "StagedEvents._told", "_statement((digest, position)), _TOLD", "_statement((digest, 0)), _TOLD"),
-    (staging_module, "StagedEvents._columns", "(heads[head], position) not in known", "True"),
     (staging_module, "StagedEvents._heard", "end.ending.correlation_id not in gone", "False"),
-    (staging_module, "_tellers", "each not in gone", "False"),
     (staging_module, "_ranked", "row[_RANK] += base", "row[_RANK] = 0"),
     (keeping_module, "TimelineWriter._index", "max(max(until)", "max(min(until)"),
     (keeping_module, "TimelineWriter._index", "coalesce(max((SELECT expiry", "coalesce(min((SELECT expiry - expiry"),
     (keeping_module, "TimelineWriter._index", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._index", "position, 0 FROM event", "position, 1 FROM event"),
-    (staging_module, "EventRows.ended", "b'e' + lease if hearsay else None", "None"),
     (keeping_module, "TimelineWriter._put", "event.file != event.where.path", "False"),
-    (keeping_module, "TimelineWriter._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
-    (keeping_module, "keep_timeline", "head.get('state') != state.hex()", "not head"),
 ]
 
 

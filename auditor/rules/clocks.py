@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from auditor.timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from auditor.timeline.gathering import Gathering
 from auditor.timeline.reading import read_one_by_one
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
-    from auditor.timeline.events import CeilingLinked, LeaseEnded, LeaseTold, SessionTold
+    from auditor.timeline.events import CeilingLinked, Event, LeaseEnded
     from auditor.timeline.facts import JudgedFrame
-    from auditor.timeline.gathering import LogEvent, Statement
     from timeagent.units import Instant, Span
 
     from .finding import Finding, NamedInterval
@@ -134,8 +134,8 @@ def _of_two(cause: NamedInterval, effect: NamedInterval, ties: Ties) -> tuple[tu
     return (wrong[0],), f"it was the clock of {wrong[0]}, {where}: those of {' and '.join(agree)} agree"
 
 
-class Ties:
-    """How the clocks of a tree are tied to each other: a Gathering that keeps bounds only."""
+class Ties(Gathering):
+    """How the clocks of a tree are tied to each other: bounds only."""
 
     def __init__(self, read: Callable[[bytes], ClockReading | None]) -> None:
         """Know nothing yet. ``read``: what the bytes of a signed time say, if they hold."""
@@ -144,7 +144,6 @@ class Ties:
         """By how much, at most, the second clock is ahead of the first."""
         self._radius: dict[Clock, Span] = {}
         self._staleness: Span = 0
-        self.rank = 0
         self._in_bag: dict[tuple[str, Instant], dict[Clock, ClockReading]] = {}
         """By log and beginning of a bag, the latest signed times of the frames that it was closed with."""
         self._in_rack: dict[str, dict[Clock, ClockReading]] = {}
@@ -225,23 +224,10 @@ class Ties:
         """Take how stale a signed time may be."""
         self._staleness = max(self._staleness, token.staleness_ns)
 
-    def knows(self, name: Statement) -> bool:
-        """Whether a statement is of no more interest: they are all by the clock of their head."""
-        del name
-        return True
-
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take nothing."""
-
     def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
         """Take that a shard was told a watermark."""
         del hearsay  # who repeats it knows it too
         self._watermark(event.ending.watermark_time, event.clock)
-
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take that a shard was told a watermark."""
-        if isinstance(event, SessionOver):
-            self._watermark(event.ending.watermark_time, event.clock)
 
     def _watermark(self, raw: bytes | None, shard: ClockReading) -> None:
         written = self._read(raw) if raw is not None else None
@@ -253,18 +239,11 @@ class Ties:
         del data
         self._chains.setdefault(event.shard, {})[event.record.number] = event.clock
 
-    def stopped(self, incarnation: bytes) -> None:
-        """Take nothing."""
-
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take nothing."""
-
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take nothing."""
-
-    def written(self, event: LogEvent) -> None:
-        """Take what a lock file or a seal covers."""
+    def happened(self, event: Event) -> None:
+        """Take what a lock file or a seal covers, and that a shard was told a watermark."""
         match event:
+            case SessionOver():
+                self._watermark(event.ending.watermark_time, event.clock)
             case FrameWritten() if event.listed:
                 _take_latest(self._in_bag.setdefault((event.log, event.bag_ns), {}), event.clock)
             case BagClosed():

@@ -139,10 +139,10 @@ class ShardFacts:
                 self._found.ended(said.ended(entry, shift), hearsay=False)
             case SessionWitness():
                 told = SessionTold(said.clock.midpoint_ns, said.place, said.clock, where, said.shard, entry)
-                self._found.session(told)
+                self._found.happened(told)
             case SessionEnded():
                 over = SessionOver(entry.ended_ns + shift, said.place, said.clock, where, said.shard, entry)
-                self._found.session(over)
+                self._found.happened(over)
             case Stopped():
                 self._found.stopped(head.incarnation)
             case _:
@@ -240,7 +240,7 @@ class RackFacts:
         # A log is there from the beginning of its first bag, whatever the clock of its maker says.
         instant, place = min(clock.midpoint_ns, grid.first_ns), (birth.log, b"", 0, 0)
         spans = (birth.span_ns, grace, birth.rack_ns)
-        self._found.written(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
+        self._found.happened(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
 
     def closed(self, listing: BagListing, raw: bytes, where: Evidence) -> None:
         """Take the list that counts of a bag, before its files. ``raw``: the bytes of the lock file."""
@@ -300,7 +300,7 @@ class RackFacts:
                 self._begun.add(file.path)
             closing.accepted += frame.messages
             self._found.rank = rank + frame.number
-            self._found.written(
+            self._found.happened(
                 FrameWritten(
                     clock.midpoint_ns,
                     (f"writer {frame.writer}", frame.incarnation, frame.sequence, 0),
@@ -335,7 +335,7 @@ class RackFacts:
     def open(self, listing: BagListing) -> None:
         """Take that a bag is open."""
         if listing.begun:
-            self._found.prelocked(listing.bag.log, listing.bag.start_ns)
+            self._found.marked(("prelock", listing.bag.log, listing.bag.start_ns))
 
     def unread(self, listing: BagListing) -> None:
         """Take a bag whose lock file cannot be read: it is open, by all that is known. Reads its files."""
@@ -372,7 +372,7 @@ class RackFacts:
             if bag is None:
                 continue
             if listing.packed:
-                self._found.packed(bag.log, bag.start_ns)
+                self._found.marked(("pack", bag.log, bag.start_ns))
             if bag.start_ns not in self._closings:
                 self.closed(there.get(name, BagListing(bag, (), locked=False)), raw, seal.where)
         for name, each in there.items():
@@ -387,7 +387,7 @@ class RackFacts:
         told = RackSealed(
             instant, place, clock, seal.where, sealed.sealer, rack.log, *span, rack.path, len(sealed.entries)
         )
-        self._found.written(told)
+        self._found.happened(told)
 
     def _close(self, closing: _Closing) -> None:
         bag, lock = closing.bag, closing.lock
@@ -395,7 +395,7 @@ class RackFacts:
         late = [name for name in closing.listing.files if name not in known]
         for path, raw in self._unlisted_frames(closing.listing, late):
             self._late(closing, path, raw)
-        self._found.written(
+        self._found.happened(
             BagClosed(
                 instant_ns=closing.instant,
                 place=(bag.log, b"", bag.start_ns, 0),
@@ -492,7 +492,7 @@ class RackFacts:
 
     def _take(self, frame: JudgedFrame) -> None:
         if frame.evidence.refusal is None:
-            self._found.written(frame.event)
+            self._found.happened(frame.event)
             if frame.event.begins:
                 self._begun.add(frame.event.file)
         self._shards.carried(frame.evidence)

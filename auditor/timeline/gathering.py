@@ -6,7 +6,7 @@ Each statement counts once, and of several the first: a ledger counts before the
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,86 +14,56 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from appliance.formats.paths import Bag
+    from auditor.chains import HeadFact
     from auditor.frames import FrameEvidence, HeldWitness
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
-if TYPE_CHECKING:
-    from auditor.chains import HeadFact
-    from timeagent.units import Instant
-
-    from .events import (
-        BagClosed,
-        CeilingLinked,
-        Event,
-        FrameWritten,
-        LeaseEnded,
-        LeaseTold,
-        LogBorn,
-        RackSealed,
-        SessionOver,
-        SessionTold,
-    )
-
-    type LogEvent = FrameWritten | BagClosed | RackSealed | LogBorn
+    from .events import CeilingLinked, Event, LeaseEnded, LeaseTold
 
 type Statement = tuple[bytes, int]
 """Digest of a batch head, and the place in the batch."""
+type Mark = tuple[str, str, Instant]
+"""Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
 
 
-class Gathering(Protocol):
-    """Takes what is read."""
+class Gathering:
+    """Takes what is read; this one takes nothing."""
 
-    rank: int
+    rank = 0
     """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
 
     def head(self, fact: HeadFact) -> None:
         """Take a batch head."""
-        ...
-
-    def knows(self, name: Statement) -> bool:
-        """Whether a statement about a lease is known already."""
-        ...
-
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take a statement about a lease that is not known yet."""
-        ...
-
-    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
-        """Take the end of a lease. ``hearsay``: from a later witness, which counts where nothing else tells of it."""
-        ...
-
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take a statement about a session lease."""
-        ...
-
-    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
-        """Take a ceiling record. ``data``: its bytes."""
-        ...
 
     def stopped(self, incarnation: bytes) -> None:
         """Take that a run's ledger says that it stopped orderly."""
-        ...
 
-    def written(self, event: LogEvent) -> None:
-        """Take what happened to a log."""
-        ...
+    def knows(self, name: Statement) -> bool:  # noqa: ARG002 - of a class that takes nothing
+        """Whether a statement about a lease is known already, or of no interest."""
+        return True
 
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag is not closed and has a prelock."""
-        ...
+    def told(self, name: Statement, event: LeaseTold) -> None:
+        """Take a statement about a lease that is not known yet."""
 
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag is in a pack."""
-        ...
+    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
+        """Take the end of a lease. ``hearsay``: from a later witness, which counts where nothing else tells of it."""
+
+    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
+        """Take a ceiling record. ``data``: its bytes."""
+
+    def happened(self, event: Event) -> None:
+        """Take what happened to a log, or to a session lease."""
+
+    def marked(self, mark: Mark) -> None:
+        """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
 
 
-class Gathered:
+class Gathered(Gathering):
     """All of it in memory, from one process that reads chains and ledgers first."""
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self.rank = 0
         self.statements: dict[Statement, LeaseTold] = {}
         self.heads: dict[bytes, HeadFact] = {}
         """Every batch head by its digest."""
@@ -101,10 +71,9 @@ class Gathered:
         """Every ceiling record by its bytes."""
         self.stops: set[bytes] = set()
         """Runs whose ledger says that they stopped orderly."""
-        self.of_logs: list[LogEvent] = []
-        self.prelocks: set[tuple[str, Instant]] = set()
-        self.packs: set[tuple[str, Instant]] = set()
-        self._of_sessions: list[SessionTold | SessionOver] = []
+        self.others: list[Event] = []
+        """Of logs and session leases."""
+        self.marks: set[Mark] = set()
         self._ends: dict[tuple[str, bytes], LeaseEnded] = {}
         self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
 
@@ -112,6 +81,10 @@ class Gathered:
         """Take a batch head. A ledger's word that it has it stands."""
         if fact.in_ledger or fact.digest not in self.heads:
             self.heads[fact.digest] = fact
+
+    def stopped(self, incarnation: bytes) -> None:
+        """Take that a run stopped orderly."""
+        self.stops.add(incarnation)
 
     def knows(self, name: Statement) -> bool:
         """Whether a statement about a lease is known already."""
@@ -126,29 +99,17 @@ class Gathered:
         known = self._hearsay if hearsay else self._ends
         known.setdefault((event.domain, event.ending.correlation_id), event)
 
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take a statement about a session lease."""
-        self._of_sessions.append(event)
-
     def ceiling(self, data: bytes, event: CeilingLinked) -> None:
         """Take a ceiling record."""
         self.ceilings.setdefault(data, event)
 
-    def stopped(self, incarnation: bytes) -> None:
-        """Take that a run stopped orderly."""
-        self.stops.add(incarnation)
+    def happened(self, event: Event) -> None:
+        """Take what happened to a log, or to a session lease."""
+        self.others.append(event)
 
-    def written(self, event: LogEvent) -> None:
-        """Take what happened to a log."""
-        self.of_logs.append(event)
-
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag has a prelock."""
-        self.prelocks.add((log, start_ns))
-
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag is in a pack."""
-        self.packs.add((log, start_ns))
+    def marked(self, mark: Mark) -> None:
+        """Take that a bag has a prelock, or a pack."""
+        self.marks.add(mark)
 
     def endings(self) -> list[LeaseEnded]:
         """Return the first word on the end of each lease: its shard's own, or else a later witness's."""
@@ -156,8 +117,7 @@ class Gathered:
 
     def events(self) -> list[Event]:
         """Return all of it, in no order."""
-        of_shards = [*self.statements.values(), *self.endings(), *self._of_sessions, *self.ceilings.values()]
-        return [*self.of_logs, *of_shards]
+        return [*self.others, *self.statements.values(), *self.endings(), *self.ceilings.values()]
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from timeagent.units import INSTANT_MAX
 from .checkpoints import event_bytes, event_of
 from .events import RANKS, LeaseEnded, LeaseTold
 from .facts import Batch
+from .gathering import Gathering
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from auditor.chains import HeadFact
     from auditor.columns.layout import Bucket
     from auditor.columns.layout import Rows as ColumnRows
     from auditor.index import Index
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .checkpoints import Database
-    from .events import CeilingLinked, Event, SessionOver, SessionTold
-    from .gathering import Gathered, LogEvent, Statement
+    from .events import CeilingLinked, Event
+    from .gathering import Gathered, Mark, Statement
 
 FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""
@@ -50,7 +50,7 @@ _COLUMNS: Final = (
     *("head", "path", "offset", "length", "value"),
 )
 _STAGED: Final = """
-PRAGMA temp.cache_size = -65536;
+PRAGMA temp.cache_size = -8192;
 DROP TABLE IF EXISTS temp.waiting;
 DROP TABLE IF EXISTS temp.staged;
 CREATE TEMP TABLE waiting (id INTEGER PRIMARY KEY, base INTEGER, rows BLOB);
@@ -72,21 +72,14 @@ _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
 
 
-class EventRows:
-    """Takes events (``Gathering``), and makes rows of them."""
+class EventRows(Gathering):
+    """Makes rows of events."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
-        self.rank = 0
         self._names: set[bytes] = set()
         self._rows: list[tuple[Value, ...]] = []
         self._done: list[bytes] = []
-
-    def head(self, fact: HeadFact) -> None:
-        """Heads are the audit's."""
-
-    def stopped(self, incarnation: bytes) -> None:
-        """So is what was stopped."""
 
     def knows(self, name: Statement) -> bool:
         """Whether a statement about a lease is known here already."""
@@ -102,25 +95,17 @@ class EventRows:
         lease = event.ending.correlation_id + event.domain.encode()
         self.add(event, (b"h" if hearsay else b"e") + lease, b"e" + lease if hearsay else None)
 
-    def session(self, event: SessionTold | SessionOver) -> None:
-        """Take a statement about a session lease."""
-        self.add(event)
-
     def ceiling(self, data: bytes, event: CeilingLinked) -> None:
         """Take a ceiling record."""
         self.add(event, b"c" + data)
 
-    def written(self, event: LogEvent) -> None:
-        """Take what happened to a log."""
+    def happened(self, event: Event) -> None:
+        """Take what happened to a log, or to a session lease."""
         self.add(event)
 
-    def prelocked(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag has a prelock."""
-        self._rows.append(("prelock", log, start_ns))
-
-    def packed(self, log: str, start_ns: Instant) -> None:
-        """Take that a bag is in a pack."""
-        self._rows.append(("pack", log, start_ns))
+    def marked(self, mark: Mark) -> None:
+        """Take that a bag has a prelock, or a pack."""
+        self._rows.append(mark)
 
     def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
         """Take an event. Of several with one name the one of the lowest rank stays.
@@ -189,10 +174,8 @@ class StagedEvents:
         rows = EventRows()
         for event in gathered.events():
             rows.add(event)
-        for log, start in gathered.prelocks:
-            rows.prelocked(log, start)
-        for log, start in gathered.packs:
-            rows.packed(log, start)
+        for mark in gathered.marks:
+            rows.marked(mark)
         self.take(rows.chunks())
 
     def spread(self) -> list[tuple[Value, ...]]:

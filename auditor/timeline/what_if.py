@@ -91,7 +91,7 @@ def judged_timeline(
         findings.extend(_frame(frame, records, lens))
 
     read_one_by_one(tree, records, signatures, read, lens=lens, judged=judged, progress=progress)
-    for event in read.of_logs:
+    for event in read.others:
         if isinstance(event, BagClosed):
             findings += _closed(event)
     findings += _leases(read, records)
@@ -186,7 +186,7 @@ def _histories(read: Gathered, runs: dict[bytes, ShardRun]) -> Iterator[DomainHi
         if known is not None:
             token = tokens[ended.place[1:3]]
             known.endings.append(EndedFact(ended.ending, position(ended), token, ended.where, None))
-    for written in sorted((each for each in read.of_logs if isinstance(each, FrameWritten)), key=order):
+    for written in sorted((each for each in read.others if isinstance(each, FrameWritten)), key=order):
         for domain, identifier in written.leases:
             known = domains.get(domain, {}).get(identifier)
             if known is not None and written.listed is not False:

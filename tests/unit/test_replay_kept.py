@@ -79,7 +79,9 @@ def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Findin
     tree, found = Tree(root), Gathered()
     records, _ = load_records(tree, signatures, None)
     read_one_by_one(tree, records, signatures, found)
-    return PlainTimeline(found.events(), findings=findings, prelocked=found.prelocks, packed=found.packs)
+    prelocked = [(log, start) for mark, log, start in found.marks if mark == "prelock"]
+    packs = [(log, start) for mark, log, start in found.marks if mark == "pack"]
+    return PlainTimeline(found.events(), findings=findings, prelocked=prelocked, packed=packs)
 
 
 def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[PlainTimeline, AuditedTree]:
@@ -401,10 +403,10 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._closing", "max if back else min", "min if back else max"),
     (kept_module, "Timeline._about", "position > ?", "position >= ?"),
     (kept_module, "Timeline.next_about", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "f.newest DESC", "f.newest"),
+    (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
     (kept_module, "Timeline.signed_by", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "f.newest > 0", "f.newest >= 0"),
-    (kept_module, "Timeline.delivered_backwards", "f.bag < ?", "f.bag <= ?"),
+    (kept_module, "Timeline.delivered_backwards", "newest > 0", "newest >= 0"),
+    (kept_module, "Timeline.delivered_backwards", "bag < ?", "bag <= ?"),
     (kept_module, "Timeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
     (kept_module, "Timeline.lease_events", "min(l.first)", "max(l.first)"),
     (kept_module, "Timeline.lease_events", "max(l.last)", "min(l.last)"),
@@ -415,25 +417,18 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._flush", "_INSERTIONS.get(table", "_INSERTIONS.get('about'"),
     (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (staging_module, "StagedEvents.in_order", "kind, who, run", "who, kind, run"),
+    (staging_module, "StagedEvents.in_order", "BY instant, kind, who", "BY instant, who, kind"),
     (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
     (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
     (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),
-    (staging_module, "StagedEvents._told", "b'e' + cid + names[name]", "b'h' + cid + names[name]"),
-    (staging_module, "StagedEvents._told", "_statement((digest, position)), _TOLD", "_statement((digest, 0)), _TOLD"),
-    (staging_module, "StagedEvents._columns", "(heads[head], position) not in known", "True"),
     (staging_module, "StagedEvents._heard", "end.ending.correlation_id not in gone", "False"),
-    (staging_module, "_tellers", "each not in gone", "False"),
     (staging_module, "_ranked", "row[_RANK] += base", "row[_RANK] = 0"),
     (keeping_module, "TimelineWriter._index", "max(max(until)", "max(min(until)"),
     (keeping_module, "TimelineWriter._index", "coalesce(max((SELECT expiry", "coalesce(min((SELECT expiry - expiry"),
     (keeping_module, "TimelineWriter._index", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._index", "position, 0 FROM event", "position, 1 FROM event"),
-    (staging_module, "EventRows.ended", "b'e' + lease if hearsay else None", "None"),
     (keeping_module, "TimelineWriter._put", "event.file != event.where.path", "False"),
-    (keeping_module, "TimelineWriter._flush", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
-    (keeping_module, "keep_timeline", "head.get('state') != state.hex()", "not head"),
 ]
 
 

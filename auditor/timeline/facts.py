@@ -68,7 +68,7 @@ UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class StatedBatch(msgspec.Struct, frozen=True):
     """By whom, and when, a batch of statements was signed."""
 
     who: str
@@ -78,7 +78,7 @@ class Batch(msgspec.Struct, frozen=True):
     shard: ShardName
 
     @classmethod
-    def under(cls, head: BatchHead, token: SignedTime) -> Batch:
+    def under(cls, head: BatchHead, token: SignedTime) -> StatedBatch:
         """Take what the head of a batch says."""
         who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
         return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
@@ -130,7 +130,7 @@ class ShardFacts:
     def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
         self._found.rank = rank
-        said = Batch.under(head, self._lens.token(head.node, head.signed_time())).said(position, where)
+        said = StatedBatch.under(head, self._lens.token(head.node, head.signed_time())).said(position, where)
         shift = self._lens.shifts.get(head.node, 0)
         match entry:
             case Witness():
@@ -162,7 +162,7 @@ class ShardFacts:
             if held.refusal is None:
                 fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=False)
                 self._found.head(fact)
-                said = Batch.under(held.head, held.token).said(held.signed.index, evidence.where)
+                said = StatedBatch.under(held.head, held.token).said(held.signed.index, evidence.where)
                 self._witness(held.witness, held.head_digest, held.signed.index, said)
 
     def _witness(self, witness: Witness, digest: bytes, position: int, said: Said) -> None:

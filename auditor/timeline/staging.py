@@ -20,7 +20,7 @@ from timeagent.units import INSTANT_MAX
 
 from .checkpoints import event_bytes, event_of
 from .events import RANKS, LeaseEnded, LeaseTold
-from .facts import Batch
+from .facts import StatedBatch
 from .gathering import Gathering
 
 if TYPE_CHECKING:
@@ -211,10 +211,10 @@ class StagedEvents:
         event = said.ended(entry) if isinstance(entry, Ended) else said.told(entry)
         return event, event_bytes(event)
 
-    def _head(self, run: bytes, sequence: int, digest: bytes) -> Batch:
+    def _head(self, run: bytes, sequence: int, digest: bytes) -> StatedBatch:
         assert self._index is not None
         head = decode(BatchHead, self._index.head(run, sequence, digest))
-        return Batch.under(head, head.signed_time())
+        return StatedBatch.under(head, head.signed_time())
 
     # What columns tell of leases.
 

@@ -148,6 +148,7 @@ def judge_domains(
     rows = entries.rows()
     if len(rows):
         leases = _Leases(rows, entries, heads, bad)
+        leases.check_shape()
         leases.check_statements(cluster)
         leases.check_ends_told()
         leases.check_order_of_claims()
@@ -202,19 +203,24 @@ class _Leases:
         self.name_of: Column = self.name[self.start]
         self.first_of_domain = np.ones(len(self.start), np.bool_)
         self.first_of_domain[1:] = self.name_of[1:] != self.name_of[:-1]
-        run = heads.run[self.head]
-        self.run: Column = run[self.start]
+        self.run: Column = heads.run[self.head[self.start]]
         self.outcome = np.where(self.ended, rows["last_outcome"][self.last], 0)
         self.held: Flags = np.logical_or.reduceat(rows["held"], self.start)
         self.expiry: Column = self._highest("expiry")
         """Of each lease the latest that is known."""
-        self.suspect(~rows["plain"] | (rows["position"] >= PLACES) | ~heads.plain[self.head])
+
+    def check_shape(self) -> None:
+        """Check that each lease begins with its grant and ends with its end, in one run, and that rows are its own."""
+        rows, lease = self.rows, self.lease
+        self.suspect(~rows["plain"] | (rows["position"] >= PLACES) | ~self.heads.plain[self.head])
         inside = np.ones(len(rows), np.bool_)
         inside[self.last] = False
         self.suspect(self.begins != (rows["kind"] == GRANT))
         self.suspect(inside & ~self.told)
-        self.suspect(run != self.run[self.lease])
-        self.suspect((rows["cid"] != self.cid[self.lease]).any(axis=1) | (self.name != self.name_of[self.lease]))
+        self.suspect(self.heads.run[self.head] != self.run[lease])
+        other = (rows["cid"] != self.cid[lease]).any(axis=1) | (self.name != self.name_of[lease])
+        self.suspect(other)  # two leases with one mark: so is whose rows these are taken for
+        self.bad[self.name_of[lease[other]]] = True
 
     def suspect(self, which: Flags) -> None:
         """Say that the domains of these rows are suspect."""
@@ -246,8 +252,9 @@ class _Leases:
         self.suspect(wrong & told)
         later = np.flatnonzero(told & ~self.begins)
         after, before, again = rows[later], rows[later - 1], renewal[later]
-        wrong = (after["holder"] != before["holder"]) | (after["under"] != before["under"])
-        wrong |= (after["session"] != before["session"]).any(axis=1)
+        wrong = after["under"] != before["under"]
+        for column in ("holder", "session"):
+            wrong |= (after[column] != before[column]).any(axis=1)
         for column in ("fence", "floor", "settle_to"):
             wrong |= (after[column] < before[column]) | (again & (after[column] != before[column]))
         for column in ("mode", "held"):

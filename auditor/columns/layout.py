@@ -97,7 +97,7 @@ ENTRY: Final = np.dtype(
         ("held", "?"),
         ("under", "?"),
         ("session", "<u8", (2,)),
-        ("holder", "<u8"),
+        ("holder", "<u8", (2,)),
         ("fence", "<i8"),
         ("expiry", "<i8"),
         ("floor", "<i8"),
@@ -116,13 +116,13 @@ ENTRY: Final = np.dtype(
 )
 """One entry of a ledger about a lease: a grant, a renewal, an upgrade, or an end. ``plain``: columns may judge it.
 
-``mode``: its place among the modes; ``under``, ``session``: the session lease that it is under; ``holder``: a mark of
-all that a witness says of its holder; 0 for an end. ``midpoint``, ``radius``, ``staleness``: of the signed time of an
-end's watermark, if it is ``timed``.
+``mode``: its place among the modes; ``under``, ``session``: the session lease that it is under; ``holder``: a digest of
+all that a witness says of its holder, zeros for an end. ``midpoint``, ``radius``, ``staleness``: of the signed time of
+an end's watermark, if it is ``timed``.
 
 ``last_...``: of an end what it says, of a witness what that says of the lease that ended last; ``set_by_...``: the same
-of the lease that set the floor. Each says something if ``..._told``; ``..._head``: the last frame,
-zeros where there is none.
+of the lease that set the floor. Each says something if ``..._told``; ``..._head``: the last frame, zeros where there is
+none.
 """
 
 FRAME: Final = np.dtype(

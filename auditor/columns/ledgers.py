@@ -17,7 +17,7 @@ from appliance.formats.witness import Ended, Witness, WitnessKind, decode_entry
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, small
+from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, numbers, small
 from .records import Shapes
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
     for who, places in (("last", ("ending", "last_ended")), ("set_by", ("floor_set_by",))):
         plain &= _take_ending(records, chosen, rows, who, places)
     which, raw = records.distinct("holder.node", "holder.purpose")
-    marks = [0, *(int.from_bytes(hashlib.blake2b(each, digest_size=8).digest(), "little") for each in raw)]
-    rows["holder"] = np.array(marks, np.uint64)[which[chosen] + 1]
+    digests = b"".join([bytes(16), *(hashlib.blake2b(each, digest_size=16).digest() for each in raw)])
+    rows["holder"] = numbers(digests, 2)[which[chosen] + 1]
     rows["timed"] = records.there("ending.watermark_time")[chosen]
     which, raw = records.distinct("ending.watermark_time")
     tokens = [_token(each) for each in raw]

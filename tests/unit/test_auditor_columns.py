@@ -11,10 +11,12 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from auditor import listed, selftest
 from auditor.audit import Options, audit
+from auditor.columns import domains as domains_by_columns
 from auditor.columns.layout import Spool
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
@@ -123,6 +125,16 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
     audit(Tree(tmp_path))
     assert judged.count("judge_frame") == 1
     assert judged.count("domain_history") == 2
+
+
+# Marks tell leases from each other; whoever makes two of them alike gains nothing.
+def test_leases_that_columns_cannot_tell_from_each_other_are_judged_by_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(tmp_path, MESSAGES, message_bytes=10, plant={"count-mismatch": 2, "grant-overlap": 2})
+    said = by_rules(tmp_path)
+    monkeypatch.setattr(domains_by_columns, "marks", lambda names, _: np.zeros(len(names), np.uint64))
+    assert by_columns_first(tmp_path) == said
 
 
 def test_columns_that_find_no_room_beside_the_index_are_in_it(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:

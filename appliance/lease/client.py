@@ -295,9 +295,7 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._ask(domain, age, mode, *self._time.now_and_token())
-
-    def _ask(self, domain: str, age: Age | None, mode: Mode, now: TimeInterval, token: SignedTime) -> Ask:
+        now, token = self._time.now_and_token()
         request_id = self._randomness.randbytes(16)
         age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
         return Ask(domain, request_id, age, token, mode)
@@ -322,7 +320,7 @@ class LeaseClient:
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
         sent, token = self._time.now_and_token()
-        asked = [self._ask(each, None, mode, sent, token) if isinstance(each, str) else each for each in asks]
+        asked = [self.ask(each, None, mode) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.latest + wait_ns + term
         requests: list[wire.Request] = [

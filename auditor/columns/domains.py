@@ -8,7 +8,6 @@ nothing but that its history is made and judged by those rules, one lease after 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,111 +16,28 @@ import numpy as np
 from appliance.formats.lease import LeaseOutcome, conflicts
 from timeagent.embedded import STALENESS_NS
 
+from .heads import NEVER, PLACES, marks
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
 from .ledgers import MODES, OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
     from numpy.typing import NDArray
 
-    from auditor.chains import HeadFact
     from auditor.rules.agreement import ClusterFacts
 
+    from .heads import Heads
     from .layout import Rows
-    from .sessions import Sessions
-
-type HeadName = tuple[bytes, int, bytes]
-"""Incarnation, sequence, digest."""
-
-
-class Heads:
-    """All heads that are known, in the order in which their shards signed them."""
-
-    def __init__(self, facts: Iterable[HeadFact], cluster: ClusterFacts) -> None:
-        """Take them with everything that is known beside one domain's history."""
-        runs = cluster.runs
-        ordered = sorted(
-            facts,
-            key=lambda fact: (
-                fact.head.map_number,
-                runs[fact.head.incarnation].first_ceiling,
-                fact.head.incarnation,
-                fact.head.sequence,
-            ),
-        )
-        claims = Counter((fact.head.incarnation, fact.head.sequence) for fact in ordered)
-        self.number: dict[HeadName, int] = {
-            (fact.head.incarnation, fact.head.sequence, fact.digest): place for place, fact in enumerate(ordered)
-        }
-        self.once = {
-            (fact.head.incarnation, fact.head.sequence): place
-            for place, fact in enumerate(ordered)
-            if claims[fact.head.incarnation, fact.head.sequence] == 1
-        }
-        """Which head has a place that only one claims."""
-        shards: dict[tuple[int, int], int] = {}
-        self.shard = np.array(
-            [shards.setdefault((fact.head.map_number, fact.head.shard), len(shards)) for fact in ordered], np.int64
-        )
-        self.shards = list(shards)
-        """Map number and number of each shard."""
-        self.runs = list(dict.fromkeys(fact.head.incarnation for fact in ordered))
-        numbered = {run: number for number, run in enumerate(self.runs)}
-        self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
-        count = len(ordered)
-        self.plain = np.zeros(count, np.bool_)
-        """Whether nothing about the head itself makes a statement in it suspicious."""
-        self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = np.zeros(
-            (6, count), np.int64
-        )
-        self.end_floor, self.end_settle_to = np.full((2, count), NUMBER_MAX, np.int64)
-        """With which the run stopped orderly, where it did."""
-        for place, fact in enumerate(ordered):
-            head, token = fact.head, fact.token
-            floor, settle_to = _lowest(fact, cluster)
-            figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
-            if (head.incarnation, head.sequence) not in self.once or max(figures) >= NUMBER_MAX:
-                continue
-            self.plain[place] = True
-            chain = cluster.ceilings.get((head.map_number, head.shard))
-            end = chain.end_of(head.incarnation) if chain else None
-            if end is not None:
-                self.end_floor[place] = min(end.record.floor_ns, NUMBER_MAX)
-                self.end_settle_to[place] = min(end.record.settle_to_ns, NUMBER_MAX)
-            for column, figure in zip(
-                (self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to),
-                figures,
-                strict=True,
-            ):
-                column[place] = figure
-
-
-def _lowest(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
-    """Return what no grant of the run may go below: floor and settle_to."""
-    chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
-    return (chain.floor_of(fact.head.incarnation) if chain else None) or (0, 0)
-
+    from .sessions import SessionColumns
 
 type Flags = NDArray[np.bool_]
 type Column = NDArray[np.int64]
 
-PLACES: Final = 2**32
-"""More than there are entries in a batch."""
-NEVER: Final = 2**63 - 1
-"""The position of what does not happen."""
-_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 _RELINQUISHED, _EXPIRED, _WITHDRAWN = (
     OUTCOMES.index(each) for each in (LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN)
 )
 _CONFLICTS: Final = np.array([[conflicts(one, other) for other in MODES] for one in MODES])
-
-
-def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a number for each id of a lease of a domain: equal for equal ones, and mostly different for others."""
-    found: NDArray[np.uint64] = (ids[:, 0] * _MIXER + ids[:, 1]) * _MIXER + names.astype(np.uint64)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +53,7 @@ def judge_domains(
     entries: Bucket,
     uses: Bucket,
     heads: Heads,
-    sessions: Sessions,
+    sessions: SessionColumns,
     cluster: ClusterFacts,
     by_rows: AbstractSet[str],
 ) -> DomainsSeen:
@@ -308,7 +224,7 @@ class _Leases:
                 fell = stated[column][1:] < stated[column][:-1] + (column == "fence")
                 self.bad[name[1:][same & fell]] = True
 
-    def check_sessions(self, sessions: Sessions) -> None:
+    def check_sessions(self, sessions: SessionColumns) -> None:
         """Check leases under session leases, whose expiry is theirs: none may be told of when that is over."""
         under = np.flatnonzero(self.rows["under"][self.start])
         if not len(under):

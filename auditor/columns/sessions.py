@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .domains import NEVER, PLACES, marks
+from .heads import NEVER, PLACES, marks
 from .layout import NOTHING, NUMBER_MAX, numbers
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from auditor.history import Position, SessionHistory, SessionName
 
-    from .domains import Heads
+    from .heads import Heads
 
 type Column = NDArray[np.int64]
 
 
-class Sessions:
+class SessionColumns:
     """All session leases that are known, and behind them, in the last place, one that stands for all others."""
 
     def __init__(self, known: Mapping[SessionName, SessionHistory], heads: Heads) -> None:

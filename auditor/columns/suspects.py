@@ -13,9 +13,10 @@ from auditor.pool import in_order
 from timeagent.canonical import DIGEST_BYTES
 
 from . import domains
-from .domains import Heads, Writer
+from .domains import Writer
+from .heads import Heads
 from .layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, bucket_of
-from .sessions import Sessions
+from .sessions import SessionColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,7 @@ class ColumnJudge:
 
     index: Index
     heads: Heads
-    sessions: Sessions
+    sessions: SessionColumns
     cluster: ClusterFacts
     domains_in_rows: AbstractSet[str]
     writers_in_rows: AbstractSet[Writer]
@@ -74,7 +75,7 @@ def spread_suspects(
     if not filled:
         return 0
     heads = Heads(facts, cluster)
-    known = Sessions(sessions, heads)
+    known = SessionColumns(sessions, heads)
     judge = ColumnJudge(index, heads, known, cluster, index.domains_in_rows(), index.writers_in_rows())
     if jobs == 1 or not index.shared or size < _WORTH_IT:
         answers: Iterator[bytes] = map(judge.judge, filled)

@@ -89,7 +89,7 @@ def files(site: Site) -> list[Path]:
     return [path for path in site.root.glob("logs/events/20*/*/*/*") if path.suffix in {".msg", ".log"}]
 
 
-@pytest.mark.parametrize("kind", list(BagKind))
+@pytest.mark.parametrize("kind", [BagKind.LOG, pytest.param(BagKind.MAILDIR, marks=pytest.mark.verify)])
 def test_processes_of_a_machine_share_its_writer(site: Site, kind: BagKind) -> None:
     with site.open() as cluster:
         cluster.logs.opened_or_made("events", kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.bag.follow import Follower
@@ -82,7 +82,7 @@ def test_follower_of_a_live_log_has_what_a_reader_has_at_the_end(steps: list[tup
     assert follower.overtaken == 0
 
 
-@examples(60)
+@settings(max_examples=60)
 @given(st.lists(STEP, max_size=LOOKS))
 def test_latest_way_never_repeats_never_goes_back_and_counts_what_it_left_out(
     steps: list[tuple[list[int], int]],

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, nothing_known
@@ -156,6 +156,7 @@ def read_back_plain(states: list[Plain]) -> None:
         assert expanded(store.state(raw, expiry, fence)) == expanded(state)
 
 
+@settings(max_examples=100)
 @given(SOME_PLAIN)
 def test_row_of_a_plain_state_is_read_as_the_state_that_it_stands_for(states: list[Plain]) -> None:
     read_back_plain(states)

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import patch
 
 from appliance.node.runtime import default_directory
 from appliance.node.settings import Settings, load_settings
+from tests.support.spoken import spoken
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime
@@ -33,17 +35,10 @@ SILENT = 'chrony = ""\nclockbound = ""\nkernel = false\n'
 
 
 def tenure(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command; TENURE_ROOT is not passed on."""
-    environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tenure", *words],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    """Run the command in this process; TENURE_ROOT is not passed on."""
+    with patch.dict(os.environ):
+        os.environ.pop("TENURE_ROOT", None)
+        done = spoken(*words)
     assert not check or done.returncode == 0, done.stderr
     return done
 

@@ -15,6 +15,7 @@ from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story
+from tests.support.copies import indexed_here
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
@@ -31,7 +32,8 @@ from tui.sources.record import RecordSource
 def read(tree: Path) -> RecordSource:
     source = RecordSource(tree, HandMachine())
     (question,) = source.questions()
-    question.put()
+    with indexed_here():
+        question.put()
     assert source.reading.error is None
     return source
 

@@ -157,12 +157,13 @@ def leases_of(state: State) -> tuple[LeaseRecord, ...]:
     return () if isinstance(state, Free) else state.leases
 
 
-@pytest.mark.parametrize(
-    ("state", "command", "earliest"), list(itertools.product(STATES, COMMANDS, (2000, 4001, 5000, 5001, 39_990)))
-)
-def test_every_command_in_every_state_has_an_answer_and_nothing_falls(
-    state: State, command: Command, earliest: int
-) -> None:
+@pytest.mark.parametrize("state", STATES)
+def test_every_command_in_every_state_has_an_answer_and_nothing_falls(state: State) -> None:
+    for command, earliest in itertools.product(COMMANDS, (2000, 4001, 5000, 5001, 39_990)):
+        answered_and_nothing_falls(state, command, earliest)
+
+
+def answered_and_nothing_falls(state: State, command: Command, earliest: int) -> None:
     decision = decide("a", state, command, bounds(earliest))
     before, after = state.memory, decision.state.memory
     assert after.fence >= before.fence

@@ -142,7 +142,7 @@ class FrameStamper:
         # What acceptance.py asks of each: an expiry within the longest term of its signed time and that one's radius,
         # and clocks that are known well enough.
         longest = max((proof.expiry_ns - proof.time.midpoint_ns - proof.time.radius_ns for proof in proofs), default=0)
-        widest = max(token.radius_ns, *(proof.time.radius_ns for proof in proofs))
+        widest = max([token.radius_ns, *(proof.time.radius_ns for proof in proofs)])
         for number in range(newest, 0, -1):
             policy = self._numbered(number)
             if longest <= policy.lease_term_max_ns and widest <= policy.radius_ns_max:

@@ -53,6 +53,7 @@ LOOKS: dict[str, Callable[[SimulatedMount], object]] = {
 TIMES: dict[str, Callable[[SimulatedTime], object]] = {
     "now": lambda time: time.now(),
     "token": lambda time: time.token(),
+    "now_and_token": lambda time: time.now_and_token(),
     "token_over": lambda time: time.token_over(bytes(32)),
 }
 NEEDS_NO_BOUND = {"boot_ns", "sleep"}

@@ -26,7 +26,7 @@ import msgspec
 from timeagent.errors import Environment
 
 from ..formats.hints import nothing_known
-from ..formats.lease import LeaseOutcome, Mode, Phase
+from ..formats.lease import Mode, Phase
 from .domain import (
     ExclusiveLease,
     Free,
@@ -56,7 +56,7 @@ UNWRITTEN_MAX: Final = 12_288
 """How many states may be missing in the file when a turn begins."""
 
 WRITE_MIN: Final = 256
-"""How many of them are written at once, or a few more: a millisecond. Of a full tmpfs as many are tried."""
+"""How many of them are written at once, or a few more: a millisecond. Where the tmpfs is full as many are tried."""
 
 RECENT_MAX: Final = 4096
 """How many states that the file has are kept in the dict too, at least, where there are so many."""
@@ -211,16 +211,19 @@ class LeaseStore:
 
     def _write(self, count: int) -> bool:
         """Delete what is forgotten; write so many of what has been missing for longest. False: there is no room."""
-        gone = [(each,) for each in self._forgotten]
-        some = sorted(islice(self._unwritten, count))  # neighbours share pages
-        self._no_room = not self._changed_file("DELETE FROM entry WHERE domain = ?", gone)
-        if not self._no_room:
-            self._forgotten.clear()
-            self._no_room = not self._changed_file(_PUT, [self._row(each) for each in some])
-        for each in some:
-            del self._unwritten[each]
+        self._no_room = not self._changed_file(
+            "DELETE FROM entry WHERE domain = ?", [(each,) for each in self._forgotten]
+        )
         if self._no_room:
-            self._unwritten.update(dict.fromkeys(some))  # others are tried first the next time
+            return False
+        self._forgotten.clear()
+        some = sorted(islice(self._unwritten, count))  # neighbours share pages
+        rows = [self._row(each) for each in some]
+        self._no_room = not self._changed_file(_PUT, rows)
+        for domain, row in zip(some, rows, strict=True):
+            del self._unwritten[domain]
+            if self._no_room and not self._changed_file(_PUT, [row]):
+                self._unwritten[domain] = None  # others are tried first the next time
         return not self._no_room
 
     def _changed_file(self, statement: str, rows: Sequence[tuple[SQLiteValue, ...]]) -> bool:
@@ -503,7 +506,7 @@ class StateRows:
     def _freed_before(self, memory: Memory) -> FreedDomain | None:
         """Return how the last lease was given back, if the domain has had one."""
         last, request_id = memory.last_ended, memory.ended_request
-        if last is None or request_id is None or last.outcome is not LeaseOutcome.RELINQUISHED:
+        if last is None or request_id is None:
             return None
         return FreedDomain(self.defaults, last.correlation_id, last.ended_ns, request_id)
 

@@ -49,14 +49,7 @@ MUTANTS: dict[str, Mutant] = {
         "LeaseStore.neighbours",
         "sorted(before | found)",
         "sorted(found)",
-        tests.test_leases_that_are_surely_past_are_ended_and_forgotten_later,
-    ),
-    "the same neighbours are tried for ever": Mutant(
-        store,
-        "LeaseStore._write",
-        "self._unwritten.update(dict.fromkeys(some))",
-        "self._unwritten = {**dict.fromkeys(some), **self._unwritten}",
-        tests.test_neighbours_are_tried_one_after_the_other,
+        tests.test_neighbours_are_looked_at_twice_in_a_row,
     ),
 }
 

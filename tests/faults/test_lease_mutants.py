@@ -232,6 +232,13 @@ MUTANTS = {
         "pass",
         store_tests.test_every_start_is_empty_whatever_was_left,
     ),
+    "what finds no room is tried for ever": Mutant(
+        store,
+        "LeaseStore._write",
+        "self._unwritten[domain] = None",
+        "self._unwritten = {domain: None, **self._unwritten}",
+        store_tests.test_what_finds_no_room_is_in_no_others_way,
+    ),
     "conflicting mode granted beside another": Mutant(
         state,
         "_decide_grant",
@@ -248,12 +255,10 @@ MUTANTS = {
         state_tests.test_floor_and_settle_to_gather_what_all_holders_left,
     ),
     "grant beside others forgets settle_to": Mutant(
-        domain,
-        "memory_under",
-        "Memory(fence=lease.fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, "
-        "previous_id=lease.correlation_id, last_ended=memory.last_ended, floor_set_by=memory.floor_set_by, "
-        "ended_request=memory.ended_request, hints=memory.hints)",
-        "Memory(fence=lease.fence, floor_ns=memory.floor_ns, settle_to_ns=0, hints=memory.hints)",
+        state,
+        "_grant",
+        "memory_under(memory, lease)",
+        "msgspec.structs.replace(memory_under(memory, lease), settle_to_ns=0)",
         mode_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(

@@ -32,6 +32,13 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
         "session.over is not None and session.leases < 2",
         shard_tests.test_all_leases_are_over_when_their_session_is_surely_past_and_not_before,
     ),
+    "session of a domain that is not the first": (
+        sessions,
+        "Sessions.bring_up",
+        "in_sessions(state)",
+        "in_sessions(state)[:1]",
+        shard_tests.test_all_sessions_of_a_domain_that_are_past_are_over_for_who_comes_next,
+    ),
     "session broken when not surely past": (
         sessions,
         "expired",

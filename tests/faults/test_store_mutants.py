@@ -37,13 +37,6 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         rows_say_what_was,
     ),
     "freed although it says more": (store, SHORT, "expanded(freed) == state", "True", rows_say_what_was),
-    "short although one has ended otherwise": (
-        store,
-        "StateRows._freed_before",
-        "last.outcome is not LeaseOutcome.RELINQUISHED",
-        "False",
-        rows_say_what_was,
-    ),
     "all are held": (store, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
     "who asked last is left out": (store, SHORT, "lease.answered != lease.granted_by", "False", rows_say_what_was),
     "the session is left out": (store, SHORT, "lease.session_id is not None", "False", rows_say_what_was),
@@ -66,22 +59,15 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     "what could not be written is forgotten": (
         store,
         WRITE,
-        "self._unwritten.update(dict.fromkeys(some))",
+        "self._unwritten[domain] = None",
         "pass",
         one_dict,
     ),
     "what could not be deleted is there again": (
         store,
         WRITE,
-        "self._no_room = not self._changed_file('DELETE FROM entry WHERE domain = ?', gone)",
-        "self._no_room = not self._changed_file('DELETE FROM entry WHERE domain = ?', gone) and False",
-        one_dict,
-    ),
-    "there is no room for ever": (
-        store,
-        WRITE,
-        "not self._changed_file(_PUT, [self._row(each) for each in some])",
-        "not self._changed_file(_PUT, [self._row(each) for each in some]) or self.full",
+        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten])",
+        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten]) and False",
         one_dict,
     ),
     "what the turn has changed is written before it counts": (
@@ -115,8 +101,8 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     "what could not be deleted is in an answer": (
         store,
         "LeaseStore._ask",
-        "for each in self._forgotten",
-        "for each in ()",
+        "((each, -1, 0, 0, 0, 0, 0, b'') for each in self._forgotten)",
+        "()",
         one_dict,
     ),
     "an answer has what was missing before": (

@@ -20,6 +20,7 @@ from appliance.lease.domain import (
     Taken,
     defaults_of,
     expanded,
+    memory_of,
 )
 from appliance.lease.store import StateRows
 from appliance.lease.wire import Age
@@ -100,7 +101,10 @@ OTHER_NAME = Taken(
     memory=msgspec.structs.replace(MEMORY, previous_id=b"c" * 16),
     leases=(msgspec.structs.replace(LEASE, correlation_id=b"c" * 16),),
 )
-STATES: st.SearchStrategy[State] = st.one_of(TAKEN, TAKEN, st.just(OTHER_NAME), st.builds(Free, memory=MEMORIES))
+FREED = memory_of(FreedDomain(defaults_of(MEMORY), ORDINARY, 5, b"q" * 16))
+STATES: st.SearchStrategy[State] = st.one_of(
+    TAKEN, TAKEN, st.just(OTHER_NAME), st.builds(Free, memory=MEMORIES | changed(FREED, OTHER_MEMORY))
+)
 
 
 def written() -> StateRows:

@@ -85,7 +85,21 @@ def test_neighbours_are_tried_one_after_the_other(world: World) -> None:
     assert world.stores[-1].leases == 41
 
 
-def test_leases_that_are_surely_past_are_ended_and_forgotten_later(world: World) -> None:
+# What is past is ended in one turn, and can be forgotten in the next.
+def test_neighbours_are_looked_at_twice_in_a_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "NEIGHBOURS_MAX", 2)
+    shard = world.started()
+    for domain in "abcde":
+        granted(shard, acquire(world, domain))
+    store = world.stores[-1]
+    store.write_some()
+    assert ["".join(store.neighbours()) for _ in range(4)] == ["ab", "abcd", "cde", "abe"]
+
+
+def test_leases_that_are_surely_past_are_ended_and_forgotten_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "NEIGHBOURS_MAX", 32)
     shard = world.started()
     leases = full(world, shard, held=999)
     world.time.advance(3 * POLICY.lease_term_max_ns)

@@ -429,6 +429,17 @@ def test_leases_of_a_dead_session_make_room_for_others(world: World) -> None:
     assert world.stores[0].dead_leases == 0
 
 
+def test_all_sessions_of_a_domain_that_are_past_are_over_for_who_comes_next(world: World) -> None:
+    shard = world.started()
+    sessions = [session_of(shard, world) for _ in range(3)]
+    for each in sessions:
+        granted(shard, under(world, each, "a", mode=Mode.S))
+    lived_to(world, sessions[0].expiry_ns)
+    granted(shard, acquire(world, "a", holder=RIVAL))
+    over = [each.session_id for each in world.ledger.entries() if isinstance(each, SessionEnded)]
+    assert sorted(over) == sorted(each.session_id for each in sessions)
+
+
 def test_sessions_that_are_past_make_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "SESSIONS_MAX", 2)
     shard = world.started()

@@ -118,6 +118,24 @@ def test_all_that_changed_is_in_the_file_after_ten_writes_and_the_dict_stays_sma
     assert store.read("250") == taken(lease())
 
 
+def test_what_finds_no_room_is_in_no_others_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "WRITE_MIN", 4)
+    monkeypatch.setattr(store_module, "UNWRITTEN_MAX", 0)
+    store = LeaseStore(tmp_path / "full.db")
+    put(store, "old", taken(lease(10)))
+    store.write_some()
+    connection = store._connection
+    connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+    for number in range(40):
+        put(store, f"{number}" + "x" * 400, taken(lease()))
+    assert store.full
+    put(store, "old", taken(lease(20)))
+    for _ in range(20):
+        store.write_some()
+    assert connection.execute("SELECT expiry_ns FROM entry WHERE domain = 'old'").fetchone() == (20,)
+    store.close()
+
+
 def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
     path = tmp_path / "shard.db"
     first = LeaseStore(path)

@@ -340,7 +340,7 @@ class Shard:
         if not self._store.full or not any(isinstance(each, Acquire) for each in requests):
             return []
         with self._store.transaction():
-            return self._eviction.evict_of(self._store.neighbours(), turn.bounds.now.earliest)
+            return self._eviction.evict(self._store.neighbours(), turn.bounds.now.earliest)
 
     def _make_room(self, turn: Turn, requests: Sequence[Task]) -> None:
         """Evict what is long past before more domains come in than are remembered; the shard floor covers it.
@@ -351,7 +351,8 @@ class Shard:
         if excess <= 0 or (excess := excess - sum(not isinstance(each, Acquire) for each in requests)) <= 0:
             return
         earliest = turn.bounds.now.earliest
-        self._eviction.evict(excess + SWEEP_MAX, earliest)
+        idle = self._store.idle(self._eviction.long_past(earliest), excess + SWEEP_MAX)
+        self._eviction.evict(idle, earliest)
         self._sessions.sweep(turn)
         self._break(turn, [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead()])
 

@@ -399,9 +399,6 @@ class LeaseStore:
             del self._begun[self.sessions.pop(session_id).begun_by]
 
 
-type Row = tuple[int, Instant, Instant | None, int, Instant | None, Instant | None, bytes]
-"""kind, expiry_ns, latest_ns, fence, floor_ns, settle_ns, state."""
-
 FREE, TENTATIVE, HELD = range(3)
 NEVER: Final = 2**63 - 1
 HOLDERS_MAX: Final = 65_536
@@ -440,8 +437,8 @@ class StateRows:
         self._unknown = Memory(fence=0, floor_ns=floor_ns, settle_to_ns=settle_to_ns, hints=hints)
         self.defaults = defaults_of(self._unknown)
 
-    def row(self, kept: Kept) -> Row:
-        """Return a state's columns."""
+    def row(self, kept: Kept) -> tuple[int, Instant, Instant | None, int, Instant | None, Instant | None, bytes]:
+        """Return a state's columns, but for the domain."""
         if isinstance(kept, FreedDomain):
             if kept.defaults is self.defaults or kept.defaults == self.defaults:
                 return FREE, 0, 0, int.from_bytes(kept.correlation_id[:8], "big"), None, None, _freed(kept)
@@ -583,11 +580,7 @@ class Eviction:
         policy = self._policy
         return earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
 
-    def evict(self, count: int, earliest: Instant) -> None:
-        """Evict so many domains, or as many as are free and long past. ``earliest``: the least that the time may be."""
-        self.evict_of(self._store.idle(self.long_past(earliest), count), earliest)
-
-    def evict_of(self, domains: Sequence[str], earliest: Instant) -> list[str]:
+    def evict(self, domains: Sequence[str], earliest: Instant) -> list[str]:
         """Evict those of some domains that are free and long past; the shard floor covers them from now on.
 
         Return those with leases that are past: once these are broken, they can be evicted later.

@@ -25,7 +25,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what is forgotten leaves the shard floor where it is": Mutant(
         store,
-        "Eviction.evict_of",
+        "Eviction.evict",
         "max(self.floor_ns, newest)",
         "self.floor_ns",
         tests.test_what_is_long_past_is_forgotten_for_what_is_new_and_the_shard_floor_covers_it,

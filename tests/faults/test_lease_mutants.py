@@ -199,14 +199,14 @@ MUTANTS = {
     ),
     "eviction leaves the shard floor": Mutant(
         store,
-        "Eviction.evict_of",
+        "Eviction.evict",
         "max(self.floor_ns, newest)",
         "self.floor_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "eviction leaves the shard's settle_to": Mutant(
         store,
-        "Eviction.evict_of",
+        "Eviction.evict",
         "max(self.settle_to_ns, memory.settle_to_ns)",
         "self.settle_to_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,

@@ -45,11 +45,17 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.mode is not Mode.X",
             "request.phase is not Phase.HELD",
             "request.session_id is not None",
-            "domain in queues",
             "expiry <= latest",
             "fence > ceiling",
         )
     },
+    "granted although somebody waits": (
+        fast_path,
+        GRANT,
+        "(domain := request.domain) in queues",
+        "(domain := request.domain) in ()",
+        the_same,
+    ),
     "new although it may not be": (fast_path, GRANT, "self._refused_new(request) is None", "True", the_same),
     "term longer than the longest": (fast_path, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
     "expiry later than asked for": (fast_path, GRANT, "request.expiry_ns_max", "highest", the_same),

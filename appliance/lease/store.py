@@ -105,7 +105,7 @@ class LeaseStore:
         for left in (path, path.with_name(path.name + "-journal"), path.with_name(path.name + "-wal")):
             left.unlink(missing_ok=True)
         self._connection = self._opened(path)
-        self._rows = StateRows()
+        self.rows = StateRows()
         self.states: dict[str, Kept | None] = {}
         """The newest states, and some that the file has as well; None: nothing is remembered of the domain.
 
@@ -159,11 +159,6 @@ class LeaseStore:
             f"{self._connection.filename} cannot grow: its tmpfs is full, and {len(self._unwritten)} domains are to be "
             f"written to it ({UNWRITTEN_MAX} may be missing there): no others are remembered; {_ROOM}"
         )
-
-    def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
-        """Say what a domain has of which nothing is known: it need not be written with each. While it is empty."""
-        assert not self.domains
-        self._rows.begin(floor_ns, settle_to_ns)
 
     def close(self) -> None:
         """Close the file. It is deleted by the next start, not now."""
@@ -244,7 +239,7 @@ class LeaseStore:
         """Return the row of what is missing in the file, without what the transaction under way has changed."""
         kept = self.changed[domain] if domain in self.changed else self.states[domain]
         assert kept is not None
-        return domain, *self._rows.row(kept)
+        return domain, *self.rows.row(kept)
 
     def _ask(self, question: str, values: tuple[int | str, ...] = ()) -> apsw.Cursor:
         """Ask about all states as they were before the transaction under way: ``states`` stands for where they are."""
@@ -267,7 +262,7 @@ class LeaseStore:
             self.states.update(dict.fromkeys(missing))
             found = self._connection.executemany(_SELECT, [(each,) for each in missing])
             for domain, raw, expiry, fence in found:
-                self.states[domain] = self._rows.state(raw, expiry, fence)
+                self.states[domain] = self.rows.state(raw, expiry, fence)
 
     def read(self, domain: str) -> State | None:
         """Return a domain's state, or None where nothing is remembered."""
@@ -302,7 +297,7 @@ class LeaseStore:
             "SELECT domain, max(fence, coalesce(floor_ns, ?), coalesce(settle_ns, ?)) AS newest"
             " FROM states WHERE kind = 0 AND newest < ? ORDER BY newest, domain LIMIT ?"
         )
-        known = self._rows.defaults.memory
+        known = self.rows.defaults.memory
         return [row[0] for row in self._ask(question, (known.floor_ns, known.settle_to_ns, instant, limit))]
 
     def neighbours(self) -> list[str]:
@@ -332,7 +327,7 @@ class LeaseStore:
 
         What the end of session leases brings is in it, be it in the states of their leases already or not.
         """
-        known = self._rows.defaults.memory
+        known = self.rows.defaults.memory
         question = (
             "SELECT coalesce(max(fence), 0), coalesce(max(coalesce(floor_ns, ?)), 0), "
             "coalesce(max(coalesce(settle_ns, ?)), 0) FROM states"
@@ -358,7 +353,7 @@ class LeaseStore:
         for domain, raw, expiry, fence in self._ask(question, (after, leases_max + 1)):
             if leases >= leases_max:
                 return found, True
-            state = expanded(self._rows.state(raw, expiry, fence))
+            state = expanded(self.rows.state(raw, expiry, fence))
             assert isinstance(state, Taken)
             found.append((domain, state))
             leases += len(state.leases)
@@ -568,7 +563,7 @@ class Eviction:
     def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
         """Take the numbers that the chain states for a run that begins."""
         self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
-        self._store.begin(floor_ns, settle_to_ns)
+        self._store.rows.begin(floor_ns, settle_to_ns)
 
     def memory(self) -> Memory:
         """Return what a domain has that is not remembered."""

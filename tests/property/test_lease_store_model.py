@@ -100,7 +100,7 @@ def follow(turns: Turns) -> None:
         patch.setattr(store_module, "NEIGHBOURS_MAX", 2)
         store = LeaseStore(Path(":memory:"))
         try:
-            store.begin(FLOOR, SETTLE_TO)
+            store.rows.begin(FLOOR, SETTLE_TO)
             tight = Tight(store._connection)
             store._connection = tight  # type: ignore[assignment]
             model: dict[str, State] = {}

@@ -12,17 +12,15 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import shtab
 
 from tenure.__main__ import FAMILIES, overview
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY: Final = Path(__file__).parents[1]
 BY_HAND: Final = REPOSITORY / "release/man"

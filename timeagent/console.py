@@ -10,16 +10,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from .units import rfc3339
-
-if TYPE_CHECKING:
-    from .errors import TenureError
-    from .units import Instant
-
+from .errors import TenureError
+from .units import Instant, rfc3339
 
 type Argument = Callable[[argparse.ArgumentParser], object]
 """What adds a word or options to a parser."""

@@ -11,7 +11,8 @@ import base64
 import contextlib
 import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,13 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from .canonical import signed_bytes
 from .errors import BadConfiguration, BadTime, Environment, NotTrusted
-from .units import rfc3339
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
-
-    from .units import Instant
+from .units import Instant, rfc3339
 
 KEY_ID_BYTES: Final = 16
 

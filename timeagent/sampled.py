@@ -25,20 +25,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from .clock import MachineClock, boot_id
+from .clock import AgentClock, MachineClock, boot_id
 from .errors import BadTime
 from .interval import TimeInterval
 from .keys import KeyInUse, Signer
 from .signedtime import SignedTime, TimeFlags, sign_time
 from .sources.port import Sample, Source
 from .units import MS, SECOND, Span, span_text
-
-if TYPE_CHECKING:
-    from .clock import AgentClock
 
 PAUSE_NS: Final[Span] = MS
 """A reading that took longer than this is repeated: a pause inside of it can hide a step."""

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .interval import TimeInterval
-from .units import SECOND
-
-if TYPE_CHECKING:
-    from .keys import Signer, Verifier
-    from .units import Instant, Span
+from .keys import Signer, Verifier
+from .units import SECOND, Instant, Span
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"

@@ -10,16 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from timeagent.units import Instant
 
 from .message import FrameOrigin, Message, Position, before
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from timeagent.units import Instant
 
 _SMALL: Final = 48
 """Up to so many messages, sorting tuples is cheaper than making arrays."""

@@ -14,16 +14,14 @@ import bisect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from appliance.formats.frame import Frame
 from timeagent.canonical import U64, Record, decode, encode
 from timeagent.errors import BadRequest, Damaged
 from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct
-
-if TYPE_CHECKING:
-    from appliance.formats.frame import Frame
 
 type Rank = tuple[str, bytes, int, int]
 """What orders messages of one timestamp before their index: writer, incarnation, sequence, twin."""

@@ -12,17 +12,14 @@ import errno
 import itertools
 import os
 import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Environment
+from timeagent.units import Instant
 
 from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""

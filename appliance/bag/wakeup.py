@@ -7,23 +7,17 @@ in any case; a wake-up only makes the next look come sooner.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import Self
 
 from watchdog.events import DirCreatedEvent, FileCreatedEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from appliance.formats.paths import LOCK, SEAL
-from timeagent.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from watchdog.observers.api import BaseObserver, ObservedWatch
-
-    from timeagent.units import Instant, Span
+from timeagent.units import SECOND, Instant, Span
 
 
 def _about_what_happened(record: logging.LogRecord) -> bool:

@@ -7,13 +7,10 @@ Every message carries an id, by which the demo checks afterwards that nothing wa
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LOG = "bank"
 

@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
+from timeagent.clock import MachineClock
 from timeagent.errors import Environment
 from timeagent.units import MINUTE, MS
 
-if TYPE_CHECKING:
-    from timeagent.clock import MachineClock
-
-    from ..node.settings import Settings
+from ..node.settings import Settings
 
 PATIENCE_NS: Final = 2 * MINUTE
 """How long the demo waits for a process to do what it should, on a busy machine."""

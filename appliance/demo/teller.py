@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,12 +20,9 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome
+from appliance.session.session import Leases, Session
 from timeagent.errors import LeaseLost, TryAgain
-from timeagent.units import MS, SECOND
-
-if TYPE_CHECKING:
-    from appliance.session.session import Leases, Session
-    from timeagent.units import Instant, Span
+from timeagent.units import MS, SECOND, Instant, Span
 
 AMOUNT_MAX: Final = 40
 WAIT_NS: Final = SECOND

@@ -10,16 +10,14 @@ import hashlib
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from appliance.demo.bank import LOG, Books
+from appliance.demo.director import Course
+from appliance.demo.place import DemoPlace
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from appliance.demo.director import Course
-    from appliance.demo.place import DemoPlace
 
 READ_SECONDS = 60
 AUDIT_SECONDS = 120

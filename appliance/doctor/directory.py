@@ -10,18 +10,14 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
-from timeagent.units import MINUTE, SECOND, span_text
+from timeagent.interval import TimeInterval
+from timeagent.units import MINUTE, SECOND, Instant, span_text
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:

@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
+from timeagent.clock import MachineClock
 from timeagent.errors import BadRequest
+from timeagent.units import Span
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from timeagent.clock import MachineClock
-    from timeagent.units import Span
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)

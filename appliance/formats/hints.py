@@ -8,14 +8,12 @@ about both (``joined``), and forgetting a place keeps a claim true.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from timeagent.canonical import U64, Record
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
+from timeagent.units import Instant
 
 PLACES_MAX: Final = 32
 """How many files are named for one domain, or for what was written under one lease."""

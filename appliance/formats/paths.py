@@ -13,20 +13,16 @@ logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and gr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
+from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND, Instant
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from .birth import LogBirth
+from .birth import LogBirth
 
 MARKER: Final = "TENURE"
 PRELOCK: Final = "prelock"

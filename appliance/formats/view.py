@@ -11,15 +11,13 @@ Checksummed, and neither signed nor stamped: whoever computes it gets the same b
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode, digest, encode, encode_for_ever
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
 from .framing import Kind, pack, unpack
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
 
 VIEWS: Final = "views"
 _HORIZON: Final = re.compile(r"[0-9]{19}", re.ASCII)

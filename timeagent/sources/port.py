@@ -6,19 +6,15 @@ The port is a function, so that a simulated network can stand in for it.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from timeagent.errors import BadTime
-from timeagent.units import SECOND
+from timeagent.interval import TimeInterval
+from timeagent.units import SECOND, Span
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Span
-
-    from ..signedtime import ClockStatus
+from ..signedtime import ClockStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,7 +174,6 @@ def manual(date: str) -> dict[str, str]:
 
 
 def completions() -> dict[str, str]:
-    """Return each shell's completions."""
     return {shell: shtab.complete(whole(), shell) for shell in COMPLETIONS}
 
 

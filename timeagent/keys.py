@@ -81,7 +81,6 @@ class Signer:
     __slots__ = ("_key", "id", "public")
 
     def __init__(self, seed: bytes) -> None:
-        """Take the 32-byte seed."""
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self.id = key_id(self.public)
@@ -107,11 +106,9 @@ class Signer:
 
     @property
     def in_use(self) -> Self:
-        """Return itself."""
         return self
 
     def signer_at(self, at: Instant) -> Self:  # noqa: ARG002 - it never ends
-        """Return itself."""
         return self
 
     def sign(self, context: str, payload: bytes) -> bytes:
@@ -123,11 +120,9 @@ class Signer:
         return self._key.sign(data)
 
     def verifier(self) -> Verifier:
-        """Return the public half."""
         return Verifier(self.public)
 
     def to_pem(self) -> bytes:
-        """Return the private half as PKCS#8 PEM."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -353,11 +353,9 @@ class EmbeddedTime:
         return self._clock.refusals
 
     def boot_ns(self) -> int:
-        """Return CLOCK_BOOTTIME."""
         return self._machine.boot_ns()
 
     def sleep(self, span: Span) -> None:
-        """Wait about that long."""
         self._machine.sleep(span)
 
     def sample(self) -> Sample:

@@ -45,7 +45,6 @@ class SourceView:
     assumed: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
         said = self.interval
         return {
             "source": self.source,
@@ -79,11 +78,9 @@ class Known:
 
     @property
     def disagreeing(self) -> list[str]:
-        """The sources that say otherwise."""
         return [each.source for each in self.sources if each.role in {"dissents", "disputed"}]
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
         return {
             **instant_fields("earliest", self.now.earliest),
             **instant_fields("latest", self.now.latest),
@@ -218,7 +215,6 @@ def _silent(name: str, reason: str) -> SourceView:
 
 
 def word(status: ClockStatus) -> str:
-    """Return a status as people and JSON have it."""
     return status.name.lower().replace("_", "-")
 
 
@@ -302,7 +298,6 @@ class Axis:
         return f"{left}{'0':>{half + 1 - len(left)}}{right:>{width - half - 1}}"
 
     def block(self, interval: TimeInterval, width: int, style: Style = UNICODE) -> str:
-        """Draw what several have in common."""
         filled = Style(*(style.shared,) * 4, style.beyond_low, style.beyond_high, "")
         return self.bar(interval, width, filled)
 

@@ -82,7 +82,6 @@ class SignedTime(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def interval(self) -> TimeInterval:
-        """Midpoint plus or minus radius."""
         return TimeInterval.around(self.midpoint_ns, self.radius_ns)
 
     def body(self) -> bytes:

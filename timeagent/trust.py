@@ -56,7 +56,6 @@ class Keyring:
     """The keys of a trust record, by key id. Verifies; never raises for what it does not know."""
 
     def __init__(self, keys: Iterable[KeyEntry]) -> None:
-        """Index the entries."""
         self._entries = {key_id(entry.public): entry for entry in keys}
         self._verifiers: dict[bytes, Verifier] = {}
 

@@ -155,7 +155,6 @@ class Metronome:
 
     @property
     def sealer(self) -> Sealer:
-        """What seals this log's racks."""
         return self._horizon.authority.sealer
 
     def turn(self, now: TimeInterval) -> MetronomeReport:

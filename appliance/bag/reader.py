@@ -71,7 +71,6 @@ class Reading(Iterator[MessageBatch]):
         horizon_ns: Instant,
         end_ns: Instant,
     ) -> None:
-        """Belong to a reader."""
         self._log = log
         self._batches = batches
         self.gone = gone

@@ -36,7 +36,6 @@ class _Wake(FileSystemEventHandler):
         self._event = event
 
     def on_created(self, event: DirCreatedEvent | FileCreatedEvent) -> None:
-        """Wake whoever waits."""
         name = event.src_path if isinstance(event.src_path, str) else event.src_path.decode(errors="replace")
         if event.is_directory or name.rpartition("/")[2] in (LOCK, SEAL):
             self._event.set()
@@ -54,12 +53,10 @@ class LocalWait:
         self._watched: tuple[str, ObservedWatch] | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._observer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching."""
         self._observer.stop()
         self._observer.join()
 

@@ -52,7 +52,6 @@ def refuses_peer(trust: TrustWatch, node: str) -> Refusing:
 
 
 def run_agent(options: Namespace) -> int:
-    """Run the agent in the foreground."""
     stop = stop_on_signals()
     handler = logging.StreamHandler()
     handler.addFilter(Repeats())

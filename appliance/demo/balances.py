@@ -25,7 +25,6 @@ class Balances(msgspec.Struct):
 
 
 def step(state: Balances, batch: MessageBatch) -> Balances:
-    """Take in the next messages."""
     for payload in batch.payloads():
         try:
             entry = decode_entry(payload)

@@ -112,7 +112,6 @@ class Director:
             self.await_event(lambda event: event.get("schema") == "tenure.time.run", "the time agents to start")
 
     def trade(self, span: Span) -> None:
-        """Let the tellers work."""
         deadline = self.clock.boot_ns() + span
         while self.clock.boot_ns() < deadline:
             self._drain()

@@ -48,16 +48,13 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The node's name."""
         return self.settings.node
 
     @property
     def journal(self) -> Path:
-        """Where the teller notes what was acknowledged."""
         return self.settings.directory / "journal"
 
     def start_daemon(self) -> None:
-        """Start the node's shards and metronome."""
         words = ["tenure", "node", "run", "--json", "--allow-root"]
         if self.rogue_daemon:
             words = [ROGUE, self.rogue_daemon]
@@ -78,11 +75,9 @@ class Machine:
         return process
 
     def await_rogue(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until it has ended."""
         self._wait(process, "rogue")
 
     def start_teller(self, accounts: int, *extra: str) -> None:
-        """Start the node's bank teller."""
         self.seed += 1
         words = ["-m", "appliance.demo.teller", "--accounts", str(accounts), "--journal", str(self.journal)]
         self.teller = self._start([*words, "--seed", str(self.seed), *self._place(), *extra], stdin=subprocess.PIPE)
@@ -94,7 +89,6 @@ class Machine:
             self.teller.send_signal(signal.SIGSTOP)
 
     def thaw_teller(self) -> None:
-        """Let it go on."""
         if self.teller and self.teller.poll() is None:
             self.teller.send_signal(signal.SIGCONT)
 

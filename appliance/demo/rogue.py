@@ -152,7 +152,6 @@ ROLES: Final = {"late-writer": late_writer, "forged-witness": forged_witness, "e
 
 
 def main() -> int:
-    """Play one role."""
     parser = argparse.ArgumentParser(prog="rogue")
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--root", required=True)

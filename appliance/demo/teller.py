@@ -111,7 +111,6 @@ def taken_from_the_dead(signed: Any) -> bool:  # noqa: ANN401 - a SignedWitness
 
 
 def say(**fields: object) -> None:
-    """Tell the director."""
     sys.stdout.write(msgspec.json.encode(fields).decode() + "\n")
     sys.stdout.flush()
 
@@ -123,7 +122,6 @@ def told_to_stop() -> bool:
 
 
 def main() -> int:
-    """Work until told to stop."""
     parser = argparse.ArgumentParser(prog="teller")
     parser.add_argument("--root", required=True)
     parser.add_argument("--node-dir", required=True)

@@ -38,7 +38,6 @@ class DemoVerdict:
 
     @property
     def good(self) -> bool:
-        """Whether the promises held."""
         return (
             not self.lost and not self.doubled and self.sum_conserved and self.lowest_balance >= 0 and self.nodes_agree
         )
@@ -78,7 +77,6 @@ def verify(place: DemoPlace, course: Course, acknowledged: set[str]) -> DemoVerd
 
 
 def audit(place: DemoPlace) -> tuple[int, dict[str, Any]]:
-    """Return the audit's exit code and its JSON."""
     done = _tenure(["audit", str(place.root), "--json"], AUDIT_SECONDS)
     try:
         return done.returncode, msgspec.json.decode(done.stdout)

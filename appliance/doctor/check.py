@@ -31,21 +31,17 @@ class HealthCheck:
 
     @property
     def words(self) -> str:
-        """Return it in one line, without the way out."""
         return f"{self.name}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return {"check": self.name, "verdict": self.verdict, "reason": self.reason, "way_out": self.way_out or None}
 
 
 def passed(name: str, reason: str) -> HealthCheck:
-    """Return a requirement that is met."""
     return HealthCheck(name, CheckVerdict.PASS, reason)
 
 
 def failed(name: str, reason: str, way_out: str) -> HealthCheck:
-    """Return a requirement that is not met."""
     return HealthCheck(name, CheckVerdict.FAIL, reason, way_out)
 
 

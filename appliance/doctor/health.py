@@ -84,7 +84,6 @@ def judge_space(room: Room) -> list[HealthCheck]:
 
 
 def judge_tmpfs(place: Path, bytes_left: int) -> HealthCheck:
-    """Say whether shards have room for new domains."""
     if bytes_left < TMPFS_BYTES_MIN:
         return failed("tmpfs", f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}")
     return passed("tmpfs", f"{place} has room")

@@ -39,7 +39,6 @@ def judge_user(user: int, umask: int) -> list[HealthCheck]:
 
 
 def judge_runtime(where: str, kind: str) -> HealthCheck:
-    """Say whether a shard's database would forget."""
     if kind not in ("tmpfs", "ramfs"):
         return failed(
             "tmpfs",
@@ -50,7 +49,6 @@ def judge_runtime(where: str, kind: str) -> HealthCheck:
 
 
 def judge_randomness(*, ready: bool) -> HealthCheck:
-    """Say whether keys made now would be keys."""
     if not ready:
         return failed(
             "randomness", "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
@@ -91,7 +89,6 @@ class Mount:
 
     @property
     def nfs(self) -> bool:
-        """Whether it is the kernel's NFS client."""
         return self.kind in NFS
 
     @property

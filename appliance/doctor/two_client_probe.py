@@ -39,14 +39,12 @@ class LocalHands:
         self._made_tmp = False
 
     def begin(self) -> None:
-        """Make the place."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._tmp, 0o775)
             self._made_tmp = True
         os.mkdir(self._place, 0o775)
 
     def end(self) -> None:
-        """Remove the place, with all that is in it."""
         for name in os.listdir(self._place):
             os.unlink(self._path(name))
         os.rmdir(self._place)
@@ -67,7 +65,6 @@ class LocalHands:
         return True
 
     def append(self, name: str, data: str) -> bool:
-        """Append to a file, and close it."""
         descriptor = os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(descriptor, data.encode("ascii"))
@@ -158,7 +155,6 @@ class TwoHands:
     """The experiments. ``here`` and ``there`` are different clients of one directory."""
 
     def __init__(self, here: Hands, there: Hands, chance: random.Random, clock: MachineClock) -> None:
-        """Take both, what shuffles the races, and what waits for it."""
         self._here = here
         self._there = there
         self._chance = chance

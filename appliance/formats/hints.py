@@ -39,7 +39,6 @@ class HintedFile(Record, frozen=True):
 
     @property
     def file(self) -> tuple[str, Instant, str]:
-        """What it names."""
         return self.log, self.bag_start_ns, self.file_name
 
 
@@ -65,7 +64,6 @@ class Hints(Record, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """About how much memory they take."""
         if not self.places and not self.bounds:
             return 0
         size = _OVERHEAD_BYTES * (len(self.places) + len(self.bounds))

@@ -38,7 +38,6 @@ class LedgerBlock(Record, frozen=True):
 
 
 def block_bytes(batch: Batch) -> bytes:
-    """Return the piece to append for a batch."""
     return pack(Kind.LEDGER, encode(LedgerBlock(head=batch.head, signature=batch.signature, entries=batch.entries)))
 
 

@@ -44,7 +44,6 @@ class LockFile(Record, frozen=True):
         _check_sorted([entry.name for entry in self.entries])
 
     def by_name(self) -> Mapping[str, LockEntry]:
-        """Return the entries by file name."""
         return {entry.name: entry for entry in self.entries}
 
 

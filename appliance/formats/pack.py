@@ -196,7 +196,6 @@ class PackMaker:
         self._offset += len(data)
 
     def tail(self) -> bytes:
-        """Return index and trailer."""
         assert self._added == len(self.listed), "every listed file was added"
         index = self._index()
         raw_names = sum(map(len, self._names(self.bags))), sum(map(len, self._names(self._file_names())))

@@ -59,7 +59,6 @@ class DataName(msgspec.Struct, frozen=True, order=True):
     suffix: str = "msg"
 
     def text(self) -> str:
-        """Return the file name."""
         return f"{self.writer}.{self.incarnation.hex()}.{self.sequence:08d}.{self.suffix}"
 
 
@@ -109,7 +108,6 @@ class Grid:
         self._bags_by_name: dict[tuple[str, str], Bag] = {}
 
     def rack(self, instant: Instant) -> Rack:
-        """Return the rack that holds the instant."""
         start = instant - instant % self.birth.rack_ns
         known = self._racks.get(start)
         if known is None:
@@ -119,7 +117,6 @@ class Grid:
         return known
 
     def bag(self, instant: Instant) -> Bag:
-        """Return the bag that holds the instant."""
         start = instant - instant % self.birth.span_ns
         known = self._bags.get(start)
         if known is None:
@@ -130,7 +127,6 @@ class Grid:
         return known
 
     def next_rack(self, rack: Rack) -> Rack:
-        """Return the rack after."""
         return self.rack(rack.end_ns)
 
     def previous_rack(self, rack: Rack) -> Rack | None:

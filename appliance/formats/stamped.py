@@ -66,7 +66,6 @@ class Signed(Record, frozen=True):
     signature: Bytes64
 
     def verified_by(self, kind: Kind, key: Verifier) -> bool:
-        """Whether this key signed the body as this kind."""
         return key.id == self.key_id and key.verifies(CONTEXTS[kind], self.body, self.signature)
 
 

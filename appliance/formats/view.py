@@ -43,7 +43,6 @@ class FoldIdentity(Record, frozen=True):
     """The SHA-256 of the initial state."""
 
     def digest(self) -> bytes:
-        """Return the 32 bytes that name the fold."""
         return digest("fold", encode(self))
 
 
@@ -83,7 +82,6 @@ def fold_path(view: str, fold: bytes) -> str:
 
 
 def checkpoint_path(view: str, fold: bytes, horizon_ns: Instant) -> str:
-    """Return a checkpoint's path."""
     return f"{fold_path(view, fold)}/{horizon_ns:019d}"
 
 

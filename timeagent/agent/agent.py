@@ -204,7 +204,6 @@ class Agent:
         run: AgentRun,
         limits: Limits,
     ) -> None:
-        """Take the ports."""
         self._clock = clock
         self._signer = signer
         self._page = page
@@ -518,7 +517,6 @@ class Agent:
         return BadTime("no-time", "no time source has a bound", hint="tenure time sources says why")
 
     def report(self) -> bytes:
-        """Return what each source says, as JSON."""
         with self._lock:
             reading = read_clocks(self._clock)
             now = self._moment(reading)

@@ -39,7 +39,6 @@ class QueuedEvidence:
         self.dropped = 0
 
     def keep(self, record: dict[str, Any]) -> None:
-        """Hand a record over."""
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
@@ -74,7 +73,6 @@ class Daemon:
         evidence: QueuedEvidence,
         notifier: Notifier,
     ) -> None:
-        """Take the parts. Starts nothing yet."""
         self._agent = agent
         self._clock = clock
         self._listed = listed

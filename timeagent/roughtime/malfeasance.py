@@ -258,7 +258,6 @@ class RoughEvidenceFiles:
             self._failed(problem)
 
     def report(self, chain: Sequence[Queried]) -> None:
-        """Write one report."""
         try:
             path = self._new("report", ".json", encode_report(chain))
         except OSError as problem:
@@ -297,7 +296,6 @@ class RoughChain:
     """The chain of one process. Thread-safe: questions are asked one after the other."""
 
     def __init__(self, chance: random.Random, evidence: RoughEvidence) -> None:
-        """Take randomness that nobody can foretell, and where evidence is kept."""
         self._chance = chance
         self._evidence = evidence
         self._lock = Lock()

@@ -209,7 +209,6 @@ class RoughDoor:
     """One UDP socket, served by whoever calls ``serve``."""
 
     def __init__(self, bound: socket.socket, server: RoughServer) -> None:
-        """Take a bound socket."""
         bound.settimeout(None)  # it waits without waking: ``wake`` ends that
         self._socket = bound
         self._server = server
@@ -243,5 +242,4 @@ class RoughDoor:
         end_reading(self._socket)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()

@@ -81,7 +81,6 @@ def decode_question(data: bytes) -> NonceQuestion | None:
 
 
 def encode_answer(question: NonceQuestion, content: bytes) -> bytes:
-    """Return the answer with what was asked for."""
     return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, 0, question.name) + content
 
 
@@ -171,7 +170,6 @@ class NonceServer:
     """One socket, served by whoever calls ``serve``."""
 
     def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
-        """Take a bound socket."""
         bound.settimeout(None)  # it waits without waking: ``wake`` ends that
         self._socket = bound
         self._signing = signing
@@ -197,7 +195,6 @@ class NonceServer:
         end_reading(self._socket)
 
     def close(self) -> None:
-        """Close the socket."""
         self._socket.close()
 
 
@@ -245,7 +242,6 @@ class NonceClient:
     """Asks the agent of this machine. Thread-safe, and the same in a child after fork: each question has its socket."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the node's tmpfs directory. Asks nothing yet."""
         self._path = directory / DOOR_NAME
         self._asked = itertools.count(1)
 

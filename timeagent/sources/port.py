@@ -58,7 +58,6 @@ class UdpExchange:
     """A question to one address, from a socket of its own: nobody else can answer without having seen it."""
 
     def __init__(self, host: str, port: int, *, timeout_ns: Span) -> None:
-        """Take the address. Sends nothing yet."""
         self._host = host
         self._port = port
         self._timeout = timeout_ns / SECOND

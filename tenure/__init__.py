@@ -7,30 +7,31 @@ only what it needs. Everything else is the inside of the house.
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from appliance.bag.batch import MessageBatch
-from appliance.bag.message import Message
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-from appliance.cluster import Cluster
-from appliance.formats.lease import Mode
-from appliance.session.held import Lease, Recall
-from appliance.session.session import Leases, Session
-from appliance.views.fold import Fold
-from timeagent.errors import (
-    BadConfiguration,
-    BadRequest,
-    BadTime,
-    Damaged,
-    Environment,
-    LeaseLost,
-    NotTrusted,
-    ShardUnavailable,
-    TenureError,
-    TryAgain,
-    UnknownOutcome,
-)
-from timeagent.interval import TimeInterval
+if TYPE_CHECKING:
+    from appliance.bag.batch import MessageBatch
+    from appliance.bag.message import Message
+    from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+    from appliance.cluster import Cluster
+    from appliance.formats.lease import Mode
+    from appliance.session.held import Lease, Recall
+    from appliance.session.session import Leases, Session
+    from appliance.views.fold import Fold
+    from timeagent.errors import (
+        BadConfiguration,
+        BadRequest,
+        BadTime,
+        Damaged,
+        Environment,
+        LeaseLost,
+        NotTrusted,
+        ShardUnavailable,
+        TenureError,
+        TryAgain,
+        UnknownOutcome,
+    )
+    from timeagent.interval import TimeInterval
 
 _HOMES: Final = {
     "BadConfiguration": "timeagent.errors",

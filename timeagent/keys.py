@@ -60,11 +60,7 @@ class Verifier:
 
     def verifies(self, context: str, payload: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's over the payload in this context."""
-        try:
-            self._key.verify(signature, signed_bytes(context, payload))
-        except InvalidSignature:
-            return False
-        return True
+        return self.verifies_exactly(signed_bytes(context, payload), signature)
 
     def verifies_exactly(self, data: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's over just this data: for protocols whose contexts are not ours."""

@@ -179,7 +179,7 @@ def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radi
     return Known(
         look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
         failure,
-        word(look.sample.status if look else ClockStatus.UNKNOWN),
+        (look.sample.status if look else ClockStatus.UNKNOWN).word,
         look.sample.source if look else "none",
         agent=False,
         assumed=look is not None and look.sample.assumed,
@@ -207,15 +207,11 @@ def _asked(machine: MachineClock, source: Source) -> SourceView:
         except BadTime as problem:
             return _silent(source.name, str(problem))
         return _silent(source.name, "the clock was set while the source was read")
-    return SourceView(source.name, look.now, word(look.sample.status), "asked", None, assumed=look.sample.assumed)
+    return SourceView(source.name, look.now, look.sample.status.word, "asked", None, assumed=look.sample.assumed)
 
 
 def _silent(name: str, reason: str) -> SourceView:
-    return SourceView(name, None, word(ClockStatus.UNKNOWN), "silent", reason, assumed=name == "assumed")
-
-
-def word(status: ClockStatus) -> str:
-    return status.name.lower().replace("_", "-")
+    return SourceView(name, None, ClockStatus.UNKNOWN.word, "silent", reason, assumed=name == "assumed")
 
 
 LABEL: Final = 14

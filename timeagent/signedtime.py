@@ -43,6 +43,11 @@ class ClockStatus(IntEnum):
     DISRUPTED = 3
 
     @property
+    def word(self) -> str:
+        """The status as people and JSON have it."""
+        return self.name.lower().replace("_", "-")
+
+    @property
     def usable(self) -> bool:
         """Whether leases may be granted and messages stamped in this status."""
         return self in (ClockStatus.SYNCHRONIZED, ClockStatus.FREE_RUNNING)

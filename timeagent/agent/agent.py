@@ -159,7 +159,7 @@ class Carried:
         )
         token = body + self._sign(PAGE_PREFIX + body)
         self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALE_NS, 0, token))
-        return ClockSample(boot, real, mono, raw, after), slewed_ns
+        return ClockSample(boot, real, after, mono, raw), slewed_ns
 
 
 PERIOD_NS: Final[Span] = 50 * MS
@@ -351,8 +351,7 @@ class Agent:
         self._state, outcome = decide(self._state, event, now, self._rules)
         after = status_of(self._state)
         if before is not after:
-            words = (status.name.lower().replace("_", "-") for status in (before, after))
-            _log.warning("status-changed from=%s to=%s", *words)
+            _log.warning("status-changed from=%s to=%s", before.word, after.word)
         self._tell(outcome, now)
 
     def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
@@ -525,7 +524,7 @@ class Agent:
             fields: dict[str, Any] = {
                 "schema": "tenure.time.report",
                 "version": 1,
-                "status": status_of(self._state).name.lower().replace("_", "-"),
+                "status": status_of(self._state).word,
                 "clock_epoch": self._state.epoch,
                 "boot_ns": reading.boot_ns,
                 "earliest_ahead_ns": ahead.earliest if ahead else None,

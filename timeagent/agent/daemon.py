@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from ..clock import AgentClock
 from ..notify import Notifier
-from ..roughtime.server import RoughDoor
-from ..sources.nonce import NonceServer
+from ..sources.port import DatagramDoor
 from ..units import SECOND, Span
 from .agent import PERIOD_NS, Agent
 from .discipline import OWN_GROUP, Listed
@@ -69,7 +68,7 @@ class Daemon:
         agent: Agent,
         clock: AgentClock,
         listed: Sequence[Listed],
-        doors: Sequence[NonceServer | RoughDoor],
+        doors: Sequence[DatagramDoor],
         evidence: QueuedEvidence,
         notifier: Notifier,
     ) -> None:

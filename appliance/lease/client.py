@@ -264,6 +264,8 @@ class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
     code: str
     message: str
     ask: Ask | None = None
+    hint: str = ""
+    """The way out, where whoever called knows one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,9 +493,9 @@ class LeaseClient:
         for start, end in _calls(requests):
             part = requests[start:end]
             replies = self._call(part, wait_ns, give_up_ns)
-            if isinstance(replies, str):
+            if isinstance(replies, LeaseUnavailable):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
-                results += [LeaseUnavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
+                results += [msgspec.structs.replace(replies, domain=domain, ask=ask) for domain, ask in unknown]
                 continue
             verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
             now = now if verifier is None else verifier.now
@@ -513,9 +515,9 @@ class LeaseClient:
 
     def _call(
         self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
-    ) -> list[wire.Reply] | str:
-        """Call up to three times under the same ids; a text says why no answer came."""
-        why = ""
+    ) -> list[wire.Reply] | LeaseUnavailable:
+        """Call up to three times under the same ids; unavailable: why no answer came."""
+        why = hint = ""
         for attempt in range(ATTEMPTS):
             if attempt:
                 pause = self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1)
@@ -525,12 +527,14 @@ class LeaseClient:
             if give_up_ns is not None:
                 timeout = min(timeout, give_up_ns - self._time.now().latest)
                 if timeout <= 0:
-                    return f"{attempt} attempts: {why or 'no time was left'}"
+                    return LeaseUnavailable(
+                        "", "no-answer", f"{attempt} attempts: {why or 'no time was left'}", hint=hint
+                    )
             try:
                 return self._transport.call(requests, timeout)
             except ShardUnavailable as problem:
-                why = problem.message
-        return f"{ATTEMPTS} attempts: {why}"
+                why, hint = problem.message, "" if problem.code == "no-answer" else problem.hint
+        return LeaseUnavailable("", "no-answer", f"{ATTEMPTS} attempts: {why}", hint=hint)
 
     def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
         match reply:

@@ -16,8 +16,7 @@ from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
-from appliance.node.shard_runtime import ShardRuntime
-from appliance.node.shards import ShardHost
+from appliance.node.shards import ShardHost, ShardRuntime
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at

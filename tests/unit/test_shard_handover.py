@@ -101,6 +101,7 @@ def test_shard_is_given_up_beside_its_loop_once_a_daemon_runs() -> None:
 def test_shard_is_given_up_once_another_node_has_joined() -> None:
     at = Looking()
     at.later(0)
+    assert at.parts.begun == []
     at.nodes = ["node1", "node2"]
     at.later(0)
     at.parts.begun[0].go()

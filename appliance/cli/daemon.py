@@ -99,8 +99,7 @@ def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]
 def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | None]:
     """Return in words which process has the lock of this machine's daemon, and which listens at its door; or None."""
     from ..daemon.daemon import HTTP_SOCKET
-    from ..node.runtime import daemon_lock, runtime_of
-    from ..node.shard_runtime import kept_by
+    from ..node.runtime import daemon_lock, kept_by, runtime_of
 
     runtime = runtime_of(settings, cluster_id)
     if not daemon_lock(runtime).is_held():

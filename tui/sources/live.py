@@ -29,6 +29,7 @@ from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
+from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
     ClockView,
@@ -44,7 +45,6 @@ from ..model.state import (
     TimeSources,
     ViewKind,
 )
-from .feed import AskedQuestion
 from .live_details import live_details
 from .mount import MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock

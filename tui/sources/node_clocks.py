@@ -16,8 +16,8 @@ from timeagent.sampled import DRIFT_PPM, drift_ns
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
+from ..feed import AskedQuestion
 from ..model.state import NodeClock, Reach
-from .feed import AskedQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 from roughly import ecosystem
 from roughly.shared import DELEGATION_CONTEXT_STRING, RESPONSE_CONTEXT_STRING, ProtocolProfile
 
@@ -81,14 +81,14 @@ def spoiled(change: Callable[[list[Queried]], object]) -> list[Queried]:
 
 
 def replaced(position: int, **fields: object) -> Callable[[list[Queried]], object]:
-    return lambda chain: chain.__setitem__(position, dataclasses.replace(chain[position], **fields))  # type: ignore[arg-type]
+    return lambda chain: chain.__setitem__(position, structs.replace(chain[position], **fields))  # type: ignore[arg-type]
 
 
 def flipped(position: int, field: str, offset: int) -> Callable[[list[Queried]], object]:
     def change(chain: list[Queried]) -> None:
         data = bytearray(getattr(chain[position], field))
         data[offset] ^= 1
-        chain[position] = dataclasses.replace(chain[position], **{field: bytes(data)})
+        chain[position] = structs.replace(chain[position], **{field: bytes(data)})
 
     return change
 
@@ -186,7 +186,7 @@ def test_example_of_the_rfc_does_not_verify_as_what_it_says_it_is() -> None:
 
 def test_example_of_the_rfc_proves_its_liar_with_the_strings_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = rfc_example()
-    old = dataclasses.replace(
+    old = structs.replace(
         ProtocolProfile.from_version(1),
         response_context=RESPONSE_CONTEXT_STRING,
         delegation_context=DELEGATION_CONTEXT_STRING,

@@ -32,9 +32,14 @@ class Command:
     """Returns the exit code (docs/exit-codes.md); may raise TenureError."""
 
 
+def json_line(schema: str, fields: dict[str, Any], *, version: int = 1) -> str:
+    """Return one object with its schema and version, keys in the order given, as a line."""
+    return msgspec.json.encode({"schema": schema, "version": version} | fields).decode() + "\n"
+
+
 def print_json(schema: str, fields: dict[str, Any], *, version: int = 1) -> None:
-    """Print one object with its schema and version, keys in the order given, on one line."""
-    sys.stdout.write(msgspec.json.encode({"schema": schema, "version": version} | fields).decode() + "\n")
+    """Print one object as ``json_line`` has it."""
+    sys.stdout.write(json_line(schema, fields, version=version))
     sys.stdout.flush()
 
 

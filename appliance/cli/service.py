@@ -10,14 +10,12 @@ import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.console import note, report_error
 from timeagent.errors import Environment, TenureError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
@@ -110,12 +108,13 @@ def has_user() -> bool:
     return True
 
 
-def as_own_user(work: Callable[[], int]) -> int:
+def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
     """Do it as tenure's own user where the superuser calls and there is one; return its exit code.
 
-    A process of its own does it, which gives up what the superuser may. Blocks until it ends.
+    ``allow_root``: as the superuser all the same. A process of its own does it, which gives up what the superuser may.
+    Blocks until it ends.
     """
-    if os.geteuid() != 0 or not has_user():
+    if allow_root or os.geteuid() != 0 or not has_user():
         return work()
     sys.stdout.flush()
     sys.stderr.flush()

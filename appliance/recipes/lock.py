@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from appliance.session.session import Leases
+    from appliance.session.held import Lease
     from timeagent.clock import Clock
     from timeagent.units import Span
 
@@ -87,15 +87,14 @@ class Owner:
 class Lock:
     """One lock, in its keeper: the record of it, and the lease."""
 
-    def __init__(self, runtime: Path, leases: Leases, owner: Owner, clock: Clock) -> None:
+    def __init__(self, runtime: Path, lease: Lease, owner: Owner, clock: Clock) -> None:
         """Write the record. Raises Environment."""
         self._path = runtime / f"lock-{os.getpid()}"
-        self._leases = leases
+        self._lease = lease
         self._owner = owner
         self._clock = clock
         self._alive = LocalLock(self._path)
         self._alive.try_acquire()
-        (lease,) = leases
         seen = owner.seen
         self.record = LockRecord(lease.domain, lease.fence, os.getpid(), seen.pid, seen.started, seen.name, HELD, 0)
         self._changed(HELD)
@@ -108,7 +107,7 @@ class Lock:
         unlocked = False
         while not unlocked:
             gone = self._owner.gone()
-            loss = self._leases[0].loss
+            loss = self._lease.loss
             if loss is not None and self.record.state != LOST:
                 self._changed(LOST, str(loss))
             if gone and (not hold_on or self.record.state == LOST):

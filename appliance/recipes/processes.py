@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
-_SIGNALLED: Final = 128
+SIGNALLED: Final = 128
 """The exit code of what a signal has ended is this and its number, as shells have it."""
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -184,7 +184,7 @@ class ProcessTree:
         if not self._reaped:
             told = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if told is not None:
-                self._code = (0 if told.si_code == os.CLD_EXITED else _SIGNALLED) + told.si_status
+                self._code = (0 if told.si_code == os.CLD_EXITED else SIGNALLED) + told.si_status
         return self._code
 
     def send(self, number: int) -> None:

@@ -14,14 +14,12 @@ import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from appliance.cluster import Cluster
 from appliance.lease.client import LeaseDenied
 from appliance.session.held import Lease
-from appliance.session.session import Leases
 from timeagent.console import Argument, Progress, argument, command, instant_fields, note, present, report_error
 from timeagent.errors import BadRequest, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
@@ -32,6 +30,10 @@ from ..recipes.lock import Lock, Owner, locks, unlock
 from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, program_missing
 from ..recipes.run import HEARD, Held, Run
 from .opening import add_cluster_options, cluster_command, open_cluster
+
+if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
+    from appliance.cluster import Cluster
+    from appliance.session.session import Leases
 
 SOFTWARE: Final = 70
 

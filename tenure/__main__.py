@@ -64,7 +64,6 @@ class _Release(argparse.Action):
     """``--version``: looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print the release and end."""
         from importlib.metadata import version
 
         sys.stdout.write(f"tenure {version('tenure')}\n")

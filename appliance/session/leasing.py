@@ -472,9 +472,9 @@ class Leasing:
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
-                    hint="tenure time sources, at that node, says why"
-                    if obstacle.code == "bad-time"
-                    else "tenure lease ls shows which shards answer",
+                    hint=obstacle.hint
+                    or ("tenure time sources, at that node, says why" if obstacle.code == "bad-time" else "")
+                    or "tenure lease ls shows which shards answer",
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")

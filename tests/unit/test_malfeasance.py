@@ -1,6 +1,6 @@
 """Reports: liars are proven, honest servers never accused, and whatever is spoiled proves nothing."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 import json
 import os
@@ -81,7 +81,7 @@ def spoiled(change: Callable[[list[Queried]], object]) -> list[Queried]:
 
 
 def replaced(position: int, **fields: object) -> Callable[[list[Queried]], object]:
-    return lambda chain: chain.__setitem__(position, structs.replace(chain[position], **fields))  # type: ignore[arg-type]
+    return lambda chain: chain.__setitem__(position, structs.replace(chain[position], **fields))
 
 
 def flipped(position: int, field: str, offset: int) -> Callable[[list[Queried]], object]:
@@ -186,7 +186,7 @@ def test_example_of_the_rfc_does_not_verify_as_what_it_says_it_is() -> None:
 
 def test_example_of_the_rfc_proves_its_liar_with_the_strings_it_was_made_with(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = rfc_example()
-    old = structs.replace(
+    old = dataclasses.replace(
         ProtocolProfile.from_version(1),
         response_context=RESPONSE_CONTEXT_STRING,
         delegation_context=DELEGATION_CONTEXT_STRING,

@@ -107,7 +107,7 @@ def live(leases: int, seconds: int) -> dict[str, object]:
     """Watch a real shard that has so many leases out, for so long, and say which share of a core it takes."""
     from timeagent.clock import SystemClock
     from tui.app import TopApp
-    from tui.sources.feed import Feed
+    from tui.feed import Feed
     from tui.sources.live import LiveSource
     from tui.sources.mount import MountLocation
 

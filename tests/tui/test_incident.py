@@ -11,7 +11,7 @@ import tui.widgets.findings
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock
 from tui.app import TopApp
-from tui.sources.feed import Feed
+from tui.feed import Feed
 from tui.sources.record import RecordSource
 
 ROUNDS_MAX = 3_000

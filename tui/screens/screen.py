@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from timeagent.errors import TenureError
     from timeagent.units import Instant
 
-    from ..model.archive_loader import ArchiveLoader
+    from ..feed import ArchiveLoader
     from ..model.lease_list import ListOptions
     from ..model.state import ClusterState, LeaseRow
     from ..model.subjects import DetailLine, Subject

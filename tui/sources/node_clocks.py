@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.sampled import DRIFT_PPM, drift_ns
-from timeagent.showing import word
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
+from ..feed import AskedQuestion
 from ..model.state import NodeClock, Reach
-from .feed import AskedQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -59,7 +58,7 @@ class NodeReading:
         return cls(
             ahead,
             None if ahead is None else (ahead.latest - ahead.earliest - trip + 1) // 2,
-            word(ClockStatus.UNKNOWN if token is None else token.status),
+            (ClockStatus.UNKNOWN if token is None else token.status).word,
             token is not None and bool(token.flags & TimeFlags.ASSUMED),
             trip,
             there.answered_ns,
@@ -71,7 +70,7 @@ class NodeReading:
         """Take this machine's own clock, where no shard of it can be asked."""
         trip = answered_ns - look.boot_ns
         ahead = TimeInterval(look.now.earliest - answered_ns, look.now.latest - look.boot_ns)
-        return cls(ahead, look.now.radius, word(look.sample.status), look.sample.assumed, trip, answered_ns)
+        return cls(ahead, look.now.radius, look.sample.status.word, look.sample.assumed, trip, answered_ns)
 
 
 class NodeClocks:
@@ -160,7 +159,7 @@ def signed_clock(
 ) -> tuple[str, Instant | None, Span | None, str, bool, Span | None]:
     """Return the first fields of a NodeClock, from what a node signed; None where nothing was seen."""
     if token is None:
-        return node, None, None, word(ClockStatus.UNKNOWN), False, None
+        return node, None, None, ClockStatus.UNKNOWN.word, False, None
     age = max(0, now.midpoint - token.midpoint_ns)
     assumed = bool(token.flags & TimeFlags.ASSUMED)
-    return node, token.midpoint_ns, token.radius_ns, word(token.status), assumed, age
+    return node, token.midpoint_ns, token.radius_ns, token.status.word, assumed, age

@@ -1,7 +1,6 @@
 """Reports: liars are proven, honest servers never accused, and whatever is spoiled proves nothing."""
 
-from __future__ import dataclasses
-
+import dataclasses
 import json
 import os
 import random

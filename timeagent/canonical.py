@@ -60,7 +60,6 @@ def array_head(count: int) -> bytes:
 
 
 def bytes_head(size: int) -> bytes:
-    """Return what so many bytes begin with."""
     if size < len(_BYTES_HEADS):
         return _BYTES_HEADS[size]
     return b"\xc5" + size.to_bytes(2, "big") if size < 2**16 else b"\xc6" + size.to_bytes(4, "big")

@@ -408,7 +408,6 @@ class FarHands:
 
 
 def serve(hands: LocalHands) -> int:
-    """Be the other client until stdin ends."""
     for line in sys.stdin:
         try:
             verb, *words = json.loads(line)

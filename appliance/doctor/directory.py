@@ -10,18 +10,14 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
-from timeagent.units import MINUTE, SECOND, span_text
+from timeagent.interval import TimeInterval
+from timeagent.units import MINUTE, SECOND, Instant, span_text
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -127,7 +123,6 @@ class Probe:
             os.close(descriptor)
 
     def owner(self) -> int:
-        """Return whom a new file belongs to."""
         return self._read(self._write("owner", b"x"))[1].st_uid
 
     def linked(self) -> Linked:
@@ -196,7 +191,6 @@ def judge_directory(found: Directory, *, where: str) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    """Say whether files belong to who makes them."""
     name = "user mapping"
     if owner != user:
         return failed(
@@ -227,7 +221,6 @@ def judge_exclusive(*, refused: bool) -> HealthCheck:
 
 
 def judge_listed(*, listed: bool) -> HealthCheck:
-    """Say whether one's own new file is seen."""
     if not listed:
         return failed(
             "listing", "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"

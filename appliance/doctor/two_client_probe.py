@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
+from timeagent.clock import MachineClock
 from timeagent.errors import BadRequest
+from timeagent.units import Span
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from timeagent.clock import MachineClock
-    from timeagent.units import Span
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)
@@ -42,14 +39,12 @@ class LocalHands:
         self._made_tmp = False
 
     def begin(self) -> None:
-        """Make the place."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._tmp, 0o775)
             self._made_tmp = True
         os.mkdir(self._place, 0o775)
 
     def end(self) -> None:
-        """Remove the place, with all that is in it."""
         for name in os.listdir(self._place):
             os.unlink(self._path(name))
         os.rmdir(self._place)
@@ -70,7 +65,6 @@ class LocalHands:
         return True
 
     def append(self, name: str, data: str) -> bool:
-        """Append to a file, and close it."""
         descriptor = os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             os.write(descriptor, data.encode("ascii"))
@@ -161,7 +155,6 @@ class TwoHands:
     """The experiments. ``here`` and ``there`` are different clients of one directory."""
 
     def __init__(self, here: Hands, there: Hands, chance: random.Random, clock: MachineClock) -> None:
-        """Take both, what shuffles the races, and what waits for it."""
         self._here = here
         self._there = there
         self._chance = chance

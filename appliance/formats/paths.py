@@ -13,20 +13,16 @@ logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and gr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
+from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND, Instant
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from .birth import LogBirth
+from .birth import LogBirth
 
 MARKER: Final = "TENURE"
 PRELOCK: Final = "prelock"
@@ -63,7 +59,6 @@ class DataName(msgspec.Struct, frozen=True, order=True):
     suffix: str = "msg"
 
     def text(self) -> str:
-        """Return the file name."""
         return f"{self.writer}.{self.incarnation.hex()}.{self.sequence:08d}.{self.suffix}"
 
 
@@ -113,7 +108,6 @@ class Grid:
         self._bags_by_name: dict[tuple[str, str], Bag] = {}
 
     def rack(self, instant: Instant) -> Rack:
-        """Return the rack that holds the instant."""
         start = instant - instant % self.birth.rack_ns
         known = self._racks.get(start)
         if known is None:
@@ -123,7 +117,6 @@ class Grid:
         return known
 
     def bag(self, instant: Instant) -> Bag:
-        """Return the bag that holds the instant."""
         start = instant - instant % self.birth.span_ns
         known = self._bags.get(start)
         if known is None:
@@ -134,7 +127,6 @@ class Grid:
         return known
 
     def next_rack(self, rack: Rack) -> Rack:
-        """Return the rack after."""
         return self.rack(rack.end_ns)
 
     def previous_rack(self, rack: Rack) -> Rack | None:

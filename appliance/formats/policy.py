@@ -6,7 +6,8 @@ tolerance) is judged by the policy that a frame names, the newest one under whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import BadConfiguration
@@ -14,9 +15,6 @@ from timeagent.sampled import STALENESS_NS
 from timeagent.units import MINUTE, MS, SECOND, span_text
 
 from .birth import check_grid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class PolicyNumbers(Protocol):

@@ -7,8 +7,9 @@ to the root; the ledger keeps the head with all entries. Both are the same bytes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -29,18 +30,13 @@ from timeagent.canonical import (
     encode_for_ever,
 )
 from timeagent.errors import Damaged
+from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
-from timeagent.trust import Purpose
+from timeagent.trust import Keyring, Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
 from .merkle import joined_paths, path, root_of_path, tree
 from .sessionlease import SessionEnded, SessionWitness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from timeagent.keys import Signer
-    from timeagent.trust import Keyring
 
 HEAD_CONTEXT: Final = "witness batch"
 NO_HEAD: Final = bytes(32)

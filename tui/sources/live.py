@@ -25,7 +25,7 @@ from appliance.node.runtime import runtime_of
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.showing import known_by_agent, sources_without_agent, word
+from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
@@ -255,7 +255,7 @@ class LiveSource:
                 problem = refused.message
             else:
                 sample = look.sample
-                status = word(sample.status)
+                status = sample.status.word
                 return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.sampled import DRIFT_PPM, drift_ns
-from timeagent.showing import word
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
@@ -43,10 +42,8 @@ def told_clock(there: TimeThere) -> NodeClock:
     return NodeClock(
         told.node,
         None,
-        None
-        if ahead is None
-        else (ahead.latest - ahead.earliest - trip + 1) // 2,  # as it said: without the round trip
-        word(ClockStatus.UNKNOWN if token is None else token.status),
+        None if ahead is None else (ahead.latest - ahead.earliest - trip + 1) // 2,  # without the round trip
+        (ClockStatus.UNKNOWN if token is None else token.status).word,
         token is not None and bool(token.flags & TimeFlags.ASSUMED),
         0,
         reach=Reach.ANSWERS,
@@ -64,7 +61,7 @@ def own_clock(node: str, look: Look, answered_ns: int) -> NodeClock:
         node,
         None,
         look.now.radius,
-        word(look.sample.status),
+        look.sample.status.word,
         look.sample.assumed,
         0,
         reach=Reach.ANSWERS,
@@ -147,7 +144,7 @@ class NodeClocks:
 def signed_clock(node: str, token: SignedTime | None, now: TimeInterval) -> NodeClock:
     """Return a clock of which only is known what it signed; nothing where that was not seen."""
     if token is None:
-        return NodeClock(node, None, None, word(ClockStatus.UNKNOWN), assumed=False, age_ns=None)
+        return NodeClock(node, None, None, ClockStatus.UNKNOWN.word, assumed=False, age_ns=None)
     age = max(0, now.midpoint - token.midpoint_ns)
     assumed = bool(token.flags & TimeFlags.ASSUMED)
-    return NodeClock(node, token.midpoint_ns, token.radius_ns, word(token.status), assumed, age)
+    return NodeClock(node, token.midpoint_ns, token.radius_ns, token.status.word, assumed, age)

@@ -19,7 +19,6 @@ from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged
-from timeagent.showing import word
 from timeagent.units import span_text
 
 from ..model.subjects import (
@@ -197,7 +196,7 @@ def _ledger(piece: Piece, path: str) -> Iterator[DetailLine]:
 
 
 def _signed(token: SignedTime, node: str) -> DetailLine:
-    text = f"{moment(token.midpoint_ns)} ±{span_text(token.radius_ns)}, {word(token.status)}"
+    text = f"{moment(token.midpoint_ns)} ±{span_text(token.radius_ns)}, {token.status.word}"
     return fact("signed at", f"{text} by {node}", ClockSubject(node))
 
 

@@ -11,7 +11,6 @@ from auditor.rules.finding import Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
-from timeagent.showing import word
 from timeagent.units import span_text
 
 from ..model.subjects import (
@@ -273,7 +272,7 @@ def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[
         yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
         return
     reading = known.reading
-    status = word(reading.status)
+    status = reading.status.word
     yield fact("node", node, NodeSubject(node))
     yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
     yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")

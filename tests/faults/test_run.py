@@ -181,7 +181,6 @@ def test_random_runs_break_no_rule() -> None:
 SEEN_BY = {
     "kills-only-the-group": ("deaf", "daemon", "sleep"),
     "is-no-subreaper": ("deaf", "daemon", "exit=0"),
-    "believes-one-look": ("deaf", "daemon", "fork", "sleep"),
     "sigkill-after-the-expiry": ("deaf", "sleep"),
     "never-kills": ("deaf", "sleep"),
     "loses-the-exit-code": ("exit=3",),

@@ -18,7 +18,6 @@ MUTANTS = {
         "each.group == self.pid and _send(each, signal.SIGKILL)",
     ),
     "is-no-subreaper": (processes, "ProcessTree.__init__", "_prctl(_PR_SET_CHILD_SUBREAPER, 1)", "pass"),
-    "believes-one-look": (processes, "ProcessTree.living", "ahead.append(each.pid)", "pass"),
     "sigkill-after-the-expiry": (
         run,
         "Run._kill_now",

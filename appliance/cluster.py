@@ -30,8 +30,9 @@ from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import before, parse_cursor
-from .bag.posix import PosixStorage, is_local
+from .bag.posix import PosixStorage
 from .bag.reader import checked_level
+from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
@@ -211,18 +212,20 @@ class Cluster:
                     runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+                trust = self.watch_trust()
                 host = ShardHost(
-                    self._storage, self.registers, self.settings, self.keys, self.time, self.policy, runtime, seed
-                )
-                self._routes = ShardRoutes(
-                    host,
-                    self.maps,
                     self._storage,
+                    self.registers,
                     self.settings,
+                    self.keys,
                     self.time,
                     self.policy,
                     runtime,
-                    self.watch_trust,
+                    seed,
+                    trust,
+                )
+                self._routes = ShardRoutes(
+                    host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, trust
                 )
                 self.policy.start()
             return self._routes

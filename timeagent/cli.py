@@ -7,11 +7,11 @@ bound. All but ``run`` work without a cluster and without keys.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import shutil
 import string
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,21 @@ import msgspec
 from .agent.evidence import SCHEMA, Exchanged, judge_exchange
 from .canonical import DIGEST_BYTES
 from .clock import AgentClock, SystemClock
-from .console import Command, instant_fields, note, print_json, report_error, say, whole_from
+from .console import (
+    Argument,
+    Command,
+    Work,
+    argument,
+    command,
+    instant_fields,
+    note,
+    present,
+    print_json,
+    report_error,
+    say,
+    whole_from,
+    with_verbs,
+)
 from .errors import BadRequest, BadTime, Damaged, Environment
 from .interval import TimeInterval
 from .keys import Verifier, fingerprint, parse_public_line
@@ -37,15 +51,21 @@ from .showing import (
     known_without_agent,
     plot,
     sources_without_agent,
-    word,
 )
 from .signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from .sources.local import KernelSource
 from .sources.port import Source
 from .units import MS, SECOND, Span, parse_span, rfc3339, span_text
 
-_EVIDENCE_BYTES_MAX = 1 << 20
-_WAY_OUT = "name a file of the agent's evidence directory, as it was written"
+_FILE_BYTES_MAX: Final = 65536
+_EVIDENCE_BYTES_MAX: Final = 1 << 20
+_REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
+_DONE: Final = 0
+_NO: Final = 1
+_NOT_VERIFIED: Final = 3
+_INTERRUPTED: Final = 130
+_WAIT_STEP_NS: Final[Span] = 200 * MS
+_WATCH_PERIOD_NS: Final[Span] = SECOND
 
 
 class _Exchange(msgspec.Struct):
@@ -55,9 +75,6 @@ class _Exchange(msgspec.Struct):
     answer: str
     after: str
 
-    def parts(self) -> Exchanged:
-        return Exchanged(*(bytes.fromhex(each) for each in (self.own, self.chance, self.answer, self.after)))
-
 
 class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
     schema_name: str
@@ -66,38 +83,27 @@ class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
     exchanges: list[_Exchange]
 
 
-def add_evidence_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes."""
-    parser.add_argument("file", metavar="FILE", help="a file of the agent's evidence directory")
-    parser.add_argument(
-        "--key", metavar="FILE", action="append", default=[], help="a node's public time key, one line; once per node"
-    )
-
-
-def judge_evidence(options: argparse.Namespace) -> int:
+def judge_evidence(options: Namespace) -> int:
     """Judge one file. Raises Damaged, Environment, BadConfiguration."""
     record = _opened(_read(options.file, _EVIDENCE_BYTES_MAX), options.file)
-    keys = {key.id: key for key in (Verifier(_public(each)) for each in options.key)}
+    keys = {key.id: key for key in map(_public, options.key)}
     shown: list[dict[str, Any]] = []
+    lines = []
     for each in record.exchanges:
         try:
-            parts = each.parts()
+            parts = Exchanged(*map(bytes.fromhex, (each.own, each.chance, each.answer, each.after)))
         except ValueError:
-            what = f"{options.file}: the exchange with {each.peer} is not in hex"
-            raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
+            raise _damaged(f"{options.file}: the exchange with {each.peer} is not in hex") from None
         own = keys.get(bytes.fromhex(record.own_key_id))
         peer = keys.get(SignedTime.decode(parts.answer, options.file).key_id)
         proven = judge_exchange(parts, own, peer) if own and peer else None
         shown.append({"peer": each.peer, "proven": proven})
-    if options.json:
-        print_json("tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown})
-    for each_shown in [] if options.json else shown:
-        proven = each_shown["proven"]
         what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
-        say(f"{each_shown['peer']}: {what or 'both clocks can have been right'}")
-    if any(each_shown["proven"] for each_shown in shown):
-        return 1
-    return 3 if any(each_shown["proven"] is None for each_shown in shown) else 0
+        lines.append(f"{each.peer}: {what or 'both clocks can have been right'}")
+    present(options, "tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown}, *lines)
+    if any(each["proven"] for each in shown):
+        return _NO
+    return _NOT_VERIFIED if any(each["proven"] is None for each in shown) else _DONE
 
 
 def _opened(data: bytes, where: str) -> _Record:
@@ -105,30 +111,19 @@ def _opened(data: bytes, where: str) -> _Record:
         record = msgspec.json.decode(data, type=_Record)
         bytes.fromhex(record.own_key_id)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as problem:
-        what = f"{where} is no evidence of a time agent: {problem}"
-        raise Damaged("evidence-damaged", what, hint=_WAY_OUT) from None
+        raise _damaged(f"{where} is no evidence of a time agent: {problem}") from None
     if record.schema_name != SCHEMA:
-        what = f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}"
-        raise Damaged("evidence-damaged", what, hint=_WAY_OUT)
+        raise _damaged(f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}")
     return record
 
 
-def _public(file: str) -> bytes:
-    return parse_public_line(_read(file, _EVIDENCE_BYTES_MAX)[:4096].decode("ascii", "replace").strip(), file)
+def _damaged(what: str) -> Damaged:
+    hint = "name a file of the agent's evidence directory, as it was written"
+    return Damaged("evidence-damaged", what, hint=hint)
 
 
-_FILE_BYTES_MAX: Final = 65536
-_REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
-_DONE: Final = 0
-_NO: Final = 1
-_NOT_VERIFIED: Final = 3
-
-_INTERRUPTED: Final = 130
-_WAIT_STEP_NS: Final[Span] = 200 * MS
-_WATCH_PERIOD_NS: Final[Span] = SECOND
-
-type AssumedRadius = Callable[[], Span]
-"""Asks for the radius that a cluster's policy states: 0 where it states none, or where there is no cluster."""
+def _public(file: str) -> Verifier:
+    return Verifier(parse_public_line(_read(file)[:4096].decode("ascii", "replace").strip(), file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,71 +137,85 @@ class _Asking:
 
 
 def time_command(
-    assumed_radius_ns: AssumedRadius = lambda: 0,
-    *,
+    assumed_radius_ns: Callable[[Namespace], Span] = lambda _: 0,
+    *of_cluster: Argument,
+    summary: str = "what this machine knows of the time",
     machine: AgentClock | None = None,
-    sources: Callable[[AgentClock], list[Source]] = lambda machine: [KernelSource(machine)],
-    find_agent: Callable[[], Path | None] = lambda: None,
-    run_agent: Callable[[argparse.Namespace], int] | None = None,
-    add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None,
+    sources: Callable[[AgentClock, Namespace], list[Source]] = lambda machine, _: [KernelSource(machine)],
+    find_agent: Callable[[Namespace], Path | None] = lambda _: None,
+    run_agent: Work | None = None,
 ) -> Command:
     """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.
 
-    ``find_agent``: the tmpfs directory of an agent that runs here, or None. ``run_agent``: runs one.
-    ``add_options``: more options for all verbs but ``verify``, by which the others find their cluster.
+    ``assumed_radius_ns``: the radius that a cluster's policy states; 0 where it states none, or there is no cluster.
+    ``of_cluster``: options by which all verbs that ask find their cluster. ``find_agent``: the tmpfs directory of an
+    agent that runs here, or None. ``run_agent``: runs one.
     """
     clock = machine if machine is not None else SystemClock()
+    as_json = argument("--json", action="store_true", help="print one JSON object")
 
-    def run(options: argparse.Namespace) -> int:
-        if options.verb == "verify":
-            return _verify(options)
-        if options.verb == "evidence":
-            return judge_evidence(options)
-        if options.verb == "run":
-            if run_agent is None:
-                raise BadRequest("no-cluster", "the agent runs for a cluster's node", hint="name it with --root")
-            return run_agent(options)
-        asking = _Asking(clock, sources(clock), _stated_radius(options, assumed_radius_ns), find_agent)
-        verbs = {"now": _now, "wait": _wait, "sources": _sources}
-        return verbs[options.verb](asking, options)
+    def run(options: Namespace) -> int:
+        if run_agent is None:
+            raise BadRequest("no-cluster", "the agent runs for a cluster's node", hint="name it with --root")
+        return run_agent(options)
 
-    return Command("what this machine knows of the time", lambda parser: _add_arguments(parser, add_options), run)
+    def asking(help_text: str, verb: Callable[[_Asking, Namespace], int], *own: Argument) -> Command:
+        def ask(options: Namespace) -> int:
+            text = options.assume_radius
+            radius = assumed_radius_ns(options) if text is None else _stated_radius(text)
+            return verb(_Asking(clock, sources(clock, options), radius, lambda: find_agent(options)), options)
 
-
-def _add_arguments(parser: argparse.ArgumentParser, add_options: Callable[[argparse.ArgumentParser], object]) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    run = verbs.add_parser("run", help="the node's time agent: until SIGTERM or SIGINT")
-    now = verbs.add_parser("now", help="the time, as an interval that holds it")
-    wait = verbs.add_parser("wait", help="wait until the time is known well enough; for units and scripts")
-    sources = verbs.add_parser("sources", help="what each time source says, or why it says nothing")
-    verify = verbs.add_parser("verify", help="judge a signed time, or a Roughtime malfeasance report")
-    evidence = verbs.add_parser("evidence", help="what the signatures in the agent's evidence prove")
-    add_evidence_arguments(evidence)
-    for verb in (now, wait, sources):
-        verb.add_argument(
+        assume = argument(
             "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
         )
-    for verb in (run, now, wait, sources):
-        add_options(verb)
-    wait.add_argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)")
-    wait.add_argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)")
-    sources.add_argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C")
-    sources.add_argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times")
-    verify.add_argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input")
-    verify.add_argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line")
-    verify.add_argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers")
-    for verb in (run, now, wait, sources, verify, evidence):
-        verb.add_argument("--json", action="store_true", help="print one JSON object")
+        return command(help_text, ask, assume, *of_cluster, *own, as_json)
+
+    verbs = {
+        "run": command("the node's time agent: until SIGTERM or SIGINT", run, *of_cluster, as_json),
+        "now": asking("the time, as an interval that holds it", _now),
+        "wait": asking(
+            "wait until the time is known well enough; for units and scripts",
+            _wait,
+            argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)"),
+            argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)"),
+        ),
+        "sources": asking(
+            "what each time source says, or why it says nothing",
+            _sources,
+            argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C"),
+            argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times"),
+        ),
+        "verify": command(
+            "judge a signed time, or a Roughtime malfeasance report",
+            _verify,
+            argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input"),
+            argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line"),
+            argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers"),
+            as_json,
+        ),
+        "evidence": command(
+            "what the signatures in the agent's evidence prove",
+            judge_evidence,
+            argument("file", metavar="FILE", help="a file of the agent's evidence directory"),
+            argument(
+                "--key",
+                metavar="FILE",
+                action="append",
+                default=[],
+                help="a node's public time key, one line; once per node",
+            ),
+            as_json,
+        ),
+    }
+    return with_verbs(summary, verbs)
 
 
-def _stated_radius(options: argparse.Namespace, assumed_radius_ns: AssumedRadius) -> Span:
-    if options.assume_radius is None:
-        return assumed_radius_ns()
-    radius = parse_span(options.assume_radius)
+def _stated_radius(text: str) -> Span:
+    radius = parse_span(text)
     if not 0 < radius <= UNBOUNDED_RADIUS_NS:
         raise BadRequest(
             "bad-radius",
-            f"a radius of {options.assume_radius!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
+            f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
             hint="state how far the clock can be off, such as 250ms",
         )
     return radius
@@ -227,12 +236,9 @@ def _known(asking: _Asking, *, quiet: bool = False) -> Known:
     return known_without_agent(asking.clock, asking.sources, asking.radius)
 
 
-def _now(asking: _Asking, options: argparse.Namespace) -> int:
+def _now(asking: _Asking, options: Namespace) -> int:
     known = _known(asking)
-    if options.json:
-        print_json("tenure.time.now", known.fields())
-    else:
-        _say_now(known)
+    present(options, "tenure.time.now", known.fields(), *_now_lines(known))
     return _DONE if known.problem is None else report_error(_unbounded_error(known.problem))
 
 
@@ -247,25 +253,30 @@ def _unbounded_error(problem: BadTime) -> BadTime:
     )
 
 
-def _say_now(known: Known) -> None:
-    say(f"earliest  {rfc3339(known.now.earliest)}")
-    say(f"latest    {rfc3339(known.now.latest)}")
+def _now_lines(known: Known) -> list[str]:
     if known.problem is None:
-        label = " (assumed: stated, not measured)" if known.assumed else ""
-        label += " (cluster time: not UTC)" if known.cluster_time else ""
-        say(f"radius    {span_text(known.now.radius)}{label}")
+        radius = span_text(known.now.radius)
+        radius += " (assumed: stated, not measured)" if known.assumed else ""
+        radius += " (cluster time: not UTC)" if known.cluster_time else ""
     else:
-        say("radius    unbounded: the machine's clock plus or minus a day")
-    say(f"status    {known.status}")
-    say(f"source    {known.source}" + (f", clock epoch {known.clock_epoch}" if known.agent else ""))
+        radius = "unbounded: the machine's clock plus or minus a day"
+    lines = [
+        f"earliest  {rfc3339(known.now.earliest)}",
+        f"latest    {rfc3339(known.now.latest)}",
+        f"radius    {radius}",
+        f"status    {known.status}",
+        f"source    {known.source}" + (f", clock epoch {known.clock_epoch}" if known.agent else ""),
+    ]
     for each in known.sources:
         if each.interval is None:
-            say(f"refused   {each.source}: {each.reason}")
+            lines.append(f"refused   {each.source}: {each.reason}")
         elif known.agent:
-            say(f"{each.role:9} {each.source}: {rfc3339(each.interval.earliest)} .. {rfc3339(each.interval.latest)}")
+            said = f"{rfc3339(each.interval.earliest)} .. {rfc3339(each.interval.latest)}"
+            lines.append(f"{each.role:9} {each.source}: {said}")
+    return lines
 
 
-def _wait(asking: _Asking, options: argparse.Namespace) -> int:
+def _wait(asking: _Asking, options: Namespace) -> int:
     """Wait until there is a bound that is narrow enough. Start by waiting for time, not by failing."""
     began, left = asking.clock.boot_ns(), parse_span(options.timeout)
     narrow = parse_span(options.radius)
@@ -287,7 +298,7 @@ def _wait(asking: _Asking, options: argparse.Namespace) -> int:
 # ---- sources ----
 
 
-def _sources(asking: _Asking, options: argparse.Namespace) -> int:
+def _sources(asking: _Asking, options: Namespace) -> int:
     shown = 0
     try:
         while True:
@@ -300,7 +311,7 @@ def _sources(asking: _Asking, options: argparse.Namespace) -> int:
         return _DONE if options.watch else _INTERRUPTED
 
 
-def _show_sources(asking: _Asking, options: argparse.Namespace) -> None:
+def _show_sources(asking: _Asking, options: Namespace) -> None:
     directory = asking.find_agent()
     known: Known | None = None
     if directory is not None:
@@ -350,20 +361,29 @@ def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[
 # ---- verify ----
 
 
-def _verify(options: argparse.Namespace) -> int:
+def _verify(options: Namespace) -> int:
     data = _read(options.file, _REPORT_BYTES_MAX)
     if data.lstrip()[:1] == b"{":  # a signed time never begins so
         from .roughtime.malfeasance import verify_report
 
-        return verify_report(data, _named(options.file), as_json=options.json)
+        return verify_report(data, _named(options.file), options)
     token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
     over = _digest(options.over)
     verdict, reason = _verdict(token, options.key, over)
-    if options.json:
-        print_json("tenure.time.verify", _token_fields(token) | {"verified": verdict, "reason": reason})
-    else:
-        _say_token(token)
-        say("signature {}".format({True: "good", False: "BAD", None: "not checked"}[verdict]))
+    fields = _token_fields(token)
+    present(
+        options,
+        "tenure.time.verify",
+        fields | {"verified": verdict, "reason": reason},
+        f"earliest  {fields['earliest']}",
+        f"latest    {fields['latest']}",
+        f"radius    {span_text(token.radius_ns)}" + (" (assumed: stated, not measured)" if fields["assumed"] else ""),
+        f"status    {fields['status']}",
+        f"door      {fields['door']}, at most {span_text(token.staleness_ns)} after signing",
+        f"sequence  {token.sequence} of clock epoch {token.clock_epoch}",
+        f"key       {fields['key_id']}",
+        "signature {}".format({True: "good", False: "BAD", None: "not checked"}[verdict]),
+    )
     if reason:
         note(f"tenure: {reason}")
     return {True: _DONE, False: _NO, None: _NOT_VERIFIED}[verdict]
@@ -377,7 +397,7 @@ def _verdict(token: SignedTime, key_file: str | None, over: bytes | None) -> tup
         return None, "the signature was not checked: name the node's public time key with --key"
     if nonce and over is None:
         return None, "the signature was not checked: it covers a digest as well, to be given with --over"
-    key = Verifier(parse_public_line(_read(key_file)[:4096].decode("ascii", "replace").strip(), key_file))
+    key = _public(key_file)
     if key.id != token.key_id:
         held = f"{fingerprint(key.public)}, with id {key.id.hex()}"
         return False, f"signed by the key with id {token.key_id.hex()}, but {key_file} holds {held}"
@@ -392,24 +412,13 @@ def _token_fields(token: SignedTime) -> dict[str, Any]:
         **instant_fields("midpoint", token.midpoint_ns),
         "radius_ns": token.radius_ns,
         "staleness_ns": token.staleness_ns,
-        "status": word(token.status),
+        "status": token.status.word,
         "assumed": bool(token.flags & TimeFlags.ASSUMED),
         "door": "nonce" if token.flags & TimeFlags.NONCE else "page",
         "sequence": token.sequence,
         "clock_epoch": token.clock_epoch,
         "key_id": token.key_id.hex(),
     }
-
-
-def _say_token(token: SignedTime) -> None:
-    fields = _token_fields(token)
-    say(f"earliest  {fields['earliest']}")
-    say(f"latest    {fields['latest']}")
-    say(f"radius    {span_text(token.radius_ns)}" + (" (assumed: stated, not measured)" if fields["assumed"] else ""))
-    say(f"status    {fields['status']}")
-    say(f"door      {fields['door']}, at most {span_text(token.staleness_ns)} after signing")
-    say(f"sequence  {token.sequence} of clock epoch {token.clock_epoch}")
-    say(f"key       {fields['key_id']}")
 
 
 def _token_bytes(data: bytes, file: str) -> bytes:

@@ -8,33 +8,69 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from .units import rfc3339
+from .errors import TenureError
+from .units import Instant, rfc3339
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+type Argument = Callable[[argparse.ArgumentParser], object]
+"""What adds a word or options to a parser."""
 
-    from .errors import TenureError
-    from .units import Instant
+type Work = Callable[[argparse.Namespace], int]
+"""Returns the exit code (docs/exit-codes.md); may raise TenureError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One word of the command line."""
+    """One word of the command line, or a verb behind one."""
 
     summary: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
-    """Returns the exit code (docs/exit-codes.md); may raise TenureError."""
+    add_arguments: Argument
+    run: Work
 
 
-def print_json(schema: str, fields: dict[str, Any], *, version: int = 1) -> None:
+def argument(*names: str, **settings: Any) -> Argument:  # noqa: ANN401 - as ArgumentParser.add_argument has them
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def command(summary: str, run: Work, *arguments: Argument) -> Command:
+    """Return a command that takes these arguments, in this order."""
+
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        for add in arguments:
+            add(parser)
+
+    return Command(summary, add_arguments, run)
+
+
+def with_verbs(summary: str, verbs: Mapping[str, Command], *own: Argument, default: str | None = None) -> Command:
+    """Return a word that is followed by a verb, and takes ``own`` before it. ``default``: the verb where none is."""
+
+    def add_verbs(parser: argparse.ArgumentParser) -> None:
+        places = parser.add_subparsers(dest="verb", metavar="VERB", required=default is None)
+        for name, verb in verbs.items():
+            verb.add_arguments(places.add_parser(name, help=verb.summary))
+
+    return command(summary, lambda options: verbs[str(options.verb or default)].run(options), add_verbs, *own)
+
+
+def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any], *lines: str) -> int:
+    """Print what a command did or found: with --json as one object, else as lines. Return 0, its exit code."""
+    if options.json:
+        print_json(schema, fields)
+    else:
+        for line in lines:
+            say(line)
+    return 0
+
+
+def print_json(schema: str, fields: Mapping[str, Any], *, version: int = 1) -> None:
     """Print one object with its schema and version, keys in the order given, on one line."""
-    sys.stdout.write(msgspec.json.encode({"schema": schema, "version": version} | fields).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode({"schema": schema, "version": version, **fields}).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -49,12 +85,10 @@ def bound_fields(name: str, instant: Instant | None) -> dict[str, Any]:
 
 
 def say(text: str = "") -> None:
-    """Print a line of data."""
     sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
-    """Print a line of diagnostics."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -112,7 +146,6 @@ class Progress:
         self._last = ""
 
     def show(self, done: int, detail: str = "") -> None:
-        """Say how far it is."""
         if not self._shown:
             return
         share = f"{done}/{self._total}" if self._total else f"{done}"
@@ -123,7 +156,6 @@ class Progress:
             self._last = line
 
     def done(self) -> None:
-        """Clear the line."""
         if self._shown and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

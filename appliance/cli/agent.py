@@ -1,28 +1,40 @@
-"""``tenure time run``: the node's time agent, until SIGTERM; and finding one that runs."""
+"""``tenure time run``: the node's time agent, until SIGTERM."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import logging
 import os
 import random
-import signal
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.cluster import Cluster
+from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.daemon import Daemon, QueuedEvidence
+from timeagent.agent.discipline import Rules
+from timeagent.agent.evidence import EvidenceFiles
+from timeagent.agent.page import PAGE_NAME, PageWriter
+from timeagent.agent.settings import listed_sources, load_agent_settings, roughtime_sources
+from timeagent.clock import SystemClock, boot_id
 from timeagent.console import note, print_json
-from timeagent.errors import Environment, TenureError
-from timeagent.notify import Repeats
+from timeagent.errors import BadConfiguration, Environment
+from timeagent.keyfiles import key_path, load_node_key
+from timeagent.notify import Notifier, Repeats
+from timeagent.roughtime.client import load_servers
+from timeagent.roughtime.malfeasance import RoughEvidenceFiles
+from timeagent.roughtime.server import DIRECTORY, Delegations, RoughServer, load_delegations, rough_door
+from timeagent.signedtime import SignedTime
+from timeagent.sources.nonce import DOOR_NAME, bind_unix, nonce_door
+from timeagent.sources.peer import Refusing
+from timeagent.sources.port import bind_udp
+from timeagent.trust import Purpose
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.signedtime import SignedTime
-    from timeagent.sources.peer import Refusing
-
-    from ..node.record_watch import TrustWatch
+from ..node.record_watch import TrustWatch
+from ..node.runtime import LocalLock, ensure_runtime, runtime_of
+from .opening import open_cluster, stop_on_signals
 
 LOCK_NAME: Final = "time.lock"
 
@@ -40,52 +52,12 @@ def refuses_peer(trust: TrustWatch, node: str) -> Refusing:
     return judge
 
 
-def find_agent(root: str | None, node_dir: str | None) -> Path | None:
-    """Return the directory of the agent's door: of the node that is named, else of the only one of this user."""
-    from timeagent.sources.nonce import DOOR_NAME
-
-    if root is not None or node_dir is not None:
-        return _agent_of_node(root, node_dir)
-    from ..node.runtime import refuse_strangers, user_directory
-
-    refuse_strangers(user_directory())
-    doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
-    return doors[0].parent if len(doors) == 1 else None
-
-
-def _agent_of_node(root: str | None, node_dir: str | None) -> Path | None:
-    from appliance.admin.founding import read_marker
-    from appliance.cluster import root_path
-    from timeagent.sources.nonce import DOOR_NAME
-
-    from ..bag.posix import PosixStorage
-    from ..node.runtime import runtime_of
-    from ..node.settings import find_settings, load_settings
-
-    try:
-        path = Path(root) if root else load_settings(Path(node_dir or "")).root
-        path = root_path(path)
-        marker = read_marker(PosixStorage(path), path)
-        settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
-    except TenureError:
-        return None  # whatever is wrong there: it is not what was asked
-    directory = runtime_of(settings, marker.cluster_id)
-    return directory if (directory / DOOR_NAME).exists() else None
-
-
-def run_agent(options: argparse.Namespace) -> int:
-    """Run the agent in the foreground."""
-    from appliance.cluster import Cluster
-
-    from ..node.runtime import LocalLock, ensure_runtime, runtime_of
-
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+def run_agent(options: Namespace) -> int:
+    stop = stop_on_signals()
     handler = logging.StreamHandler()
     handler.addFilter(Repeats())
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s", handlers=[handler])
-    with Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root) as cluster:
+    with open_cluster(options) as cluster:
         directory = ensure_runtime(runtime_of(cluster.settings, cluster.registers.cluster_id))
         lock = LocalLock(directory / LOCK_NAME)
         if not lock.try_acquire():
@@ -100,27 +72,9 @@ def run_agent(options: argparse.Namespace) -> int:
 
 
 def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_json: bool) -> None:
-    from timeagent.agent.agent import Agent, AgentRun, Limits
-    from timeagent.agent.daemon import Daemon, QueuedEvidence
-    from timeagent.agent.discipline import Rules
-    from timeagent.agent.evidence import EvidenceFiles
-    from timeagent.agent.page import PAGE_NAME, PageWriter
-    from timeagent.agent.settings import listed_sources, load_agent_settings, roughtime_sources
-    from timeagent.clock import SystemClock, boot_id
-    from timeagent.notify import Notifier
-    from timeagent.roughtime.client import load_servers
-    from timeagent.roughtime.malfeasance import RoughEvidenceFiles
-    from timeagent.roughtime.server import RoughDoor, RoughServer
-    from timeagent.sources.nonce import DOOR_NAME, NonceServer, bind_udp, bind_unix
-
     settings = load_agent_settings(cluster.settings.directory)
     clock = SystemClock()
     chance = random.Random(os.urandom(32))  # noqa: S311 - nonces, seeded from the system
-    agents: list[Agent] = []
-
-    def own_word(chance: bytes) -> bytes:
-        return agents[0].own_word(chance)
-
     listed = listed_sources(
         clock,
         settings,
@@ -128,7 +82,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         assumed_radius_ns=cluster.policy.newest.assumed_radius_ns,
         touch=lambda: cluster.context.storage.server_clock("tmp"),
         refuses=lambda node: refuses_peer(cluster.watch_trust(), node),
-        own_word=own_word,
+        own_word=lambda chance: agent.own_word(chance),  # noqa: PLW0108 - it is made of them
     )
     if settings.roughtime_servers is not None:
         servers = load_servers(settings.roughtime_servers)
@@ -147,15 +101,14 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         AgentRun(boot, int.from_bytes(name[:7], "big")),
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
-    agents.append(agent)
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
     cluster.policy.start()
-    doors: list[NonceServer | RoughDoor] = [NonceServer(bind_unix(directory), agent, local_door=True)]
+    doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
-        doors.append(NonceServer(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+        doors.append(nonce_door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
     if settings.roughtime_listen is not None and delegations is not None:
         server = RoughServer(agent.now, delegations)
-        doors.append(RoughDoor(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
+        doors.append(rough_door(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
     shown = [each.name for each in listed]
     if as_json:
         print_json("tenure.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
@@ -170,11 +123,6 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
 
 def _delegations(cluster: Cluster) -> Delegations:
     """Return the node's online Roughtime keys, and its long-term key where that is here. Raises BadConfiguration."""
-    from timeagent.errors import BadConfiguration
-    from timeagent.keyfiles import key_path, load_node_key
-    from timeagent.roughtime.server import DIRECTORY, Delegations, load_delegations
-    from timeagent.trust import Purpose
-
     directory, node = cluster.settings.directory, cluster.settings.node
     known = cluster.registers.keyring(cluster.registers.newest().trust).entries(Purpose.ROUGHTIME)
     own = [entry.public for entry in known if entry.node == node]
@@ -189,8 +137,3 @@ def _delegations(cluster: Cluster) -> Delegations:
             hint="where the long-term key is: tenure trust delegate",
         )
     return Delegations(made, long_term)
-
-
-if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-    from timeagent.roughtime.server import Delegations

@@ -2,67 +2,77 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
 from timeagent.cli import time_command
-from timeagent.console import Command
+from timeagent.clock import AgentClock
+from timeagent.console import argument
+from timeagent.errors import TenureError
+from timeagent.sources.nonce import DOOR_NAME
+from timeagent.sources.port import Source
 from timeagent.units import Span
 
-if TYPE_CHECKING:
-    from timeagent.clock import AgentClock
-    from timeagent.sources.port import Source
+from ..admin.founding import read_marker
+from ..bag.posix import PosixStorage
+from ..node.runtime import refuse_strangers, runtime_of, user_directory
+from ..node.settings import find_settings, load_settings
+from .opening import registers_at
 
 ROOT_VARIABLE: Final = "TENURE_ROOT"
 
 
-def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})")
-    parser.add_argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)")
-    parser.add_argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops")
+def _root(options: Namespace) -> str | None:
+    """Return the root that is named: it is read only then, and needs not be joined."""
+    return options.root or os.environ.get(ROOT_VARIABLE)
 
 
-def _add_time(parser: argparse.ArgumentParser) -> None:
-    time_command(add_options=_add_cluster).add_arguments(parser)
+def find_agent(root: str | None, node_dir: str | None) -> Path | None:
+    """Return the directory of the agent's door: of the node that is named, else of the only one of this user."""
+    if root is None and node_dir is None:
+        refuse_strangers(user_directory())
+        doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
+        return doors[0].parent if len(doors) == 1 else None
+    try:
+        path = Path(root).absolute() if root else load_settings(Path(node_dir or "")).root
+        marker = read_marker(PosixStorage(path), path)
+        settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
+    except TenureError:
+        return None  # whatever is wrong there: it is not what was asked
+    directory = runtime_of(settings, marker.cluster_id)
+    return directory if (directory / DOOR_NAME).exists() else None
 
 
-def run_time(options: argparse.Namespace) -> int:
-    """Run one verb. A root is read only when it is named, and needs not be joined; except to run the agent."""
-    from appliance.cli.agent import find_agent, run_agent
-
-    root = getattr(options, "root", None) or os.environ.get(ROOT_VARIABLE)
-    node_dir = getattr(options, "node_dir", None)
-    command = time_command(
-        lambda: _assumed_radius_ns(root) if root else 0,
-        sources=lambda clock: _own_sources(clock, node_dir),
-        find_agent=lambda: find_agent(root, node_dir),
-        run_agent=run_agent,
-    )
-    return command.run(options)
-
-
-def _own_sources(clock: AgentClock, node_dir: str | None) -> list[Source]:
+def machine_sources(clock: AgentClock, node_dir: str | Path | None) -> list[Source]:
     """Return this machine's time services, as the node's own settings have them where it is named."""
-    from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
-
     settings = load_agent_settings(Path(node_dir)) if node_dir else parse_agent_settings("", Path(FILE))
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
 
 
-def _assumed_radius_ns(root: str) -> Span:
-    from appliance.admin.founding import read_marker
-    from timeagent.keys import Verifier
-
-    from ..bag.posix import PosixStorage
-    from ..node.records import Registers
-
-    path = Path(root).absolute()
-    storage = PosixStorage(path)
-    marker = read_marker(storage, path)
-    return Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy().assumed_radius_ns
+def assumed_radius_ns(root: Path) -> Span:
+    """Return the radius that the policy of a root states. Touches the mount."""
+    return registers_at(PosixStorage(root), root).newest_policy().assumed_radius_ns
 
 
-COMMANDS: Final = {"time": Command("What this machine knows of the time.", _add_time, run_time)}
+def _run_agent(options: Namespace) -> int:
+    from .agent import run_agent  # with all that an agent is made of
+
+    return run_agent(options)
+
+
+COMMANDS: Final = {
+    "time": time_command(
+        lambda options: assumed_radius_ns(Path(root).absolute()) if (root := _root(options)) else 0,
+        argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})"),
+        argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
+        argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops"),
+        summary="What this machine knows of the time.",
+        sources=lambda clock, options: machine_sources(clock, options.node_dir),
+        find_agent=lambda options: find_agent(_root(options), options.node_dir),
+        run_agent=_run_agent,
+    )
+}

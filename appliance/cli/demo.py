@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import tempfile
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from timeagent.console import Command, counted, note, print_json, say
+from timeagent.clock import MachineClock, SystemClock
+from timeagent.console import argument, command, counted, note, present, say
+from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
-if TYPE_CHECKING:
-    from appliance.demo.director import Director
-    from appliance.demo.place import DemoPlace
-    from timeagent.clock import MachineClock
+from ..demo.director import Director
+from ..demo.faults import afterwards, during
+from ..demo.place import DemoPlace, set_up_place
+from ..demo.verify import audit, verify
 
 EXIT_NO: Final = 1
 NODES_MIN: Final = 2
 SECONDS_MIN: Final = 1
 SECONDS_MAX: Final = 3600
 FAULTS: Final = ("late-writer", "forged-witness", "altered-file", "lost-file", "early-grant", "overwritten-lock")
-
-
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)")
-    parser.add_argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)")
-    parser.add_argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)")
-    parser.add_argument("--agents", action="store_true", help="run a time agent on each node: time comes from there")
-    parser.add_argument("--fault", choices=FAULTS, help="plant a fault that the audit must name")
-    parser.add_argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when")
-    parser.add_argument("--json", action="store_true", help="the result as one object; the story goes to stderr")
 
 
 class _Story:
@@ -47,13 +39,8 @@ class _Story:
         self._say(f"{(self._clock.boot_ns() - self._start) / SECOND:5.1f} s  {text}")
 
 
-def run_demo(options: argparse.Namespace) -> int:
+def run_demo(options: Namespace) -> int:
     """Run the whole demo; exit 0 if the promises held and the audit said what it had to."""
-    from appliance.demo.director import Director
-    from appliance.demo.place import set_up_place
-    from timeagent.clock import SystemClock
-    from timeagent.errors import BadRequest
-
     if options.nodes < NODES_MIN:
         too_few = f"--nodes {options.nodes}: a takeover needs at least {NODES_MIN}"
         raise BadRequest("too-few-nodes", too_few, hint=f"--nodes {NODES_MIN} or more")
@@ -79,9 +66,7 @@ def run_demo(options: argparse.Namespace) -> int:
         director.discard()
 
 
-def _course(director: Director, options: argparse.Namespace, randomness: random.Random) -> None:
-    from appliance.demo.faults import during
-
+def _course(director: Director, options: Namespace, randomness: random.Random) -> None:
     whole = int(options.seconds * SECOND)
     before = randomness.randrange(whole // 8, whole // 2 + 1)
     director.begin(options.fault)
@@ -95,10 +80,7 @@ def _course(director: Director, options: argparse.Namespace, randomness: random.
     director.close()
 
 
-def _judge(director: Director, options: argparse.Namespace, story: _Story) -> int:
-    from appliance.demo.faults import afterwards
-    from appliance.demo.verify import audit, verify
-
+def _judge(director: Director, options: Namespace, story: _Story) -> int:
     place = director.place
     acknowledged = {each for machine in director.machines for each in machine.acknowledged()}
     verdict = verify(place, director.course, acknowledged)
@@ -115,33 +97,27 @@ def _judge(director: Director, options: argparse.Namespace, story: _Story) -> in
     named = options.fault in codes if options.fault else clean
     good = verdict.good and named
     takeovers = director.course.takeover_ns
+    told = asdict(verdict)
     fields: dict[str, Any] = {
-        "transfers_acknowledged": verdict.transfers_acknowledged,
-        "transfers_read": verdict.transfers_read,
+        "transfers_acknowledged": told.pop("transfers_acknowledged"),
+        "transfers_read": told.pop("transfers_read"),
         "sum_conserved": verdict.sum_conserved,
         "takeovers": len(takeovers),
         "audit": report["summary"],
         "audit_exit": status,
         "finding_codes": codes,
-        **{
-            key: value
-            for key, value in asdict(verdict).items()
-            if key not in ("transfers_acknowledged", "transfers_read")
-        },
+        **told,
         "time": "agent" if director.course.time_by_agent else "embedded",
         "victim": director.course.victim,
         "takeover_ms": {domain: span // MS for domain, span in sorted(takeovers.items())},
         "fault": options.fault,
         "directory": str(place.directory),
     }
-    if options.json:
-        print_json("tenure.demo", fields)
-    else:
-        _tell(place, fields, options.fault, good=good)
+    present(options, "tenure.demo", fields, *_lines(place, fields, options.fault, good=good))
     return 0 if good else EXIT_NO
 
 
-def _tell(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good: bool) -> None:
+def _lines(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good: bool) -> list[str]:
     summary = fields["audit"]
     slowest = span_text(max(fields["takeover_ms"].values(), default=0) * MS)
     counts = f"lost {len(fields['lost'])}, doubled {fields['doubled']}"
@@ -159,19 +135,30 @@ def _tell(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good: 
     ]
     if fault:
         rows.append(("planted", f"{fault}: {'named by the audit' if fault in fields['finding_codes'] else 'MISSED'}"))
-    say()
-    for label, text in rows:
-        say(f"  {label:24}{text}")
-    say()
-    say("All promises held." if good else "Something is WRONG: keep the directory, it holds the evidence.")
-    say("Try next:")
     place_of_node = f"--root {place.root} --node-dir {place.machines[0].directory}"
     superuser = " --allow-root" if os.geteuid() == 0 else ""
-    say(f"  tenure audit {place.root}")
-    say(f"  tenure read bank {place_of_node}{superuser} --json | head -3")
-    say(f"  tenure top {place.root}")
+    return [
+        "",
+        *(f"  {label:24}{text}" for label, text in rows),
+        "",
+        "All promises held." if good else "Something is WRONG: keep the directory, it holds the evidence.",
+        "Try next:",
+        f"  tenure audit {place.root}",
+        f"  tenure read bank {place_of_node}{superuser} --json | head -3",
+        f"  tenure top {place.root}",
+    ]
 
 
 COMMANDS: Final = {
-    "demo": Command("A cluster on this machine that you can break, then its audit.", _add_demo, run_demo)
+    "demo": command(
+        "A cluster on this machine that you can break, then its audit.",
+        run_demo,
+        argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)"),
+        argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)"),
+        argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)"),
+        argument("--agents", action="store_true", help="run a time agent on each node: time comes from there"),
+        argument("--fault", choices=FAULTS, help="plant a fault that the audit must name"),
+        argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when"),
+        argument("--json", action="store_true", help="the result as one object; the story goes to stderr"),
+    )
 }

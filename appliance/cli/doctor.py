@@ -10,7 +10,6 @@ Exit codes: 0 all is well; 1 something failed; 3 something could not be made sur
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,29 +18,66 @@ import shlex
 import socket
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from timeagent.console import Command, Progress, print_json, say
-from timeagent.errors import BadRequest, Environment, TenureError
-from timeagent.units import SECOND
+from appliance.cluster import node_time
+from timeagent.clock import SystemClock
+from timeagent.console import Progress, argument, command, present, say
+from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
+from timeagent.interval import TimeInterval
+from timeagent.keys import Verifier
+from timeagent.showing import known_by_agent, known_without_agent
+from timeagent.units import SECOND, Span
 
-if TYPE_CHECKING:
-    from appliance.doctor.check import HealthCheck
-    from timeagent.units import Span
-
-    from ..doctor.directory import Probe
-    from ..doctor.machine import Mount
-    from ..doctor.two_client_probe import LocalHands, TwoHands
-    from ..node.records import Registers
-    from ..node.settings import Settings
+from ..admin.founding import read_marker
+from ..bag.posix import PosixStorage
+from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
+from ..doctor.directory import (
+    Probe,
+    directory_of,
+    judge_directory,
+    judge_exclusive,
+    judge_linked,
+    judge_listed,
+    judge_owner,
+    judge_room,
+    judge_server_clock,
+    room_of,
+)
+from ..doctor.health import ASSUMED_WORDS, judge_clock
+from ..doctor.machine import (
+    MOUNTINFO,
+    Mount,
+    delegations_returned,
+    judge_delegations,
+    judge_kind,
+    judge_listening,
+    judge_options,
+    judge_randomness,
+    judge_runtime,
+    judge_user,
+    mount_of,
+    parse_mountinfo,
+)
+from ..doctor.two_client_probe import LocalHands, TwoHands
+from ..formats.paths import MARKER
+from ..node.own_keys import OwnKeys, check_own_keys
+from ..node.record_watch import TrustWatch
+from ..node.records import Registers
+from ..node.releases import Releases
+from ..node.runtime import SHARED_MEMORY
+from ..node.settings import Settings, find_settings
+from .clock import assumed_radius_ns, find_agent, machine_sources
+from .opening import JSON
 
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
 _CONNECT_S: Final = 2.0
-_MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNTSTATS: Final = Path("/proc/self/mountstats")
 
 type Looks = Callable[[], Sequence[HealthCheck]]
@@ -51,38 +87,27 @@ class MountHangsError(Exception):
     """The mount did not answer in time."""
 
 
-def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="the shared directory: a root, or one that shall become a root")
-    parser.add_argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)")
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
-
-
-def run_doctor(options: argparse.Namespace) -> int:
+def run_doctor(options: Namespace) -> int:
     """Look at everything, say a line for each."""
     checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
     return told("tenure.doctor", {"path": options.path}, checks, options)
 
 
-def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: argparse.Namespace) -> int:
+def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: Namespace) -> int:
     """Print the lines, or one object; return the exit code."""
-    from appliance.doctor.check import CheckVerdict, exit_status
-
-    if options.json:
-        counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in CheckVerdict}
-        print_json(schema, fields | {"checks": [check.fields() for check in checks], "summary": counts})
-    else:
-        width = max(len(check.name) for check in checks)
-        for check in checks:
-            say(f"{check.verdict:6}  {check.name:{width}}  {check.reason}")
-            if check.way_out:
-                say(f"{'':6}  {'':{width}}  way out: {check.way_out}")
+    counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in CheckVerdict}
+    width = max(len(check.name) for check in checks)
+    lines = []
+    for check in checks:
+        lines.append(f"{check.verdict:6}  {check.name:{width}}  {check.reason}")
+        if check.way_out:
+            lines.append(f"{'':6}  {'':{width}}  way out: {check.way_out}")
+    present(options, schema, fields | {"checks": [check.fields() for check in checks], "summary": counts}, *lines)
     return exit_status(checks)
 
 
 def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S) -> list[HealthCheck]:
     """Return every line. Blocks for the mount at most a few times its patience."""
-    from appliance.doctor.check import failed, unsure
-
     looks: list[tuple[str, bool, Looks]] = [
         ("directory", True, lambda: _directory(path)),
         ("files", True, lambda: _files(path)),
@@ -142,17 +167,10 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
 
 
 def _mount_of(path: Path) -> Mount | None:
-    from ..doctor.machine import mount_of, parse_mountinfo
-
-    return mount_of(str(path.resolve()), parse_mountinfo(_MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
+    return mount_of(str(path.resolve()), parse_mountinfo(MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
 
 
 def _directory(path: Path) -> list[HealthCheck]:
-    from appliance.doctor.check import failed
-
-    from ..doctor.directory import directory_of, judge_directory
-    from ..doctor.machine import judge_kind, judge_options
-
     found = judge_directory(directory_of(path), where=str(path))
     mount = _mount_of(path)
     if mount is None:
@@ -161,8 +179,6 @@ def _directory(path: Path) -> list[HealthCheck]:
 
 
 def _files(path: Path) -> list[HealthCheck]:
-    from ..doctor.directory import Probe, judge_exclusive, judge_linked, judge_listed, judge_owner
-
     with Probe(path, f"{socket.gethostname()}.{os.getpid()}") as probe:
         found = [
             _tried("user mapping", lambda: judge_owner(probe.owner(), os.geteuid())),
@@ -175,8 +191,6 @@ def _files(path: Path) -> list[HealthCheck]:
 
 def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
     """Return its line; what the operating system refuses fails that line alone."""
-    from appliance.doctor.check import failed
-
     try:
         return attempt()
     except OSError as problem:
@@ -184,8 +198,6 @@ def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
 
 
 def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
-    from ..doctor.machine import delegations_returned, judge_delegations
-
     mount = _mount_of(path)
     if mount is None or not mount.nfs:
         return []
@@ -200,18 +212,10 @@ def _mountstats() -> str:
 
 
 def _room(path: Path) -> list[HealthCheck]:
-    from ..doctor.directory import judge_room, room_of
-
     return judge_room(room_of(path))
 
 
 def _server_clock(path: Path) -> list[HealthCheck]:
-    from timeagent.clock import SystemClock
-    from timeagent.interval import TimeInterval
-
-    from ..bag.posix import PosixStorage
-    from ..doctor.directory import judge_server_clock
-
     clock, tmp = SystemClock(), f"tmp/doctor.clock.{socket.gethostname()}.{os.getpid()}"
     storage = PosixStorage(path)
     had_tmp = storage.look(".", ["tmp"])
@@ -230,37 +234,25 @@ def _server_clock(path: Path) -> list[HealthCheck]:
 
 
 def _user() -> list[HealthCheck]:
-    from ..doctor.machine import judge_user
-
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     masks = [line.split()[1] for line in status.splitlines() if line.startswith("Umask:")]
     return judge_user(os.geteuid(), int(masks[0], 8) if masks else 0o022)
 
 
 def _tmpfs() -> list[HealthCheck]:
-    from ..doctor.machine import judge_runtime
-    from ..node.runtime import SHARED_MEMORY
-
     mount = _mount_of(SHARED_MEMORY)
     return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
 
 
 def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
     """Ask the agent of a root's node; without a path the only one of this user: the mount is not asked which it is."""
-    from appliance.cli.agent import find_agent
-    from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
-    from timeagent.clock import SystemClock
-    from timeagent.showing import known_by_agent, known_without_agent
-
-    from ..doctor.health import ASSUMED_WORDS, judge_clock
-
     clock = SystemClock()
-    directory = find_agent(str(path), str(node_dir) if node_dir else None) if path else find_agent(None, None)
+    node = None if node_dir is None else str(node_dir)
+    directory = find_agent(str(path), node) if path else find_agent(None, None)
     if directory is not None:
         known = known_by_agent(directory, clock)
     else:
-        settings = load_agent_settings(node_dir) if node_dir else parse_agent_settings("", Path(FILE))
-        sources = own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
+        sources = machine_sources(clock, node_dir)
         known = known_without_agent(clock, sources, 0)
         if known.problem:
             known = known_without_agent(clock, sources, _assumed_radius(path))
@@ -270,26 +262,10 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 
 
 def _assumed_radius(path: Path | None) -> Span:
-    """Return the radius that the policy of a root states; 0 where there is none. Touches the mount."""
-    from appliance.admin.founding import read_marker
-    from appliance.formats.paths import MARKER
-    from timeagent.keys import Verifier
-
-    from ..bag.posix import PosixStorage
-    from ..node.records import Registers
-
-    if path is None:
-        return 0
-    storage = PosixStorage(path)
-    if not storage.look(".", [MARKER]):
-        return 0
-    marker = read_marker(storage, path)
-    return Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy().assumed_radius_ns
+    return assumed_radius_ns(path) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
 
 
 def _randomness() -> list[HealthCheck]:
-    from ..doctor.machine import judge_randomness
-
     try:
         os.getrandom(16, os.GRND_NONBLOCK)
     except BlockingIOError:
@@ -301,17 +277,6 @@ def _randomness() -> list[HealthCheck]:
 
 
 def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
-    from appliance.admin.founding import read_marker
-    from appliance.doctor.check import passed, unsure
-    from appliance.formats.paths import MARKER
-    from timeagent.errors import BadConfiguration
-    from timeagent.keys import Verifier
-
-    from ..bag.posix import PosixStorage
-    from ..node.own_keys import check_own_keys
-    from ..node.records import Registers
-    from ..node.settings import find_settings
-
     storage = PosixStorage(path)
     if not storage.look(".", [MARKER]):
         return [passed("root", "no root yet: tenure init makes one of an empty directory")]
@@ -330,15 +295,6 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
 
 
 def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
-    from importlib.metadata import version
-
-    from appliance.cluster import node_time
-
-    from ..doctor.machine import judge_listening
-    from ..node.own_keys import OwnKeys
-    from ..node.record_watch import TrustWatch
-    from ..node.releases import Releases
-
     found = []
     if settings.listen is not None:
         found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
@@ -376,17 +332,6 @@ PROBE_PATIENCE_S: Final = 60.0
 VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
 
 
-def _add_probe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="the shared directory, as this machine mounts it")
-    other = parser.add_mutually_exclusive_group(required=True)
-    other.add_argument("--peer", metavar="HOST", help="another machine that has it mounted, by ssh")
-    other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
-    other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
-    parser.add_argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)")
-    parser.add_argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)")
-    parser.add_argument("--json", action="store_true", help="machine-readable output")
-
-
 class FarHands:
     """The other client's hands, over a pipe."""
 
@@ -403,31 +348,24 @@ class FarHands:
             ) from None
 
     def make(self, name: str, data: str) -> bool:
-        """Create exclusively."""
         return bool(self._ask("make", name, data))
 
     def append(self, name: str, data: str) -> bool:
-        """Append and close."""
         return bool(self._ask("append", name, data))
 
     def link(self, name: str, source: str) -> bool:
-        """Link."""
         return bool(self._ask("link", name, source))
 
     def sees(self, name: str) -> bool:
-        """A bare stat."""
         return bool(self._ask("sees", name))
 
     def sees_afresh(self, name: str) -> bool:
-        """Open the directory, then look."""
         return bool(self._ask("sees_afresh", name))
 
     def read(self, name: str) -> str:
-        """Open and read."""
         return str(self._ask("read", name))
 
-    def end(self) -> None:
-        """Let it go."""
+    def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # what it did not take any more is of no use to anybody
@@ -440,7 +378,6 @@ class FarHands:
         self._process.stdout.close()
 
     def _ask(self, verb: str, *words: str) -> object:
-
         try:
             answer = within(self._patience_s, lambda: self._exchange(verb, words))
         except MountHangsError:
@@ -471,7 +408,6 @@ class FarHands:
 
 
 def serve(hands: LocalHands) -> int:
-    """Be the other client until stdin ends."""
     for line in sys.stdin:
         try:
             verb, *words = json.loads(line)
@@ -487,7 +423,7 @@ def serve(hands: LocalHands) -> int:
     return 0
 
 
-def _other(options: argparse.Namespace, token: str) -> list[str]:
+def _other(options: Namespace, token: str) -> list[str]:
     if options.second:
         return [sys.executable, "-m", "tenure", "probe", str(Path(options.second).absolute()), "--serve", token]
     path = options.peer_path or str(Path(options.path).absolute())
@@ -497,47 +433,30 @@ def _other(options: argparse.Namespace, token: str) -> list[str]:
     return ["ssh", "-o", "BatchMode=yes", "--", options.peer, shlex.join(there)]
 
 
-def run_probe(options: argparse.Namespace) -> int:
+def run_probe(options: Namespace) -> int:
     """Run every experiment, say a line for each."""
-    from timeagent.clock import SystemClock
-
-    from ..doctor.two_client_probe import LocalHands, TwoHands
-
     path = Path(options.path).absolute()
     if options.serve:
         return serve(LocalHands(path, options.serve))
     token = os.urandom(6).hex()
-    here = LocalHands(path, token)
     try:
-        here.begin()
-    except OSError as problem:
-        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
-    try:
-        there = FarHands(_other(options, token))
-        try:
+        with (
+            LocalHands(path, token) as here,
+            contextlib.closing(FarHands(_other(options, token))) as there,
+        ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter
             checks = _experiments(TwoHands(here, there, chance, SystemClock()))
-        finally:
-            there.end()
-    finally:
-        here.end()
+    except OSError as problem:
+        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
 
 
 def _experiments(two: TwoHands) -> list[HealthCheck]:
-    first = two.same_place()
-    rest: list[Callable[[], HealthCheck]] = [
-        two.names_seen,
-        two.absences,
-        two.bytes_seen,
-        two.link_race,
-        two.exclusive_race,
-    ]
-    from appliance.doctor.check import CheckVerdict
-
-    if first.verdict is CheckVerdict.FAIL:
-        return [first]
-    progress, found = Progress("probe", len(rest)), [first]
+    found = [two.same_place()]
+    if found[0].verdict is CheckVerdict.FAIL:
+        return found
+    rest = (two.names_seen, two.absences, two.bytes_seen, two.link_race, two.exclusive_race)
+    progress = Progress("probe", len(rest))
     for number, experiment in enumerate(rest):
         progress.show(number, experiment.__name__.replace("_", " "))
         found.append(experiment())
@@ -545,7 +464,28 @@ def _experiments(two: TwoHands) -> list[HealthCheck]:
     return found
 
 
+def _one_other(parser: ArgumentParser) -> None:
+    other = parser.add_mutually_exclusive_group(required=True)
+    other.add_argument("--peer", metavar="HOST", help="another machine that has it mounted, by ssh")
+    other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
+    other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
+
+
 COMMANDS: Final = {
-    "doctor": Command("Whether a directory, this machine and its clock will do.", _add_doctor, run_doctor),
-    "probe": Command("What two clients see of each other on one mount.", _add_probe, run_probe),
+    "doctor": command(
+        "Whether a directory, this machine and its clock will do.",
+        run_doctor,
+        argument("path", metavar="PATH", help="the shared directory: a root, or one that shall become a root"),
+        argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
+        JSON,
+    ),
+    "probe": command(
+        "What two clients see of each other on one mount.",
+        run_probe,
+        argument("path", metavar="PATH", help="the shared directory, as this machine mounts it"),
+        _one_other,
+        argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)"),
+        argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)"),
+        JSON,
+    ),
 }

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
-from typing import TYPE_CHECKING, Final
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
-from appliance.cli.opening import add_cluster_options, open_cluster
-from appliance.formats.lease import LeaseOutcome, Mode
-from appliance.lease.wire import lease_fields
-from timeagent.console import Command, bound_fields, counted, instant_fields, note, print_json, say
+from appliance.cluster import Cluster
+from appliance.session.session import Leases, Session
+from timeagent.console import (
+    Argument,
+    Command,
+    argument,
+    bound_fields,
+    counted,
+    instant_fields,
+    note,
+    present,
+    print_json,
+    say,
+    with_verbs,
+)
 from timeagent.errors import BadRequest, ShardUnavailable
-from timeagent.units import MS, SECOND, parse_span, rfc3339, span_text
+from timeagent.interval import TimeInterval
+from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
 
-from ..single_leases import NO_PROCESS
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator, Sequence
-
-    from appliance.cluster import Cluster
-    from appliance.formats.lease import Holder
-    from appliance.formats.witness import Witness
-    from appliance.lease.wire import LeaseView
-    from appliance.session.session import Leases, Session
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from ..single_leases import ByHand
+from ..formats.lease import Holder, LeaseOutcome, Mode
+from ..formats.witness import Witness
+from ..lease.wire import LeaseView, lease_fields
+from ..single_leases import NO_PROCESS, ByHand
+from .opening import cluster_command
 
 EXIT_NO: Final = 1
 
 
-def _add_lease(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    ls = verbs.add_parser("ls", help="all leases of all shards; exit 69 if one did not answer")
-    show = verbs.add_parser("show", help="one domain: held by whom, until when; exit 1 if nobody has it")
-    hold = verbs.add_parser("hold", help="hold domains for a while: for trying things out")
-    show.add_argument("domain", metavar="DOMAIN")
-    hold.add_argument("domains", metavar="DOMAIN", nargs="+")
-    hold.add_argument(
-        "--mode",
-        default="X",
-        choices=[str(mode) for mode in Mode],
-        help="X, or shared with others: S, IX, IS, SIX (default X)",
-    )
-    hold.add_argument("--seconds", default="10", metavar="S", help="how long (default 10)")
-    hold.add_argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)")
-    hold.add_argument("--purpose", default="lease hold", metavar="TEXT")
-    hold.add_argument("--session", action="store_true", help="under session leases: one renewal a shard keeps them all")
-    watch = verbs.add_parser("watch", help="one domain: each change of its leases, as it happens")
-    add_watch(watch)
-    for verb in (ls, show, hold, watch):
-        add_cluster_options(verb)
-    add_by_hand(verbs)
-
-
-def run_lease(options: argparse.Namespace) -> int:
-    """Run one verb."""
-    verbs = {"ls": _list, "show": _show, "hold": _hold, "watch": run_watch}
-    with open_cluster(options) as cluster:
-        return verbs.get(options.verb, run_by_hand)(cluster, options)
+def _who(view: LeaseView) -> str:
+    return f"{view.holder.node}/{view.holder.process}"
 
 
 def _line(view: LeaseView, now: Instant) -> str:
@@ -71,11 +47,10 @@ def _line(view: LeaseView, now: Instant) -> str:
     purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
     queue = f"  {view.waiting} waiting" if view.waiting else ""
     session = "" if view.session_id is None else f"  session {view.session_id.hex()[-8:]}"
-    who = f"{view.holder.node}/{view.holder.process}"
-    return f"{view.domain}  {view.mode} {view.phase}  {who}  {until}{session}{queue}{purpose}"
+    return f"{view.domain}  {view.mode} {view.phase}  {_who(view)}  {until}{session}{queue}{purpose}"
 
 
-def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+def _list(cluster: Cluster, options: Namespace) -> int:
     """Show all leases. 69 unless every shard answered: those that did not are named, and what they have is missing."""
     now = cluster.time.now().midpoint
     silent = []
@@ -110,22 +85,17 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
     return ShardUnavailable.exit_status if silent else 0
 
 
-def _show(cluster: Cluster, options: argparse.Namespace) -> int:
+def _show(cluster: Cluster, options: Namespace) -> int:
     shard = cluster.map.shard_of(options.domain)
     _, views = cluster.routes.inspect(shard, options.domain)
     now = cluster.time.now()
-    if options.json:
-        fields = [lease_fields(each) for each in views]
-        print_json("tenure.lease", {"shard": shard, "lease": fields[0] if fields else None, "leases": fields})
-    elif not views:
-        say(f"{options.domain}: nobody has it (shard {shard})")
-    else:
-        for view in views:
-            say(_line(view, now.midpoint))
+    fields = [lease_fields(each) for each in views]
+    lines = [_line(view, now.midpoint) for view in views] or [f"{options.domain}: nobody has it (shard {shard})"]
+    present(options, "tenure.lease", {"shard": shard, "lease": next(iter(fields), None), "leases": fields}, *lines)
     return EXIT_NO if all(now.surely_past(view.expiry_ns) for view in views) else 0
 
 
-def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
+def _hold(cluster: Cluster, options: Namespace) -> int:
     span = parse_span(options.seconds)
     with (
         cluster.session(options.purpose, session_leases=options.session) as session,
@@ -140,10 +110,7 @@ def _hold(cluster: Cluster, options: argparse.Namespace) -> int:
                 "fence": lease.fence,
                 **instant_fields("expiry", lease.expiry_ns),
             }
-            if options.json:
-                print_json("tenure.held", fields)
-            else:
-                say(f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
+            present(options, "tenure.held", fields, f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
         _wait(cluster, session, leases, span)
     return 0
 
@@ -166,16 +133,8 @@ def _wait(cluster: Cluster, session: Session, leases: Leases, span: Span) -> Non
 BEAT_NS: Final = 200 * MS
 """How often it is looked: what begins and ends in between is not shown, and the ledger has it."""
 
-type Change = tuple[str, LeaseView]
 
-
-def add_watch(parser: argparse.ArgumentParser) -> None:
-    """Add what ``watch`` takes."""
-    parser.add_argument("domain", metavar="DOMAIN")
-    parser.add_argument("--seconds", metavar="S", help="how long (default: until it is interrupted)")
-
-
-def run_watch(cluster: Cluster, options: argparse.Namespace) -> int:
+def run_watch(cluster: Cluster, options: Namespace) -> int:
     """Show each change, from what there is at first. A shard that does not answer is said so once, and asked again.
 
     Interrupting is how it is left. 69 if it never answered.
@@ -205,7 +164,7 @@ def run_watch(cluster: Cluster, options: argparse.Namespace) -> int:
         return 0 if answered else ShardUnavailable.exit_status  # that is how it is left
 
 
-def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator[Change]:
+def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator[tuple[str, LeaseView]]:
     """Return what has happened between two looks at one domain: what is over first."""
     were = {each.correlation_id: each for each in before}
     are = {each.correlation_id: each for each in after}
@@ -224,62 +183,22 @@ def changes(before: Sequence[LeaseView], after: Sequence[LeaseView]) -> Iterator
             yield "waiting", view
 
 
-def _show_change(what: str, view: LeaseView, options: argparse.Namespace, now: int) -> None:
-    if options.json:
-        print_json("tenure.lease-change", {"what": what, **instant_fields("seen", now), **lease_fields(view)})
-        return
+def _show_change(what: str, view: LeaseView, options: Namespace, now: int) -> None:
     queue = f", {view.waiting} waiting" if view.waiting else ""
-    who = f"{view.holder.node}/{view.holder.process}"
-    say(f"{rfc3339(now)}  {what}  {view.mode}  {who}  fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}")
+    until = f"fence {view.fence}  until {rfc3339(view.expiry_ns)}{queue}"
+    fields = {"what": what, **instant_fields("seen", now), **lease_fields(view)}
+    present(options, "tenure.lease-change", fields, f"{rfc3339(now)}  {what}  {view.mode}  {_who(view)}  {until}")
 
 
 NEW_SESSION: Final = "new"
 _SESSION_BYTES: Final = 16
 
 
-def add_by_hand(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the four verbs."""
-    acquire = verbs.add_parser("acquire", help="take a lease that no process keeps; renew it, or it ends with its term")
-    renew = verbs.add_parser("renew", help="give a lease that was taken by hand another term; exit 1 if it is over")
-    relinquish = verbs.add_parser("relinquish", help="give back a lease that was taken by hand; exit 1 if it was over")
-    revoke = verbs.add_parser("revoke", help="end somebody's lease; asks for its name and a reason")
-    for verb in (acquire, renew, relinquish, revoke):
-        verb.add_argument("domain", metavar="DOMAIN")
-    acquire.add_argument("--mode", default="X", choices=[str(mode) for mode in Mode], help="default X")
-    acquire.add_argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)")
-    acquire.add_argument("--purpose", default="lease acquire", metavar="TEXT")
-    acquire.add_argument(
-        "--session",
-        metavar="ID",
-        help="under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is under it",
-    )
-    relinquish.add_argument(
-        "--whole-session", action="store_true", help="the session lease that it is under, with every lease under it"
-    )
-    for verb in (acquire, renew):
-        verb.add_argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
-    for verb in (renew, relinquish, revoke):
-        verb.add_argument("--lease", metavar="ID", help="this one, by its correlation id (default: the only one)")
-    revoke.add_argument("--yes", metavar="DOMAIN", help="the name again, instead of typing it: for scripts")
-    revoke.add_argument("--reason", metavar="TEXT", help="why: at most 128 bytes, kept in the ledger for ever")
-    for verb in (acquire, renew, relinquish, revoke):
-        add_cluster_options(verb)
-
-
-def run_by_hand(cluster: Cluster, options: argparse.Namespace) -> int:
-    """Run one of the four."""
-    from ..single_leases import ByHand
-
-    verbs = {"acquire": _acquire, "renew": _renew, "relinquish": _relinquish, "revoke": _revoke}
-    hand = ByHand(cluster, random.Random(os.urandom(32)))  # noqa: S311 - names, seeded from the system
-    return verbs[options.verb](cluster, hand, options)
-
-
-def _term(cluster: Cluster, options: argparse.Namespace) -> Span:
+def _term(cluster: Cluster, options: Namespace) -> Span:
     return parse_span(options.term) if options.term else cluster.policy.lease_term_max_ns
 
 
-def _term_fields(options: argparse.Namespace, granted_ns: Span) -> dict[str, Span | None]:
+def _term_fields(options: Namespace, granted_ns: Span) -> dict[str, Span | None]:
     """Return the term that was asked for and the one that was granted, as JSON shows them; say where it is less."""
     asked = parse_span(options.term) if options.term else None
     if asked is not None and granted_ns < asked:
@@ -291,7 +210,7 @@ def _term_fields(options: argparse.Namespace, granted_ns: Span) -> dict[str, Spa
     return {"term_asked_ns": asked, "term_granted_ns": granted_ns}
 
 
-def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
+def _the_one(hand: ByHand, options: Namespace) -> LeaseView | None:
     """Return the lease that is meant; None: there is none. Raises BadRequest where several could be."""
     views = hand.leases(options.domain)
     if options.lease is not None:
@@ -304,17 +223,16 @@ def _the_one(hand: ByHand, options: argparse.Namespace) -> LeaseView | None:
     return views[0] if views else None
 
 
-def _acquire(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+def _acquire(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     wait, term, now = parse_span(options.wait), _term(cluster, options), cluster.time.now()
     session = None if options.session is None else _session(hand, options, term)
     witness, granted_ns = hand.acquire(options.domain, Mode(options.mode), term, wait, options.purpose, session)
     if options.session == NEW_SESSION:
         granted_ns = hand.granted_ns(term, now, witness.expiry_ns)  # the term is the session's
-    _shown(witness, granted_ns, options)
-    return 0
+    return _shown(witness, granted_ns, options)
 
 
-def _session(hand: ByHand, options: argparse.Namespace, term: Span) -> tuple[bytes, Holder]:
+def _session(hand: ByHand, options: Namespace, term: Span) -> tuple[bytes, Holder]:
     """Return the session lease that the options name, with its holder. Raises BadRequest where it is not there."""
     if options.session == NEW_SESSION:
         witness = hand.begin_session(options.domain, term, options.purpose)
@@ -333,7 +251,7 @@ def _session(hand: ByHand, options: argparse.Namespace, term: Span) -> tuple[byt
     return session_id, views[0].holder
 
 
-def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+def _renew(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     view, now = _the_one(hand, options), cluster.time.now()
     if view is None or now.surely_past(view.expiry_ns):
         return _over(options, view)
@@ -343,26 +261,22 @@ def _renew(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
     witness = hand.renew(view, term)
     if witness is None:
         return _over(options)
-    _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
-    return 0
+    return _shown(witness, hand.granted_ns(term, now, witness.expiry_ns), options)
 
 
-def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: argparse.Namespace) -> int:
+def _renew_session(hand: ByHand, view: LeaseView, term: Span, now: TimeInterval, options: Namespace) -> int:
     """Renew the session lease, and with it every lease under it."""
     witness = hand.renew_session(view, term)
     if witness is None or view.correlation_id in witness.ended:
         return _over(options)
     terms = _term_fields(options, hand.granted_ns(term, now, witness.expiry_ns))
-    if options.json:
-        fields = {"domain": view.domain, "session_id": witness.session_id.hex()}
-        print_json("tenure.session-renewed", fields | instant_fields("expiry", witness.expiry_ns) | terms)
-    else:
-        until = rfc3339(witness.expiry_ns)
-        say(f"{view.domain}: held with all under session {witness.session_id.hex()}, until {until}")
-    return 0
+    session = witness.session_id.hex()
+    fields = {"domain": view.domain, "session_id": session} | instant_fields("expiry", witness.expiry_ns) | terms
+    words = f"{view.domain}: held with all under session {session}, until {rfc3339(witness.expiry_ns)}"
+    return present(options, "tenure.session-renewed", fields, words)
 
 
-def _relinquish(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+def _relinquish(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     view, now = _the_one(hand, options), cluster.time.now()
     if view is None:
         return _over(options)
@@ -377,50 +291,47 @@ def _relinquish(cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> 
         return _over(options, view)  # given back all the same: who comes next need not wait for it
     if outcome is LeaseOutcome.UNKNOWN:
         return _over(options)
-    if options.json:
-        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
-    else:
-        say(f"{options.domain}: {outcome}")
+    fields = {"domain": options.domain, "outcome": outcome}
+    present(options, "tenure.lease-ended", fields, f"{options.domain}: {outcome}")
     given_back = (LeaseOutcome.RELINQUISHED, LeaseOutcome.WITHDRAWN, LeaseOutcome.DROPPED)
     return 0 if outcome in given_back else EXIT_NO
 
 
-def _revoke(_cluster: Cluster, hand: ByHand, options: argparse.Namespace) -> int:
+def _revoke(_cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     view = _the_one(hand, options)
     if view is None:
         return _over(options)
     reason = _confirmed(view, options)
     outcome, ending = hand.revoke(view, reason)
-    if options.json:
-        fields = {
-            "domain": view.domain,
-            "outcome": outcome,
-            "reason": reason,
-            "lease": lease_fields(view),
-            **instant_fields("ended", None if ending is None else ending.ended_ns),
-        }
-        print_json("tenure.lease-ended", fields)
-    elif outcome is LeaseOutcome.REVOKED:
-        say(f"{view.domain}: revoked. What {view.holder.node}/{view.holder.process} writes with timestamps up to")
-        say(f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.")
-    else:
-        say(f"{view.domain}: {outcome}")
+    fields = {
+        "domain": view.domain,
+        "outcome": outcome,
+        "reason": reason,
+        "lease": lease_fields(view),
+        **instant_fields("ended", None if ending is None else ending.ended_ns),
+    }
+    lines = [f"{view.domain}: {outcome}"]
+    if outcome is LeaseOutcome.REVOKED:
+        lines = [
+            f"{view.domain}: revoked. What {_who(view)} writes with timestamps up to",
+            f"{rfc3339(view.expiry_ns)} still counts; the next holder waits for that before it reads or writes.",
+        ]
+    present(options, "tenure.lease-ended", fields, *lines)
     return 0 if outcome in (LeaseOutcome.REVOKED, LeaseOutcome.WITHDRAWN) else EXIT_NO
 
 
-def _confirmed(view: LeaseView, options: argparse.Namespace) -> str:
+def _confirmed(view: LeaseView, options: Namespace) -> str:
     """Return the reason, once the name was given again. Raises BadRequest."""
-    holder = f"{view.holder.node}/{view.holder.process}"
     name, reason = options.yes, options.reason
     if name is None or reason is None:
         if not sys.stdin.isatty():
             raise BadRequest(
                 "not-confirmed",
-                f"the lease on {view.domain!r} is that of {holder}; nobody is here to confirm its end",
+                f"the lease on {view.domain!r} is that of {_who(view)}; nobody is here to confirm its end",
                 hint="--yes DOMAIN --reason TEXT",
             )
         until = rfc3339(view.expiry_ns)
-        note(f"{view.domain}: {view.mode} {view.phase} of {holder} ({view.holder.purpose}), until {until} as yet")
+        note(f"{view.domain}: {view.mode} {view.phase} of {_who(view)} ({view.holder.purpose}), until {until} as yet")
         name = _typed("its name, to revoke it: ") if name is None else name
         reason = _typed("the reason: ") if reason is None else reason
     if name != view.domain:
@@ -434,37 +345,97 @@ def _typed(question: str) -> str:
     return sys.stdin.readline().rstrip("\n")
 
 
-def _over(options: argparse.Namespace, view: LeaseView | None = None) -> int:
+def _over(options: Namespace, view: LeaseView | None = None) -> int:
     """Say that there is no such lease, or when the one there was expired; return the exit code."""
-    if options.json:
-        outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
-        print_json("tenure.lease-ended", {"domain": options.domain, "outcome": outcome})
-    else:
-        why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
-        say(f"{options.domain}: {why}")
+    outcome = LeaseOutcome.UNKNOWN if view is None else LeaseOutcome.EXPIRED
+    why = "there is no such lease (any more)" if view is None else f"expired at {rfc3339(view.expiry_ns)}"
+    present(options, "tenure.lease-ended", {"domain": options.domain, "outcome": outcome}, f"{options.domain}: {why}")
     return EXIT_NO
 
 
-def _shown(witness: Witness, granted_ns: Span, options: argparse.Namespace) -> None:
-    terms = _term_fields(options, granted_ns)
-    if options.json:
-        fields = {
-            "domain": witness.domain,
-            "mode": witness.mode,
-            "correlation_id": witness.correlation_id.hex(),
-            "fence": witness.fence,
-            **instant_fields("expiry", witness.expiry_ns),
-            **bound_fields("settle_to", witness.settle_to_ns),
-            "session_id": None if witness.session_id is None else witness.session_id.hex(),
-            **terms,
-        }
-        print_json("tenure.held", fields)
-    else:
-        say(
-            f"{witness.domain}: held, mode {witness.mode}, fence {witness.fence}, "
-            f"lease {witness.correlation_id.hex()}, until {rfc3339(witness.expiry_ns)}"
-            + ("" if witness.session_id is None else f", session {witness.session_id.hex()}")
-        )
+def _shown(witness: Witness, granted_ns: Span, options: Namespace) -> int:
+    lease, session = witness.correlation_id.hex(), None if witness.session_id is None else witness.session_id.hex()
+    fields = {
+        "domain": witness.domain,
+        "mode": witness.mode,
+        "correlation_id": lease,
+        "fence": witness.fence,
+        **instant_fields("expiry", witness.expiry_ns),
+        **bound_fields("settle_to", witness.settle_to_ns),
+        "session_id": session,
+        **_term_fields(options, granted_ns),
+    }
+    under = "" if session is None else f", session {session}"
+    held = f"held, mode {witness.mode}, fence {witness.fence}, lease {lease}, until {rfc3339(witness.expiry_ns)}{under}"
+    return present(options, "tenure.held", fields, f"{witness.domain}: {held}")
 
 
-COMMANDS: Final = {"lease": Command("Who holds what; holding a lease from a shell.", _add_lease, run_lease)}
+_DOMAIN: Final = argument("domain", metavar="DOMAIN")
+_LEASE: Final = argument("--lease", metavar="ID", help="this one, by its correlation id (default: the only one)")
+_TERM: Final = argument("--term", metavar="SPAN", help="how long (default: the policy's longest term)")
+
+
+def _mode(help_text: str) -> Argument:
+    return argument("--mode", default="X", choices=[str(mode) for mode in Mode], help=help_text)
+
+
+def _by_hand(summary: str, work: Callable[[Cluster, ByHand, Namespace], int], *own: Argument) -> Command:
+    """Return a verb about a lease that no process keeps."""
+
+    def run(cluster: Cluster, options: Namespace) -> int:
+        return work(cluster, ByHand(cluster, random.Random(os.urandom(32))), options)  # noqa: S311 - names, seeded so
+
+    return cluster_command(summary, run, _DOMAIN, *own)
+
+
+_VERBS: Final = {
+    "ls": cluster_command("all leases of all shards; exit 69 if one did not answer", _list),
+    "show": cluster_command("one domain: held by whom, until when; exit 1 if nobody has it", _show, _DOMAIN),
+    "hold": cluster_command(
+        "hold domains for a while: for trying things out",
+        _hold,
+        argument("domains", metavar="DOMAIN", nargs="+"),
+        _mode("X, or shared with others: S, IX, IS, SIX (default X)"),
+        argument("--seconds", default="10", metavar="S", help="how long (default 10)"),
+        argument("--wait", default="30s", metavar="SPAN", help="how long to wait for them (default 30s)"),
+        argument("--purpose", default="lease hold", metavar="TEXT"),
+        argument("--session", action="store_true", help="under session leases: one renewal a shard keeps them all"),
+    ),
+    "watch": cluster_command(
+        "one domain: each change of its leases, as it happens",
+        run_watch,
+        _DOMAIN,
+        argument("--seconds", metavar="S", help="how long (default: until it is interrupted)"),
+    ),
+    "acquire": _by_hand(
+        "take a lease that no process keeps; renew it, or it ends with its term",
+        _acquire,
+        _mode("default X"),
+        argument("--wait", default="0s", metavar="SPAN", help="how long to wait for it (default: not at all)"),
+        argument("--purpose", default="lease acquire", metavar="TEXT"),
+        argument(
+            "--session",
+            metavar="ID",
+            help="under this session lease of the domain's shard, or `new`: one `lease renew` keeps all that is "
+            "under it",
+        ),
+        _TERM,
+    ),
+    "renew": _by_hand("give a lease that was taken by hand another term; exit 1 if it is over", _renew, _TERM, _LEASE),
+    "relinquish": _by_hand(
+        "give back a lease that was taken by hand; exit 1 if it was over",
+        _relinquish,
+        argument(
+            "--whole-session", action="store_true", help="the session lease that it is under, with every lease under it"
+        ),
+        _LEASE,
+    ),
+    "revoke": _by_hand(
+        "end somebody's lease; asks for its name and a reason",
+        _revoke,
+        _LEASE,
+        argument("--yes", metavar="DOMAIN", help="the name again, instead of typing it: for scripts"),
+        argument("--reason", metavar="TEXT", help="why: at most 128 bytes, kept in the ledger for ever"),
+    ),
+}
+COMMANDS: Final = {"lease": with_verbs("Who holds what; holding a lease from a shell.", _VERBS)}

@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import BinaryIO, Final
 
 import msgspec
 
-from appliance.cli.opening import add_cluster_options, open_cluster
-from appliance.formats.birth import BagKind
-from timeagent.console import Command, Progress, counted, instant_fields, note, print_json
+from appliance.cluster import Cluster
+from appliance.session.open_logs import OpenLog
+from appliance.session.session import Session
+from timeagent.console import Progress, argument, command, counted, instant_fields, note, print_json
 from timeagent.errors import BadRequest, TenureError
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import BinaryIO
-
-    from appliance.bag.batch import MessageBatch
-    from appliance.bag.closedbags import RackGone
-    from appliance.bag.follow import Wait
-    from appliance.bag.outcome import Outcome
-    from appliance.cluster import Cluster
-    from appliance.session.open_logs import OpenLog
-    from appliance.session.session import Session
-
-    from ..bag.message import Message, Position
+from ..bag.batch import MessageBatch
+from ..bag.closedbags import RackGone
+from ..bag.follow import Follower, Wait
+from ..bag.message import START, Message, Position, before, cursor_text, is_cursor, parse_cursor
+from ..bag.metronome import Metronome
+from ..bag.outcome import Committed, Outcome, Unknown
+from ..bag.reader import Level
+from ..doctor.machine import is_local
+from ..formats.birth import BagKind
+from ..formats.frame import check_payloads
+from .opening import add_cluster_options, cluster_command, open_cluster
 
 BATCH_MESSAGES: Final = 4096
 BATCH_BYTES: Final = 4 * 1024 * 1024
 EXIT_NO: Final = 1
 EXIT_UNKNOWN: Final = 4
-
-
-def _add_publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", help="the log; made when it does not exist")
-    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="one message a line; - is standard input")
-    parser.add_argument(
-        "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
-    )
-    parser.add_argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir")
-    parser.add_argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases (default 30s)")
-    parser.add_argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason")
-    add_cluster_options(parser)
 
 
 def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
@@ -63,7 +51,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
         yield batch
 
 
-def run_publish(options: argparse.Namespace) -> int:
+def run_publish(options: Namespace) -> int:
     """Publish each line under the named leases, in batches; stop at the first that is not committed."""
     try:
         stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")  # noqa: SIM115 - below
@@ -77,10 +65,7 @@ def run_publish(options: argparse.Namespace) -> int:
         return _publish(cluster, session, stream, options)
 
 
-def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argparse.Namespace) -> int:
-    from appliance.bag.outcome import Committed, Unknown
-    from appliance.formats.frame import check_payloads
-
+def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Namespace) -> int:
     done = 0
     outcome: Outcome | None = None
     progress = Progress("published", _lines(stream))
@@ -101,19 +86,16 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: argp
         raise
     finally:
         progress.done()
-    committed = outcome is None or isinstance(outcome, Committed)
+    failed = None if outcome is None or isinstance(outcome, Committed) else outcome
     if options.json:
-        name = "Committed" if outcome is None else type(outcome).__name__
-        reason = None if outcome is None or isinstance(outcome, Committed) else outcome.reason
+        name, reason = ("Committed", None) if failed is None else (type(failed).__name__, failed.reason)
         print_json("tenure.publish", {"log": options.log, "committed": done, "outcome": name, "reason": reason})
     else:
         note(f"tenure: {counted(done, 'message')} committed to {options.log}")
-    if committed:
+    if failed is None:
         return 0
-    assert outcome is not None
-    assert not isinstance(outcome, Committed)
-    unknown = isinstance(outcome, Unknown)
-    note(f"tenure: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {outcome.reason}")
+    unknown = isinstance(failed, Unknown)
+    note(f"tenure: the next batch is {'of unknown outcome' if unknown else 'not committed'}: {failed.reason}")
     return EXIT_UNKNOWN if unknown else EXIT_NO
 
 
@@ -127,60 +109,10 @@ def _lines(stream: BinaryIO) -> int | None:
     return lines
 
 
-_FORMS: Final = """\
-A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
---print0 (a NUL after each) where none holds a NUL, or --json, which is never ambiguous: one object a line, with the
-payload as "payload" where it is UTF-8 and as "payload_base64" where it is not.
-"""
-_CURSORS: Final = """
-A cursor is the text in "cursor" of each settled message with --json; after a reading that was cut short it is said on
-standard error. Reading goes on exactly after it, whatever was written meanwhile.
-"""
-
-
-def _add_form(parser: argparse.ArgumentParser) -> None:
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _FORMS + _CURSORS
-    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
-    add_cluster_options(parser)
-
-
-def _add_read(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG")
-    parser.add_argument(
-        "--level",
-        choices=("settled", "latest", "stale-ok"),
-        default="settled",
-        help="settled is final; latest takes in what is open; stale-ok is as settled, and may end at --as-of",
-    )
-    parser.add_argument("--as-of", metavar="SPAN", default="1m", help="how old a stale-ok answer may be (default 1m)")
-    parser.add_argument("--after", metavar="CURSOR|T", help="only what stands after this cursor or instant")
-    parser.add_argument("--until", metavar="T", help="only timestamps up to this instant")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many messages")
-    parser.add_argument("--settle", action="store_true", help="first wait until everything up to now is final")
-    _add_form(parser)
-
-
-def _add_tail(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG")
-    parser.add_argument("--from", dest="begin", metavar="now|start|CURSOR|T", default="now", help="default: now")
-    parser.add_argument(
-        "--level",
-        choices=("settled", "latest"),
-        default="settled",
-        help="settled leaves nothing out; latest is sooner, and leaves out what appears below what it has shown",
-    )
-    parser.add_argument("--poll", metavar="SPAN", default="500ms", help="how often to look (default 500ms)")
-    parser.add_argument(
-        "--settle", action="store_true", help="close what is due oneself, as a metronome would, where none runs"
-    )
-    _add_form(parser)
-
-
 class _Output:
     """Messages on standard output, a batch in one write."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Namespace) -> None:
         self._out = sys.stdout.buffer
         self._json = options.json
         self._end = b"\0" if options.print0 else b"\n"
@@ -203,8 +135,6 @@ class _Output:
             self._progress.show(self.messages)
 
     def _line(self, message: Message, *, settled: bool) -> bytes:
-        from ..bag.message import cursor_text
-
         cursor = cursor_text(self._log, message.position) if settled else None
         head = {"schema": "tenure.message", "version": 1}
         return msgspec.json.encode(head | message_fields(message) | {"cursor": cursor}) + b"\n"
@@ -238,15 +168,13 @@ def message_fields(message: Message) -> dict[str, object]:
 
 
 def _position(text: str | None, log: str) -> Position:
-    from ..bag.message import START, before, is_cursor, parse_cursor
-
     if text is None:
         return START
     return parse_cursor(text, log) if is_cursor(text) else before(parse_instant(text) + 1)
 
 
 def _conclude(
-    options: argparse.Namespace,
+    options: Namespace,
     schema: str,
     fields: Mapping[str, object],
     rejected: Mapping[str, int],
@@ -265,10 +193,8 @@ def _conclude(
         note(f"tenure: {count} rejected: {reason}")
 
 
-def run_read(options: argparse.Namespace) -> int:
+def run_read(options: Namespace) -> int:
     """Print a log's messages, one a line; with --json one object a line."""
-    from appliance.bag.reader import Level
-
     after = _position(options.after, options.log)
     until = parse_instant(options.until) if options.until else None
     if options.limit is not None and options.limit < 0:
@@ -287,14 +213,15 @@ def run_read(options: argparse.Namespace) -> int:
                 room = len(batch) if options.limit is None else options.limit - output.messages
                 if room < len(batch):
                     head = batch.head(room)
-                    cut = _cut(head, after) if batch.settled else reading.position
+                    # Where a limit ends the reading: after the last message that was printed.
+                    cut = reading.position if not batch.settled else head.last if len(head) else after
                     output.write(head)
                     break
                 output.write(batch)
                 after = reading.position
         finally:
             output.close()
-        cursor = _text(options.log, reading.position if cut is None else cut)
+        cursor = cursor_text(options.log, reading.position if cut is None else cut)
         if cut is not None and not options.json:
             note(f"tenure: there is more; it goes on with --after {cursor}")
         said = {"messages": output.messages, "cursor": cursor, **instant_fields("horizon", reading.horizon_ns)}
@@ -302,27 +229,9 @@ def run_read(options: argparse.Namespace) -> int:
     return 0
 
 
-def _cut(head: MessageBatch, before_it: Position) -> Position:
-    """Return where a limit ended the reading: after the last message that was printed."""
-    return head.last if len(head) else before_it
-
-
-def _text(log: str, position: Position) -> str:
-    from ..bag.message import cursor_text
-
-    return cursor_text(log, position)
-
-
-def run_tail(options: argparse.Namespace) -> int:
+def run_tail(cluster: Cluster, options: Namespace) -> int:
     """Print messages as they become final, until it is interrupted."""
-    from appliance.bag.follow import Follower
-    from appliance.bag.reader import Level
-
-    from ..bag.message import START, before
-    from ..bag.metronome import Metronome
-
-    poll = parse_span(options.poll)
-    with open_cluster(options) as cluster, ExitStack() as until_the_end:
+    with ExitStack() as until_the_end:
         log = cluster.logs.opened(options.log)
         if options.begin == "now":
             after = before(cluster.time.now().midpoint)
@@ -334,7 +243,7 @@ def run_tail(options: argparse.Namespace) -> int:
             _wait(cluster, log, until_the_end),
             after,
             level=Level(options.level),
-            poll_ns=poll,
+            poll_ns=parse_span(options.poll),
             gone_ok=True,
             help_closing=(lambda: metronome.turn(cluster.time.now())) if options.settle else None,
         )
@@ -362,17 +271,77 @@ def run_tail(options: argparse.Namespace) -> int:
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
     """Return how to wait: by time; on a local file system also until something appears."""
-    from appliance.bag.wakeup import LocalWait
-
-    from ..bag.posix import is_local
-
     if is_local(cluster.root):
+        from ..bag.wakeup import LocalWait
+
         return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))
     return lambda span, _: cluster.time.sleep(span)
 
 
+_LOG: Final = argument("log", metavar="LOG")
+_EPILOG: Final = """\
+A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
+--print0 (a NUL after each) where none holds a NUL, or --json, which is never ambiguous: one object a line, with the
+payload as "payload" where it is UTF-8 and as "payload_base64" where it is not.
+
+A cursor is the text in "cursor" of each settled message with --json; after a reading that was cut short it is said on
+standard error. Reading goes on exactly after it, whatever was written meanwhile.
+"""
+
+
+def _form(parser: ArgumentParser) -> None:
+    parser.formatter_class = RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("--print0", action="store_true", help="a NUL after each payload instead of a newline")
+
+
 COMMANDS: Final = {
-    "publish": Command("Write messages to a log under leases.", _add_publish, run_publish),
-    "read": Command("Read a log's messages in order.", _add_read, run_read),
-    "tail": Command("Follow a log: print its messages as they become final.", _add_tail, run_tail),
+    "publish": command(
+        "Write messages to a log under leases.",
+        run_publish,
+        argument("log", metavar="LOG", help="the log; made when it does not exist"),
+        argument("file", metavar="FILE", nargs="?", default="-", help="one message a line; - is standard input"),
+        argument(
+            "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
+        ),
+        argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir"),
+        argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases (default 30s)"),
+        argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason"),
+        add_cluster_options,
+    ),
+    "read": command(
+        "Read a log's messages in order.",
+        run_read,
+        _LOG,
+        argument(
+            "--level",
+            choices=("settled", "latest", "stale-ok"),
+            default="settled",
+            help="settled is final; latest takes in what is open; stale-ok is as settled, and may end at --as-of",
+        ),
+        argument("--as-of", metavar="SPAN", default="1m", help="how old a stale-ok answer may be (default 1m)"),
+        argument("--after", metavar="CURSOR|T", help="only what stands after this cursor or instant"),
+        argument("--until", metavar="T", help="only timestamps up to this instant"),
+        argument("--limit", type=int, metavar="N", help="at most so many messages"),
+        argument("--settle", action="store_true", help="first wait until everything up to now is final"),
+        _form,
+        add_cluster_options,
+    ),
+    "tail": cluster_command(
+        "Follow a log: print its messages as they become final.",
+        run_tail,
+        _LOG,
+        argument("--from", dest="begin", metavar="now|start|CURSOR|T", default="now", help="default: now"),
+        argument(
+            "--level",
+            choices=("settled", "latest"),
+            default="settled",
+            help="settled leaves nothing out; latest is sooner, and leaves out what appears below what it has shown",
+        ),
+        argument("--poll", metavar="SPAN", default="500ms", help="how often to look (default 500ms)"),
+        argument(
+            "--settle", action="store_true", help="close what is due oneself, as a metronome would, where none runs"
+        ),
+        _form,
+    ),
 }

@@ -11,63 +11,34 @@ Repeated, it finds that the release runs already.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
+from argparse import Namespace
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, note, print_json, say
+from appliance.cluster import Cluster, root_path
+from timeagent.console import argument, command, note, present, print_json, with_verbs
+from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from appliance.cluster import Cluster
-
-
-def _add_node(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    run = verbs.add_parser("run", help="run until SIGTERM or SIGINT, then stop orderly")
-    run.add_argument(
-        "--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"
-    )
-    run.add_argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)")
-    upgrade = verbs.add_parser("upgrade", help="have another release run: drain, stop, check, start")
-    add_upgrade(upgrade)
-    for verb in (run, upgrade):
-        add_cluster_options(verb)
+from ..bag.posix import PosixStorage
+from ..daemon.daemon import Node
+from ..formats.address import parse_address
+from ..formats.marker import FORMAT, format_of
+from ..formats.paths import MARKER
+from ..node.releases import Releases, in_words, skewed
+from . import service
+from .daemon import keeping, running_release
+from .opening import add_cluster_options, open_cluster, stop_on_signals
 
 
-def time_words(cluster: Cluster) -> str:
-    """Return where a cluster's times come from, for people."""
-    if cluster.time_by_agent:
-        return "from the node's agent (tenure time run)"
-    return "made in this process: no agent runs (tenure time run)"
-
-
-def run_verb(options: argparse.Namespace) -> int:
-    """Run one verb."""
-    return run_upgrade(options) if options.verb == "upgrade" else run_node(options)
-
-
-def run_node(options: argparse.Namespace) -> int:
-    """Run the daemon in the foreground."""
-    from importlib.metadata import version
-
-    from appliance.formats.address import parse_address
-
-    from ..daemon.daemon import Node
-
-    stop = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+def run_node(options: Namespace) -> int:
+    stop = stop_on_signals()
     cluster = open_cluster(options)
     if options.listen:
         cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
@@ -78,22 +49,21 @@ def run_node(options: argparse.Namespace) -> int:
         with cluster:
             shards = node.start()
             if options.json:
-                places = {"address": node.address, "http": node.web_address}
-                print_json(
-                    "tenure.node",
-                    {
-                        "node": cluster.settings.node,
-                        "shards": shards,
-                        "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
-                        "time": "agent" if cluster.time_by_agent else "embedded",
-                    }
-                    | {name: None if place is None else str(place) for name, place in places.items()},
-                )
+                fields = {
+                    "node": cluster.settings.node,
+                    "shards": shards,
+                    "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
+                    "time": "agent" if cluster.time_by_agent else "embedded",
+                    "address": None if node.address is None else str(node.address),
+                    "http": None if node.web_address is None else str(node.web_address),
+                }
+                print_json("tenure.node", fields)
             reached = f", reached at {node.address}" if node.address else ""
             note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
             for shard, why in node.awaited.items():
                 note(f"tenure: shard {shard} is waited for: {why}")
-            note(f"tenure: time {time_words(cluster)}")
+            made = "from the node's agent" if cluster.time_by_agent else "made in this process: no agent runs"
+            note(f"tenure: time {made} (tenure time run)")
             try:
                 node.run(stop, lambda shard: note(f"tenure: shard {shard} runs here now"))
             finally:
@@ -119,25 +89,11 @@ class Release(msgspec.Struct):
     root_format: int
 
 
-def add_upgrade(parser: argparse.ArgumentParser) -> None:
-    """Add what the verb takes, but for the options of the cluster."""
-    parser.add_argument("--package", metavar="FILE", help="install this .deb while the daemon stands still")
-    parser.add_argument("--no-systemd", action="store_true", help="only see whether it could be done")
-
-
-def run_upgrade(options: argparse.Namespace) -> int:
+def run_upgrade(options: Namespace) -> int:
     """Go over to this release, or to a package's."""
-    from appliance.cli import service
-    from appliance.cluster import root_path
-    from timeagent.errors import TryAgain
-
     root = root_path(options.root)
     coming = read_package(Path(options.package)) if options.package else own_release()
-
-    def as_whom_it_should_be(work: Callable[[], int]) -> int:
-        return work() if options.allow_root else service.as_own_user(work)
-
-    status = as_whom_it_should_be(lambda: _look(options, coming))
+    status = service.as_own_user(lambda: _look(options, coming), allow_root=options.allow_root)
     if status == _RUNS_ALREADY:
         return 0
     if status or options.no_systemd:
@@ -159,22 +115,15 @@ def run_upgrade(options: argparse.Namespace) -> int:
         os.execv(_COMMAND, words)  # noqa: S606 - the command that was installed just now
     service.start(target)
     service.start(node_unit)
-    return as_whom_it_should_be(lambda: _told(options))
+    return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
 
 
 def own_release() -> Release:
-    """Return what this program is."""
-    from importlib.metadata import version
-
-    from appliance.formats.marker import FORMAT
-
     return Release(version("tenure"), FORMAT)
 
 
 def read_package(path: Path) -> Release:
     """Return what a .deb says of itself. Raises BadRequest."""
-    from timeagent.errors import BadRequest
-
     try:
         with subprocess.Popen(  # noqa: S603 - one file's name
             ["dpkg-deb", "--fsys-tarfile", str(path)],  # noqa: S607 - wherever Debian has it
@@ -193,17 +142,8 @@ def read_package(path: Path) -> Release:
         raise BadRequest("bad-package", f"{path} {what}", hint="name the .deb that `make deb` made") from None
 
 
-def _look(options: argparse.Namespace, coming: Release) -> int:
+def _look(options: Namespace, coming: Release) -> int:
     """See whether it can be done, and say who runs what."""
-    from appliance.cli.daemon import keeping, running_release
-    from appliance.cli.opening import open_cluster
-    from appliance.cluster import root_path
-    from appliance.formats.marker import format_of
-    from appliance.formats.paths import MARKER
-    from timeagent.errors import BadConfiguration
-
-    from ..bag.posix import PosixStorage
-
     root = root_path(options.root)
     here = format_of(PosixStorage(root).read(MARKER) or b"")
     if here is not None and here != coming.root_format:
@@ -220,15 +160,13 @@ def _look(options: argparse.Namespace, coming: Release) -> int:
         note(f"tenure: here {words} runs, {coming.release} is to run; {root} is of format {here}")
         _note_skew(known | {cluster.settings.node: runs})
         if runs == coming.release and not options.package:
-            _say(options, cluster, runs, already=True)
+            _runs(options, cluster, runs, already=True)
             return _RUNS_ALREADY
     return 0
 
 
 def releases(cluster: Cluster, own: str) -> dict[str, str | None]:
     """Ask every node that has an address which release it runs. Blocks for some seconds."""
-    from ..node.releases import Releases
-
     trust = cluster.watch_trust()
     return dict(
         Releases(cluster.settings.node, cluster.keys.tls, cluster.registers.cluster_id, trust, cluster.time, own).look()
@@ -236,15 +174,11 @@ def releases(cluster: Cluster, own: str) -> dict[str, str | None]:
 
 
 def _note_skew(known: dict[str, str | None]) -> None:
-    from ..node.releases import in_words, skewed
-
     if skewed(known):
         note(f"tenure: nodes run different releases: {in_words(known)}")
 
 
 def _install(package: Path) -> None:
-    from timeagent.errors import Environment
-
     done = subprocess.run(  # noqa: S603 - one file's name
         ["dpkg", "--install", str(package.absolute())],  # noqa: S607 - wherever Debian has it
         capture_output=True,
@@ -259,28 +193,35 @@ def _install(package: Path) -> None:
         )
 
 
-def _told(options: argparse.Namespace) -> int:
+def _told(options: Namespace) -> int:
     """Say what runs now. Raises TryAgain where nothing answers."""
-    from appliance.cli.daemon import running_release
-    from appliance.cli.opening import open_cluster
-    from timeagent.errors import TryAgain
-
     with open_cluster(options) as cluster:
         runs = running_release(cluster.settings, cluster.registers.cluster_id)
         if runs is None:
             raise TryAgain("no-daemon", "the daemon was started, and does not answer", hint="systemctl status says why")
         _note_skew(releases(cluster, runs))
-        _say(options, cluster, runs, already=False)
-    return 0
+        return _runs(options, cluster, runs, already=False)
 
 
-def _say(options: argparse.Namespace, cluster: Cluster, runs: str, *, already: bool) -> None:
-    if options.json:
-        print_json("tenure.upgrade", {"node": cluster.settings.node, "release": runs, "already": already})
-    else:
-        say(f"{cluster.settings.node} runs {runs}{' already' * already}.")
+def _runs(options: Namespace, cluster: Cluster, release: str, *, already: bool) -> int:
+    fields = {"node": cluster.settings.node, "release": release, "already": already}
+    return present(options, "tenure.upgrade", fields, f"{cluster.settings.node} runs {release}{' already' * already}.")
 
 
-COMMANDS: Final = {
-    "node": Command("Run this node's shards and metronome; have another release run.", _add_node, run_verb)
+_VERBS: Final = {
+    "run": command(
+        "run until SIGTERM or SIGINT, then stop orderly",
+        run_node,
+        argument("--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"),
+        argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)"),
+        add_cluster_options,
+    ),
+    "upgrade": command(
+        "have another release run: drain, stop, check, start",
+        run_upgrade,
+        argument("--package", metavar="FILE", help="install this .deb while the daemon stands still"),
+        argument("--no-systemd", action="store_true", help="only see whether it could be done"),
+        add_cluster_options,
+    ),
 }
+COMMANDS: Final = {"node": with_verbs("Run this node's shards and metronome; have another release run.", _VERBS)}

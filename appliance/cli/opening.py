@@ -1,14 +1,24 @@
-"""The options that every command about a cluster takes, and opening the cluster that they name."""
+"""What commands about a cluster share: their options, opening the cluster that these name, reading its records."""
 
 from __future__ import annotations
 
 import argparse
+import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Final
+
+from timeagent.console import Argument, Command, argument, command
 
 if TYPE_CHECKING:
+    from appliance.bag.storage import Storage
     from appliance.cluster import Cluster
+    from appliance.node.records import Registers
     from timeagent.keys import Signer
+
+JSON: Final = argument("--json", action="store_true", help="machine-readable output")
+ROOT_KEY: Final = argument("--root-key", metavar="FILE", required=True, help="the cluster's root key")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
@@ -43,6 +53,36 @@ def open_cluster(options: argparse.Namespace) -> Cluster:
     from appliance.cluster import Cluster
 
     return Cluster.open(options.root, node_dir=options.node_dir, allow_root=options.allow_root)
+
+
+def cluster_command(
+    summary: str, work: Callable[[Cluster, argparse.Namespace], int], *arguments: Argument, repeated: bool = False
+) -> Command:
+    """Return a command that opens the cluster its options name, and works on it."""
+
+    def run(options: argparse.Namespace) -> int:
+        with open_cluster(options) as cluster:
+            return work(cluster, options)
+
+    return command(summary, run, *arguments, lambda parser: add_cluster_options(parser, repeated=repeated))
+
+
+def registers_at(storage: Storage, root: Path) -> Registers:
+    """Return the records of the cluster at a root, by the key in its marker. Raises what read_marker raises."""
+    from appliance.admin.founding import read_marker
+    from appliance.node.records import Registers
+    from timeagent.keys import Verifier
+
+    marker = read_marker(storage, root)
+    return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+
+
+def stop_on_signals() -> Event:
+    """Return what is set by SIGTERM and SIGINT from now on."""
+    stop = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    return stop
 
 
 def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:

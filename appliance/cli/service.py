@@ -10,14 +10,12 @@ import os
 import pwd
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.console import note, report_error
 from timeagent.errors import Environment, TenureError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
@@ -40,7 +38,6 @@ def instance(root: Path) -> str:
 
 
 def node_unit(root: Path) -> str:
-    """Return the daemon's unit for a root."""
     return f"tenure-node@{instance(root)}.service"
 
 
@@ -102,7 +99,6 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def has_user() -> bool:
-    """Whether this machine has tenure's own user."""
     try:
         pwd.getpwnam(USER)
     except KeyError:
@@ -110,12 +106,13 @@ def has_user() -> bool:
     return True
 
 
-def as_own_user(work: Callable[[], int]) -> int:
+def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
     """Do it as tenure's own user where the superuser calls and there is one; return its exit code.
 
-    A process of its own does it, which gives up what the superuser may. Blocks until it ends.
+    ``allow_root``: as the superuser all the same. A process of its own does it, which gives up what the superuser may.
+    Blocks until it ends.
     """
-    if os.geteuid() != 0 or not has_user():
+    if allow_root or os.geteuid() != 0 or not has_user():
         return work()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -2,79 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import socket
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from appliance.cli.opening import add_cluster_options, named_root
-from appliance.formats.paths import MARKER
-from timeagent.console import Command, note, print_json, say
+from appliance.cluster import refuse_root_user, time_sources
+from timeagent.clock import SystemClock
+from timeagent.console import Argument, Command, argument, command, note, present
+from timeagent.errors import BadRequest, Environment, TryAgain
+from timeagent.keys import Signer, fingerprint
+from timeagent.sampled import EmbeddedTime
 from timeagent.units import SECOND, parse_span, span_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from appliance.admin.founding import Listen
-    from appliance.bag.storage import Storage
-
-    from ..node.settings import Settings
+from ..admin.founding import Listen, join_cluster, read_marker, set_up
+from ..admin.joining import ask, finish, prepared
+from ..bag.posix import PosixStorage
+from ..formats.address import parse_address
+from ..formats.paths import MARKER
+from ..formats.policy import Policy, check_policy
+from ..node.own_keys import check_own_keys
+from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
+from . import service
+from .opening import add_cluster_options, named_root, registers_at
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
 
 
-def _add_node_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("root_path", metavar="ROOT", help="the shared directory")
-    parser.add_argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)")
-    parser.add_argument("--listen", metavar="HOST[:PORT]", help="where `node run` answers other nodes, by TCP")
-    parser.add_argument(
-        "--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"
-    )
-    parser.add_argument("--no-systemd", action="store_true", help="leave this machine's units alone")
-    add_cluster_options(parser)
-
-
-def _add_init(parser: argparse.ArgumentParser) -> None:
-    _add_node_options(parser)
-    parser.add_argument(
-        "--root-key",
-        metavar="FILE",
-        help="keep the cluster's root key there, or use the one that lies there (default: root.key with the settings)",
-    )
-    parser.add_argument(
-        "--assume-radius",
-        metavar="SPAN",
-        default="0",
-        help="take the machines' clocks to be this good where no time source has a bound: 5ms on a laptop",
-    )
-    for name, what in (("span", "a bag's span"), ("grace", "a bag's grace"), ("rack", "a rack's length")):
-        parser.add_argument(f"--{name}", metavar="SPAN", help=f"{what}, for logs that are made from now on")
-
-
-def _add_join(parser: argparse.ArgumentParser) -> None:
-    _add_node_options(parser)
-    parser.add_argument(
-        "--root-key",
-        metavar="FILE",
-        help="root.key of the machine that ran init; without it: ask, and wait for approval",
-    )
-    parser.add_argument(
-        "--wait", metavar="SPAN", default="10m", help="how long to wait for it (default: 10m); then call it again"
-    )
-
-
-def _node_name(options: argparse.Namespace) -> str:
+def _node_name(options: Namespace) -> str:
     return options.node or socket.gethostname().split(".")[0].lower()
 
 
-def _listen(options: argparse.Namespace) -> Listen | None:
+def _listen(options: Namespace) -> Listen | None:
     """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach."""
-    from appliance.admin.founding import Listen
-    from appliance.formats.address import parse_address
-    from timeagent.errors import BadRequest
-
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
@@ -90,43 +53,39 @@ def _listen(options: argparse.Namespace) -> Listen | None:
     return Listen(at, reached_at)
 
 
-def run_init(options: argparse.Namespace) -> int:
-    """Make a cluster of an empty directory; where it is made already, say what is there."""
-    return _serving(options, lambda: _init(options))
+type Mounted = Callable[[Namespace, PosixStorage, Path, Settings | None], int]
+"""What is done with a root, where this machine is a node already (by these settings), or is not."""
 
 
-def run_join(options: argparse.Namespace) -> int:
-    """Let this machine into a cluster; where it is in already, say so."""
-    return _serving(options, lambda: _join(options))
-
-
-def _serving(options: argparse.Namespace, work: Callable[[], int]) -> int:
+def _setting_up(work: Mounted, options: Namespace) -> int:
     """Do what is done on the mount, as whom that should be; then see to this machine's units."""
-    from appliance.cli import service
 
-    status = work() if options.allow_root else service.as_own_user(work)
+    def on_the_mount() -> int:
+        refuse_root_user(os.geteuid(), allow_root=options.allow_root)
+        root = named_root(options)
+        storage = PosixStorage(root)
+        return work(options, storage, root, _there_already(options, storage, root))
+
+    status = service.as_own_user(on_the_mount, allow_root=options.allow_root)
     if status == 0 and options.node_dir is None:  # the units know the usual places only
         service.offered(Path(options.root_path).absolute(), wanted=not options.no_systemd)
     return status
 
 
-def _there_already(options: argparse.Namespace, storage: Storage, root: Path) -> Settings | None:
+def _node_dir(options: Namespace) -> Path | None:
+    return Path(options.node_dir).absolute() if options.node_dir else None
+
+
+def _there_already(options: Namespace, storage: PosixStorage, root: Path) -> Settings | None:
     """Return this machine's settings if it is a node of the cluster at this root already, by the name asked for.
 
     Raises Environment where it is one by another name.
     """
-    from appliance.admin.founding import read_marker
-    from timeagent.errors import Environment
-    from timeagent.keys import Verifier
-
-    from ..node.own_keys import check_own_keys
-    from ..node.records import Registers
-    from ..node.settings import FILE, is_there, load_settings, node_directories
-
     if not storage.look(".", [MARKER]):
         return None
     marker = read_marker(storage, root)
-    places = [Path(options.node_dir).absolute()] if options.node_dir else node_directories(marker.cluster_id)
+    named = _node_dir(options)
+    places = [named] if named else node_directories(marker.cluster_id)
     place = next((each for each in places if is_there(each / FILE)), None)
     if place is None:
         return None
@@ -139,62 +98,32 @@ def _there_already(options: argparse.Namespace, storage: Storage, root: Path) ->
             f"this machine is node {settings.node} of the cluster at {root} already ({place})",
             hint=f"say --node {settings.node}, or name another --node-dir",
         )
-    check_own_keys(Registers(storage, marker.cluster_id, Verifier(marker.root_key)), settings)
+    check_own_keys(registers_at(storage, root), settings)
     return settings
 
 
-def _init(options: argparse.Namespace) -> int:
-    from appliance.admin.founding import set_up
-    from appliance.cluster import refuse_root_user, time_sources
-    from appliance.formats.policy import Policy, check_policy
-    from timeagent.clock import SystemClock
-    from timeagent.keys import Signer, fingerprint
-    from timeagent.sampled import EmbeddedTime
-
-    from ..bag.posix import PosixStorage
-    from ..node.settings import ROOT_KEY
-
-    refuse_root_user(os.geteuid(), allow_root=options.allow_root)
-    root = named_root(options)
-    storage = PosixStorage(root)
-    there = _there_already(options, storage, root)
+def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings | None) -> int:
+    """Make a cluster of an empty directory; where it is made already, say what is there."""
+    key_file = Path(options.root_key).absolute() if options.root_key else None
     if there is not None:
-        return _founded_already(options, storage, there)
-    cluster_id = os.urandom(16)
-    chosen = {f"{name}_ns": parse_span(text) for name in ("span", "grace", "rack") if (text := getattr(options, name))}
-    policy = check_policy(
-        Policy(number=1, cluster_id=cluster_id, assumed_radius_ns=parse_span(options.assume_radius), **chosen)
-    )
+        policy = registers_at(storage, root).newest_policy()
+        said = [
+            f"{root} is the root of cluster {policy.cluster_id.hex()[:12]} already; this machine is its node",
+            f"{there.node}. Nothing was changed: a cluster keeps its policy.",
+        ]
+        return _founded(options, there, policy, key_file, said, already=True)
+    chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
+    assumed_ns = parse_span(options.assume_radius)
+    policy = check_policy(Policy(number=1, cluster_id=os.urandom(16), assumed_radius_ns=assumed_ns, **chosen))
     machine = SystemClock()
     # Asked before anything is written: a cluster whose founder has no time could not be used.
-    now = EmbeddedTime(
-        machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max
-    ).now()
-    directory = Path(options.node_dir).absolute() if options.node_dir else None
-    listen = _listen(options)
-    root_key_file = Path(options.root_key).absolute() if options.root_key else None
-    settings = set_up(storage, root, _node_name(options), policy, now.midpoint, directory, listen, root_key_file)
-    if options.json:
-        print_json(
-            "tenure.init",
-            {
-                "root": str(root),
-                "cluster": cluster_id.hex(),
-                "node": settings.node,
-                "node_dir": str(settings.directory),
-                "root_key": fingerprint(settings.root_key),
-                "root_key_file": str(root_key_file or settings.directory / ROOT_KEY),
-                "takeover_ns": policy.takeover_ns(),
-                "already": False,
-            },
-        )
-        return 0
-    say(f"{root} is now the root of cluster {cluster_id.hex()[:12]}; this machine is its node {settings.node}.")
-    say(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
-    if root_key_file:
-        say(f"The root key is kept in {root_key_file}; what changes the cluster's records asks for it.")
-    say(f"After a holder dies, its domains are free again within {span_text(policy.takeover_ns())}.")
-    if policy.assumed_radius_ns:
+    time = EmbeddedTime(machine, time_sources(machine, policy), Signer.generate(), radius_ns_max=policy.radius_ns_max)
+    now = time.now().midpoint
+    settings = set_up(storage, root, _node_name(options), policy, now, _node_dir(options), _listen(options), key_file)
+    cluster = policy.cluster_id.hex()[:12]
+    said = [f"{root} is now the root of cluster {cluster}; this machine is its node {settings.node}."]
+    _founded(options, settings, policy, key_file, said, already=False)
+    if policy.assumed_radius_ns and not options.json:
         note(
             f"tenure: where no time source has a bound, clocks are assumed to be good to "
             f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
@@ -202,93 +131,61 @@ def _init(options: argparse.Namespace) -> int:
     return 0
 
 
-def _founded_already(options: argparse.Namespace, storage: Storage, settings: Settings) -> int:
-    """Say what is there, as init said it when it was made."""
-    from appliance.admin.founding import read_marker
-    from timeagent.keys import Verifier, fingerprint
-
-    from ..node.records import Registers
-    from ..node.settings import ROOT_KEY
-
-    marker = read_marker(storage, settings.root)
-    policy = Registers(storage, marker.cluster_id, Verifier(marker.root_key)).newest_policy()
-    key_file = Path(options.root_key).absolute() if options.root_key else settings.directory / ROOT_KEY
-    if options.json:
-        print_json(
-            "tenure.init",
-            {
-                "root": str(settings.root),
-                "cluster": marker.cluster_id.hex(),
-                "node": settings.node,
-                "node_dir": str(settings.directory),
-                "root_key": fingerprint(settings.root_key),
-                "root_key_file": str(key_file),
-                "takeover_ns": policy.takeover_ns(),
-                "already": True,
-            },
-        )
-        return 0
-    say(f"{settings.root} is the root of cluster {marker.cluster_id.hex()[:12]} already; this machine is its node")
-    say(f"{settings.node}. Nothing was changed: a cluster keeps its policy.")
-    say(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
-    return 0
+def _founded(
+    options: Namespace, settings: Settings, policy: Policy, key_file: Path | None, said: list[str], *, already: bool
+) -> int:
+    said.append(f"Settings and keys: {settings.directory}. Root key: {fingerprint(settings.root_key)}.")
+    if key_file and not already:
+        said.append(f"The root key is kept in {key_file}; what changes the cluster's records asks for it.")
+    if not already:
+        said.append(f"After a holder dies, its domains are free again within {span_text(policy.takeover_ns())}.")
+    fields = {
+        "root": str(settings.root),
+        "cluster": policy.cluster_id.hex(),
+        "node": settings.node,
+        "node_dir": str(settings.directory),
+        "root_key": fingerprint(settings.root_key),
+        "root_key_file": str(key_file or settings.directory / ROOT_KEY),
+        "takeover_ns": policy.takeover_ns(),
+        "already": already,
+    }
+    return present(options, "tenure.init", fields, *said)
 
 
-def _join(options: argparse.Namespace) -> int:
-    from appliance.admin.founding import join_cluster
-    from appliance.cluster import refuse_root_user
-    from timeagent.clock import SystemClock
-
-    from ..bag.posix import PosixStorage
-
-    refuse_root_user(os.geteuid(), allow_root=options.allow_root)
-    root = named_root(options)
-    directory = Path(options.node_dir).absolute() if options.node_dir else None
-    storage = PosixStorage(root)
-    there = _there_already(options, storage, root)
+def _join(options: Namespace, storage: PosixStorage, root: Path, there: Settings | None) -> int:
+    """Let this machine into a cluster; where it is in already, say so."""
     if there is not None:
         return _joined(options, there, already=True)
     if options.root_key is None:
-        return _ask_and_wait(options, storage, root, directory)
-    settings = join_cluster(
-        storage,
-        root,
-        _node_name(options),
-        Path(options.root_key),
-        SystemClock().realtime_ns(),
-        directory,
-        _listen(options),
-    )
+        return _ask_and_wait(options, storage, root)
+    now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
+    settings = join_cluster(storage, root, _node_name(options), key_file, now, _node_dir(options), _listen(options))
     return _joined(options, settings)
 
 
-def _joined(options: argparse.Namespace, settings: Settings, *, already: bool = False) -> int:
-    if options.json:
-        fields = {"root": str(settings.root), "node": settings.node, "node_dir": str(settings.directory)}
-        print_json("tenure.join", fields | {"already": already})
-    else:
-        say(f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.")
-        say(f"Settings and keys: {settings.directory}.")
-    return 0
+def _joined(options: Namespace, settings: Settings, *, already: bool = False) -> int:
+    return present(
+        options,
+        "tenure.join",
+        {
+            "root": str(settings.root),
+            "node": settings.node,
+            "node_dir": str(settings.directory),
+            "already": already,
+        },
+        f"This machine is node {settings.node} of the cluster at {settings.root}{' already' * already}.",
+        f"Settings and keys: {settings.directory}.",
+    )
 
 
-def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, directory: Path | None) -> int:
+def _ask_and_wait(options: Namespace, storage: PosixStorage, root: Path) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
-    from appliance.admin.founding import read_marker
-    from appliance.admin.joining import ask, finish, prepared
-    from timeagent.clock import SystemClock
-    from timeagent.errors import TryAgain
-    from timeagent.keys import Verifier, fingerprint
-
-    from ..node.records import Registers
-    from ..node.settings import Settings, new_directory
-
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
     wait = parse_span(options.wait)
-    place = directory or new_directory(marker.cluster_id)
+    place = _node_dir(options) or new_directory(marker.cluster_id)
     request = prepared(place, node, listen.reached_at if listen else None)
     settings = Settings(place, node, root, marker.root_key, None, {}, listen.at if listen else None)
-    registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
+    registers = registers_at(storage, root)
     if finish(registers, settings, request):
         return _joined(options, settings)
     ask(storage, request)
@@ -304,7 +201,54 @@ def _ask_and_wait(options: argparse.Namespace, storage: Storage, root: Path, dir
     raise TryAgain("not-approved", f"nobody has let {node} in within {span_text(wait)}", hint="call it again")
 
 
+_LENGTHS: Final = {"span": "a bag's span", "grace": "a bag's grace", "rack": "a rack's length"}
+
+
+def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
+    return command(
+        summary,
+        lambda options: _setting_up(work, options),
+        argument("root_path", metavar="ROOT", help="the shared directory"),
+        argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)"),
+        argument("--listen", metavar="HOST[:PORT]", help="where `node run` answers other nodes, by TCP"),
+        argument("--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"),
+        argument("--no-systemd", action="store_true", help="leave this machine's units alone"),
+        add_cluster_options,
+        *own,
+    )
+
+
 COMMANDS: Final = {
-    "init": Command("Make a cluster of an empty directory.", _add_init, run_init),
-    "join": Command("Let this machine into a cluster.", _add_join, run_join),
+    "init": _setup_command(
+        "Make a cluster of an empty directory.",
+        _init,
+        argument(
+            "--root-key",
+            metavar="FILE",
+            help="keep the cluster's root key there, or use the one that lies there (default: root.key with the "
+            "settings)",
+        ),
+        argument(
+            "--assume-radius",
+            metavar="SPAN",
+            default="0",
+            help="take the machines' clocks to be this good where no time source has a bound: 5ms on a laptop",
+        ),
+        *(
+            argument(f"--{name}", metavar="SPAN", help=f"{what}, for logs that are made from now on")
+            for name, what in _LENGTHS.items()
+        ),
+    ),
+    "join": _setup_command(
+        "Let this machine into a cluster.",
+        _join,
+        argument(
+            "--root-key",
+            metavar="FILE",
+            help="root.key of the machine that ran init; without it: ask, and wait for approval",
+        ),
+        argument(
+            "--wait", metavar="SPAN", default="10m", help="how long to wait for it (default: 10m); then call it again"
+        ),
+    ),
 }

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import TYPE_CHECKING, Any, Final
+from argparse import Namespace
+from typing import Any, Final
 
-from appliance.cli.opening import add_cluster_options, open_cluster, root_key
-from appliance.lease.wire import shard_fields
-from timeagent.console import Command, counted, instant_fields, note, print_json, say
+from appliance.cluster import Cluster
+from appliance.lease.wire import ShardNumbers, shard_fields
+from timeagent.console import argument, counted, instant_fields, note, present, print_json, say, with_verbs
 from timeagent.errors import ShardUnavailable
-from timeagent.units import span_text
+from timeagent.units import Instant, span_text
 
-if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-    from appliance.formats.shardmap import ShardMap
-    from appliance.lease.wire import ShardNumbers
-    from timeagent.units import Instant
+from ..admin.records import move_shard, reshard
+from ..formats.shardmap import ShardMap
+from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 
-def _add_shards(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
-    ls = verbs.add_parser("ls", help="every shard: whose it is, who runs it, how it stands (also without a verb)")
-    move = verbs.add_parser("move", help="give one shard to another node")
-    reshard = verbs.add_parser("reshard", help="have another number of shards")
-    move.add_argument("shard", metavar="SHARD", type=int)
-    move.add_argument("node", metavar="NODE")
-    reshard.add_argument("count", metavar="N", type=int)
-    reshard.add_argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)")
-    for verb in (move, reshard):
-        verb.add_argument("--root-key", metavar="FILE", required=True, help="the cluster's root key")
-        add_cluster_options(verb, repeated=True)
-    add_cluster_options(ls, repeated=True)
-    add_cluster_options(parser)
-
-
-def run_shards(options: argparse.Namespace) -> int:
-    """Run one verb; ``ls`` without any."""
-    verbs = {None: _list, "ls": _list, "move": _move, "reshard": _reshard}
-    with open_cluster(options) as cluster:
-        return verbs[options.verb](cluster, options)
-
-
-def _list(cluster: Cluster, options: argparse.Namespace) -> int:
+def _list(cluster: Cluster, options: Namespace) -> int:
     """Ask every shard how it stands; none is started for that. 69 if none answers."""
     now = cluster.time.now().midpoint
     shown: list[dict[str, Any]] = []
@@ -89,29 +64,46 @@ def _stand(numbers: ShardNumbers, owner: str, now: Instant) -> str:
     return f"{away}{counted(numbers.leases, 'lease')}, {right}, incarnation {numbers.incarnation.hex()} {since}"
 
 
-def _move(cluster: Cluster, options: argparse.Namespace) -> int:
-    from ..admin.records import move_shard
-
+def _move(cluster: Cluster, options: Namespace) -> int:
     before = cluster.map.owners
     record = move_shard(cluster.registers, root_key(cluster, options), options.shard, options.node)
     text = f"Map {record.number}: shard {options.shard} goes from {before[options.shard]} to {options.node}."
     return _said(options, record, text)
 
 
-def _reshard(cluster: Cluster, options: argparse.Namespace) -> int:
-    from ..admin.records import reshard
-
+def _reshard(cluster: Cluster, options: Namespace) -> int:
     nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(cluster.map.owners))
     record = reshard(cluster.registers, root_key(cluster, options), options.count, nodes)
     return _said(options, record, f"Map {record.number}: {counted(len(record.owners), 'shard')}, all beginning anew.")
 
 
-def _said(options: argparse.Namespace, record: ShardMap, text: str) -> int:
-    if options.json:
-        print_json("tenure.map-changed", {"number": record.number, "owners": list(record.owners)})
-    else:
-        say(text)
-    return 0
+def _said(options: Namespace, record: ShardMap, text: str) -> int:
+    return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
 
 
-COMMANDS: Final = {"shards": Command("Which shards there are, who runs them; moving them.", _add_shards, run_shards)}
+_VERBS: Final = {
+    "ls": cluster_command(
+        "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
+    ),
+    "move": cluster_command(
+        "give one shard to another node",
+        _move,
+        argument("shard", metavar="SHARD", type=int),
+        argument("node", metavar="NODE"),
+        ROOT_KEY,
+        repeated=True,
+    ),
+    "reshard": cluster_command(
+        "have another number of shards",
+        _reshard,
+        argument("count", metavar="N", type=int),
+        argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
+        ROOT_KEY,
+        repeated=True,
+    ),
+}
+COMMANDS: Final = {
+    "shards": with_verbs(
+        "Which shards there are, who runs them; moving them.", _VERBS, add_cluster_options, default="ls"
+    )
+}

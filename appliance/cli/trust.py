@@ -2,84 +2,39 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from appliance.cli.opening import add_cluster_options, open_cluster, root_key
-from timeagent.console import Command, counted, instant_fields, note, print_json, say
-from timeagent.trust import Purpose
+from appliance.cluster import Cluster
+from timeagent.clock import SystemClock
+from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
+from timeagent.errors import BadRequest, Environment, NotTrusted
+from timeagent.keyfiles import newest_number, stage_keys, take_up
+from timeagent.keys import fingerprint, key_id, load_private_key, parse_public_line, public_line
+from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
+from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 
-if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-    from timeagent.trust import KeyEntry
+from ..admin.joining import accept, asked, let_in
+from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
+from ..bag.posix import PosixStorage
+from ..formats.address import parse_address
+from .opening import JSON, ROOT_KEY, cluster_command, root_key
 
 _PUBLIC_BYTES_MAX: Final = 65536
 
 
-def _add_trust(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    ls = verbs.add_parser("ls", help="every key of the newest trust record")
-    show = verbs.add_parser("show", help="a node's public keys, as lines that --public and --key take")
-    approve = verbs.add_parser("approve", help="let in a machine that asks with `tenure join`")
-    approve.add_argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there")
-    issue = verbs.add_parser("issue", help="believe keys that were made elsewhere, in place of a node's earlier ones")
-    rotate = verbs.add_parser("rotate", help="make this node's next keys and use them")
-    revoke = verbs.add_parser("revoke", help="believe nothing that a node or a key signs from an instant on")
-    move = verbs.add_parser("move", help="say where a node answers other nodes")
-    delegate = verbs.add_parser("delegate", help="make online Roughtime keys ahead, where the long-term key is")
-    delegate.add_argument("--roughtime-key", metavar="FILE", required=True, help="the long-term key: roughtime.key")
-    delegate.add_argument("--out", metavar="DIR", required=True, help="write them there: roughtime/ of the node")
-    delegate.add_argument("--for", dest="span", metavar="SPAN", default="365d", help="for so long (default: 365d)")
-    delegate.add_argument("--each", metavar="SPAN", default="30d", help="each key for so long (default: 30d)")
-    delegate.add_argument("--json", action="store_true", help="machine-readable output")
-    for verb in (show, approve, issue, revoke, move):
-        verb.add_argument("node", metavar="NODE")
-    for verb in (approve, issue, revoke, move, rotate):
-        verb.add_argument("--root-key", metavar="FILE", required=verb is not rotate, help="the cluster's root key")
-    issue.add_argument(
-        "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
-    )
-    purposes = [str(purpose) for purpose in Purpose]
-    rotate.add_argument(
-        "--purpose", action="append", choices=purposes, help="only these keys (default: all that are here)"
-    )
-    show.add_argument("--purpose", choices=purposes, help="only this key")
-    for verb in (issue, rotate):
-        verb.add_argument(
-            "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
-        )
-    revoke.add_argument("--key", metavar="SHA256:...", help="only this key, by its fingerprint (default: all)")
-    revoke.add_argument("--from", dest="instant", metavar="INSTANT", help="from then on, in RFC 3339 (default: now)")
-    move.add_argument("address", metavar="HOST[:PORT]", help="or `none`: it answers nobody")
-    for verb in (ls, show, approve, issue, rotate, revoke, move):
-        add_cluster_options(verb)
+def _newest(cluster: Cluster) -> TrustRecord:
+    return cluster.registers.trust(cluster.registers.newest().trust)
 
 
-def run_trust(options: argparse.Namespace) -> int:
-    """Run one verb."""
-    if options.verb == "delegate":
-        return _delegate(options)
-    verbs = {
-        "ls": _list,
-        "show": _show,
-        "approve": _approve,
-        "issue": _issue,
-        "rotate": _rotate,
-        "revoke": _revoke,
-        "move": _move,
-    }
-    with open_cluster(options) as cluster:
-        return verbs[options.verb](cluster, options)
-
-
-def _list(cluster: Cluster, options: argparse.Namespace) -> int:
-    from timeagent.keys import fingerprint, key_id
-
-    record = cluster.registers.trust(cluster.registers.newest().trust)
-    if options.json:
-        keys = [
+def _list(cluster: Cluster, options: Namespace) -> int:
+    record = _newest(cluster)
+    keys, lines = [], []
+    for entry in record.keys:
+        revoked = {} if entry.revoked_from_ns is None else instant_fields("revoked_from", entry.revoked_from_ns)
+        keys.append(
             {
                 "node": entry.node,
                 "purpose": entry.purpose,
@@ -88,32 +43,21 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
                 "public": entry.public.hex(),
                 **instant_fields("valid_from", entry.valid_from_ns),
                 **instant_fields("valid_until", entry.valid_until_ns),
-                **({} if entry.revoked_from_ns is None else instant_fields("revoked_from", entry.revoked_from_ns)),
+                **revoked,
                 "address": entry.address,
             }
-            for entry in record.keys
-        ]
-        root = fingerprint(cluster.settings.root_key)
-        print_json("tenure.trust", {"number": record.number, "root_key": root, "keys": keys})
-        return 0
-    for entry in record.keys:
-        until = f"until {rfc3339(entry.valid_until_ns)}"
-        if entry.revoked_from_ns is not None:
-            until = f"revoked from {rfc3339(entry.revoked_from_ns)}"
+        )
+        until = f"revoked from {revoked['revoked_from']}" if revoked else f"until {rfc3339(entry.valid_until_ns)}"
         where = f"  at {entry.address}" if entry.address else ""
         names = f"{fingerprint(entry.public)}  id {key_id(entry.public).hex()}"
-        say(f"{entry.node}  {entry.purpose:9}  {names}  {until}{where}")
-    return 0
+        lines.append(f"{entry.node}  {entry.purpose:9}  {names}  {until}{where}")
+    fields = {"number": record.number, "root_key": fingerprint(cluster.settings.root_key), "keys": keys}
+    return present(options, "tenure.trust", fields, *lines)
 
 
-def _show(cluster: Cluster, options: argparse.Namespace) -> int:
+def _show(cluster: Cluster, options: Namespace) -> int:
     """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
-    from appliance.admin.trust import check_known
-    from timeagent.clock import SystemClock
-    from timeagent.errors import NotTrusted
-    from timeagent.keys import public_line
-
-    record = cluster.registers.trust(cluster.registers.newest().trust)
+    record = _newest(cluster)
     check_known(record.keys, options.node)
     # No signed time is needed to read: a clock that nobody disciplines decides only what is shown.
     now = SystemClock().realtime_ns()
@@ -134,21 +78,12 @@ def _show(cluster: Cluster, options: argparse.Namespace) -> int:
             hint="tenure trust ls shows all keys",
         )
     lines = [public_line(entry.public, f"{entry.node}:{entry.purpose}") for entry in entries]
-    if options.json:
-        print_json("tenure.trust-public", {"number": record.number, "node": options.node, "public": lines})
-    else:
-        for line in lines:
-            say(line)
-    return 0
+    fields = {"number": record.number, "node": options.node, "public": lines}
+    return present(options, "tenure.trust-public", fields, *lines)
 
 
-def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
+def _approve(cluster: Cluster, options: Namespace) -> int:
     """Let a machine in; without a fingerprint only say what it asks for."""
-    from appliance.admin.joining import accept, asked, let_in
-    from timeagent.keys import fingerprint
-
-    from ..bag.posix import PosixStorage
-
     storage = PosixStorage(cluster.root)
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
@@ -156,15 +91,14 @@ def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
         return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
     request = asked(storage, options.node)
     if options.fingerprint is None:
-        if options.json:
-            print_json("tenure.trust-request", {"node": request.node, "fingerprint": request.fingerprint})
-        else:
-            for purpose, public in request.publics.items():
-                say(f"{request.node}  {purpose:9}  {fingerprint(public)}")
-            say(
-                f"{request.node}  {'request':9}  {request.fingerprint}"
-                + f"  at {request.address}" * bool(request.address)
-            )
+        at = f"  at {request.address}" if request.address else ""
+        present(
+            options,
+            "tenure.trust-request",
+            {"node": request.node, "fingerprint": request.fingerprint},
+            *(f"{request.node}  {purpose:9}  {fingerprint(each)}" for purpose, each in request.publics.items()),
+            f"{request.node}  {'request':9}  {request.fingerprint}{at}",
+        )
         note("tenure: nothing is approved: compare the request with what join says there, then give --fingerprint")
         return 1
     key = root_key(cluster, options)
@@ -172,9 +106,7 @@ def _approve(cluster: Cluster, options: argparse.Namespace) -> int:
     return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in.")
 
 
-def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.trust import issue
-
+def _issue(cluster: Cluster, options: Namespace) -> int:
     publics = _public_lines(Path(options.public), options.node)
     key = root_key(cluster, options)
     now = cluster.time.now().midpoint
@@ -183,11 +115,7 @@ def _issue(cluster: Cluster, options: argparse.Namespace) -> int:
     return _said(options, options.node, number, f"Trust record {number}: {options.node} has a new key for {words}.")
 
 
-def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.trust import issue
-    from timeagent.keyfiles import newest_number, stage_keys, take_up
-    from timeagent.keys import public_line
-
+def _rotate(cluster: Cluster, options: Namespace) -> int:
     node, directory = cluster.settings.node, cluster.settings.directory
     here = [purpose for purpose in Purpose if newest_number(directory, purpose)]  # a long-term key may be elsewhere
     purposes = [Purpose(each) for each in options.purpose or here]
@@ -198,11 +126,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:
         lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
-        if options.json:
-            print_json("tenure.trust-staged", {"node": node, "public": lines})
-        else:
-            for line in lines:
-                say(line)
+        present(options, "tenure.trust-staged", {"node": node, "public": lines}, *lines)
         note(
             f"tenure: these keys are made and not in use yet. Where the root key is: tenure trust issue {node} "
             "--public FILE --root-key FILE; then repeat this call"
@@ -218,9 +142,7 @@ def _rotate(cluster: Cluster, options: argparse.Namespace) -> int:
     return _said(options, node, number, f"Trust record {number}: {node} uses a new key for {words}.")
 
 
-def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.trust import revoke_keys, revoke_node
-
+def _revoke(cluster: Cluster, options: Namespace) -> int:
     key = root_key(cluster, options)
     from_ns = parse_instant(options.instant) if options.instant else cluster.time.now().midpoint
     what = f"no key of {options.node} counts"
@@ -233,23 +155,15 @@ def _revoke(cluster: Cluster, options: argparse.Namespace) -> int:
     return _said(options, options.node, number, f"Trust record {number}: {what} from {rfc3339(from_ns)} on.")
 
 
-def _move(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.admin.trust import move_node
-    from appliance.formats.address import parse_address
-
+def _move(cluster: Cluster, options: Namespace) -> int:
     address = None if options.address == "none" else parse_address(options.address)
     number = move_node(cluster.registers, root_key(cluster, options), options.node, address)
     where = f"answers at {address}" if address else "answers no other node"
     return _said(options, options.node, number, f"Trust record {number}: {options.node} {where}.")
 
 
-def _delegate(options: argparse.Namespace) -> int:
+def _delegate(options: Namespace) -> int:
     """Make online keys: needs no cluster, no network and no mount."""
-    from timeagent.clock import SystemClock
-    from timeagent.errors import BadRequest, Environment
-    from timeagent.keys import load_private_key
-    from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
-
     span, each = parse_span(options.span), parse_span(options.each)
     if not (each >= HOUR and 0 < span <= DELEGATIONS_MAX // 2 * each):
         raise BadRequest(
@@ -266,25 +180,16 @@ def _delegate(options: argparse.Namespace) -> int:
     made = list(make_ahead(long_term, SystemClock().realtime_ns(), span_ns=span, each_ns=each))
     paths = [save_delegation(place, online) for online in made]
     until = made[-1].until_s * SECOND
-    if options.json:
-        print_json("tenure.trust-delegated", {"files": [str(path) for path in paths], **instant_fields("until", until)})
-    else:
-        say(f"{counted(len(paths), 'online key')} in {place}, until {rfc3339(until)}.")
-    return 0
+    fields = {"files": [str(path) for path in paths], **instant_fields("until", until)}
+    words = f"{counted(len(paths), 'online key')} in {place}, until {rfc3339(until)}."
+    return present(options, "tenure.trust-delegated", fields, words)
 
 
-def _said(options: argparse.Namespace, node: str, number: int, text: str) -> int:
-    if options.json:
-        print_json("tenure.trust-changed", {"number": number, "node": node})
-    else:
-        say(text)
-    return 0
+def _said(options: Namespace, node: str, number: int, text: str) -> int:
+    return present(options, "tenure.trust-changed", {"number": number, "node": node}, text)
 
 
-def _overlap(options: argparse.Namespace) -> int:
-    from appliance.admin.trust import KEY_OVERLAP_NS
-    from timeagent.errors import BadRequest
-
+def _overlap(options: Namespace) -> int:
     overlap = KEY_OVERLAP_NS if options.overlap is None else parse_span(options.overlap)
     if overlap < 0:
         raise BadRequest("bad-overlap", f"an overlap of {options.overlap} is below 0", hint="say 0s, or 1d")
@@ -293,9 +198,6 @@ def _overlap(options: argparse.Namespace) -> int:
 
 def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
     """Read one public key for each purpose. Raises BadRequest for lines that are not of this node."""
-    from timeagent.errors import BadRequest
-    from timeagent.keys import parse_public_line
-
     try:
         with path.open("rb") as file:
             text = file.read(_PUBLIC_BYTES_MAX).decode("ascii", "replace")
@@ -318,11 +220,7 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
 
 def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
-    from appliance.admin.trust import check_known
-    from timeagent.errors import NotTrusted
-    from timeagent.keys import fingerprint
-
-    known = cluster.registers.trust(cluster.registers.newest().trust).keys
+    known = _newest(cluster).keys
     check_known(known, node)
     for entry in known:
         if entry.node == node and fingerprint(entry.public) == name:
@@ -330,4 +228,66 @@ def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="tenure trust ls shows fingerprints")
 
 
-COMMANDS: Final = {"trust": Command("The keys that the cluster believes, and changing that.", _add_trust, run_trust)}
+_NODE: Final = argument("node", metavar="NODE")
+_PURPOSES: Final = [str(purpose) for purpose in Purpose]
+_OVERLAP: Final = argument(
+    "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
+)
+_VERBS: Final = {
+    "ls": cluster_command("every key of the newest trust record", _list),
+    "show": cluster_command(
+        "a node's public keys, as lines that --public and --key take",
+        _show,
+        _NODE,
+        argument("--purpose", choices=_PURPOSES, help="only this key"),
+    ),
+    "approve": cluster_command(
+        "let in a machine that asks with `tenure join`",
+        _approve,
+        argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there"),
+        _NODE,
+        ROOT_KEY,
+    ),
+    "issue": cluster_command(
+        "believe keys that were made elsewhere, in place of a node's earlier ones",
+        _issue,
+        _NODE,
+        ROOT_KEY,
+        argument(
+            "--public", metavar="FILE", required=True, help="lines `ssh-ed25519 AAAA... NODE:PURPOSE`, as rotate prints"
+        ),
+        _OVERLAP,
+    ),
+    "rotate": cluster_command(
+        "make this node's next keys and use them",
+        _rotate,
+        argument("--root-key", metavar="FILE", help="the cluster's root key"),
+        argument("--purpose", action="append", choices=_PURPOSES, help="only these keys (default: all that are here)"),
+        _OVERLAP,
+    ),
+    "revoke": cluster_command(
+        "believe nothing that a node or a key signs from an instant on",
+        _revoke,
+        _NODE,
+        ROOT_KEY,
+        argument("--key", metavar="SHA256:...", help="only this key, by its fingerprint (default: all)"),
+        argument("--from", dest="instant", metavar="INSTANT", help="from then on, in RFC 3339 (default: now)"),
+    ),
+    "move": cluster_command(
+        "say where a node answers other nodes",
+        _move,
+        _NODE,
+        ROOT_KEY,
+        argument("address", metavar="HOST[:PORT]", help="or `none`: it answers nobody"),
+    ),
+    "delegate": command(
+        "make online Roughtime keys ahead, where the long-term key is",
+        _delegate,
+        argument("--roughtime-key", metavar="FILE", required=True, help="the long-term key: roughtime.key"),
+        argument("--out", metavar="DIR", required=True, help="write them there: roughtime/ of the node"),
+        argument("--for", dest="span", metavar="SPAN", default="365d", help="for so long (default: 365d)"),
+        argument("--each", metavar="SPAN", default="30d", help="each key for so long (default: 30d)"),
+        JSON,
+    ),
+}
+COMMANDS: Final = {"trust": with_verbs("The keys that the cluster believes, and changing that.", _VERBS)}

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
+import base64
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
-from appliance.cli.opening import add_cluster_options, open_cluster
-from timeagent.console import Command, Progress, counted, instant_fields, note, print_json, say
+from appliance.cluster import Cluster
+from timeagent.console import (
+    Argument,
+    Command,
+    Progress,
+    argument,
+    counted,
+    instant_fields,
+    note,
+    present,
+    print_json,
+    with_verbs,
+)
 from timeagent.errors import BadRequest, Environment
 from timeagent.units import rfc3339
 
-if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-    from appliance.formats.view import Checkpoint
-    from appliance.views.fold import Fold
-
-    from ..views.view import View
+from ..formats.view import VIEWS, Checkpoint, parse_fold, parse_horizon
+from ..views.fold import Fold
+from ..views.view import View
+from .opening import cluster_command
 
 EXIT_NO: Final = 1
 KEPT: Final = 8
@@ -28,37 +39,8 @@ FOLDS: Final = {"balances": "appliance.demo.balances:BALANCES"}
 """Folds that come with tenure, by the name of their view."""
 
 
-def _add_view(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    ls = verbs.add_parser("ls", help="the views that have checkpoints, their folds, how far they are")
-    show = verbs.add_parser("show", help="the state of a view at its newest checkpoint, as the fold wrote it")
-    advance = verbs.add_parser("advance", help="take in what was settled since, and publish a checkpoint")
-    advance.add_argument("--settle", action="store_true", help="first wait until everything up to now is final")
-    prune = verbs.add_parser("prune", help="delete all but the newest checkpoints of a fold")
-    prune.add_argument("--keep", type=int, default=KEPT, metavar="N", help=f"how many stay (default {KEPT})")
-    for verb in (show, advance, prune):
-        verb.add_argument("view", metavar="VIEW", help=f"{', '.join(FOLDS)}, or what --fold is called here")
-        verb.add_argument("--fold", metavar="MODULE:NAME", help="a fold of yours, to be imported")
-    for verb in (ls, show, advance, prune):
-        add_cluster_options(verb)
-
-
-def run_view(options: argparse.Namespace) -> int:
-    """Run one verb."""
-    with open_cluster(options) as cluster:
-        if options.verb == "ls":
-            return _list(cluster, options)
-        from ..views.view import View
-
-        view = View(cluster.context, cluster.logs, named_fold(options.view, options.fold))
-        verbs = {"show": _show, "advance": _advance, "prune": _prune}
-        return verbs[options.verb](cluster, view, options)
-
-
 def named_fold(view: str, spec: str | None) -> Fold[Any]:
     """Return the fold of a view: one that comes with tenure, or the one that ``spec`` names. Raises BadRequest."""
-    from appliance.views.fold import Fold
-
     spec = spec or FOLDS.get(view)
     if spec is None:
         raise BadRequest(
@@ -81,9 +63,7 @@ def named_fold(view: str, spec: str | None) -> Fold[Any]:
     return fold
 
 
-def _list(cluster: Cluster, options: argparse.Namespace) -> int:
-    from appliance.formats.view import VIEWS, parse_fold, parse_horizon
-
+def _list(cluster: Cluster, options: Namespace) -> int:
     for view in _names(cluster, VIEWS):
         for fold in _names(cluster, f"{VIEWS}/{view}"):
             if parse_fold(fold) is None:
@@ -91,12 +71,9 @@ def _list(cluster: Cluster, options: argparse.Namespace) -> int:
             path = f"{VIEWS}/{view}/{fold}"
             horizons = [at for name in _names(cluster, path) if (at := parse_horizon(name)) is not None]
             newest = max(horizons, default=None)
-            if options.json:
-                fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
-                print_json("tenure.view", fields)
-            else:
-                reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
-                say(f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
+            fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
+            reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
+            present(options, "tenure.view", fields, f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
     return 0
 
 
@@ -120,15 +97,12 @@ def _fields(view: View[Any], checkpoint: Checkpoint) -> dict[str, object]:
     }
 
 
-def _show(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int:
-    del cluster
+def _show(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
     checkpoint = view.newest()
     if checkpoint is None:
         note(f"tenure: {view.path} has no checkpoint yet; tenure view advance {options.view} makes one")
         return EXIT_NO
     if options.json:
-        import base64
-
         try:
             state: dict[str, object] = {"state": msgspec.json.decode(checkpoint.state)}
         except msgspec.DecodeError:
@@ -141,7 +115,7 @@ def _show(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int
     return 0
 
 
-def _advance(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int:
+def _advance(cluster: Cluster, view: View[Any], options: Namespace) -> int:
     if options.settle:
         target = cluster.time.now().latest
         for log in view.logs:
@@ -149,21 +123,39 @@ def _advance(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> 
     progress = Progress("folded")
     checkpoint = view.advance(progress.show)
     progress.done()
-    if options.json:
-        print_json("tenure.view-advance", _fields(view, checkpoint))
-    else:
-        say(f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}")
-    return 0
+    words = f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}"
+    return present(options, "tenure.view-advance", _fields(view, checkpoint), words)
 
 
-def _prune(cluster: Cluster, view: View[Any], options: argparse.Namespace) -> int:
-    del cluster
+def _prune(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
     deleted = view.prune(options.keep)
-    if options.json:
-        print_json("tenure.view-prune", {"view": options.view, "path": view.path, "deleted": deleted})
-    else:
-        say(f"deleted {counted(deleted, 'checkpoint')}")
-    return 0
+    fields = {"view": options.view, "path": view.path, "deleted": deleted}
+    return present(options, "tenure.view-prune", fields, f"deleted {counted(deleted, 'checkpoint')}")
 
 
-COMMANDS: Final = {"view": Command("Materialised views: what settled messages add up to.", _add_view, run_view)}
+def _on_view(help_text: str, work: Callable[[Cluster, View[Any], Namespace], int], *own: Argument) -> Command:
+    """Return a verb about one view."""
+
+    def run(cluster: Cluster, options: Namespace) -> int:
+        return work(cluster, View(cluster.context, cluster.logs, named_fold(options.view, options.fold)), options)
+
+    view = argument("view", metavar="VIEW", help=f"{', '.join(FOLDS)}, or what --fold is called here")
+    fold = argument("--fold", metavar="MODULE:NAME", help="a fold of yours, to be imported")
+    return cluster_command(help_text, run, *own, view, fold)
+
+
+_VERBS: Final = {
+    "ls": cluster_command("the views that have checkpoints, their folds, how far they are", _list),
+    "show": _on_view("the state of a view at its newest checkpoint, as the fold wrote it", _show),
+    "advance": _on_view(
+        "take in what was settled since, and publish a checkpoint",
+        _advance,
+        argument("--settle", action="store_true", help="first wait until everything up to now is final"),
+    ),
+    "prune": _on_view(
+        "delete all but the newest checkpoints of a fold",
+        _prune,
+        argument("--keep", type=int, default=KEPT, metavar="N", help=f"how many stay (default {KEPT})"),
+    ),
+}
+COMMANDS: Final = {"view": with_verbs("Materialised views: what settled messages add up to.", _VERBS)}

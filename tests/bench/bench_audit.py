@@ -5,8 +5,11 @@ the environment asks for a look instead of a measurement. Every program is measu
 kernel's for it, and its largest memory; contenders take turns; reported are medians over the rounds. The trees come
 from ``tests.bench.corpus``: ten messages under each witness, with planted breaches, all of which have to be found.
 
-``sort -m`` merges the same messages as lines of text, one file per writer, by their timestamps. What several processes
-are worth is the processor time of one over that of the busiest of two, with what only one of them can do.
+The anchor is OpenSSL's SHA-256 of the same files, read and hashed in this process: ``sha256sum`` of some distributions
+uses no SHA instructions, and takes four times as long. ``sort -m`` merges the same messages as lines of text, one file
+per writer, by their timestamps. What several processes are worth is the processor time of one over that of the busiest
+of two, with what only one of them can do. Growth is what each further message costs in the largest tree, over what it
+costs in the one before: the start of Python and what an audit costs once are in neither.
 
 The bank's tree has one message in a frame, under five witnesses: sets of leases, shared modes, session leases. It is
 measured beside the others, a message and a witness that a frame carries.
@@ -35,22 +38,22 @@ from appliance.formats.frame import open_frame  # noqa: E402 - a script finds th
 from appliance.formats.framing import pieces  # noqa: E402
 from appliance.formats.paths import LOGS  # noqa: E402
 from tests.bench.corpus.build import build, build_bank  # noqa: E402
+from tests.bench.corpus.story import MESSAGES  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402
 
 SHORT: Final = os.environ.get("SHORT") == "1"
-SIZES: Final = (10_000, 50_000) if SHORT else (10_000, 100_000, 1_000_000)
+SIZES: Final = (10_000, 50_000, 100_000) if SHORT else (10_000, 100_000, 1_000_000)
 BANK_MESSAGES: Final = 10_000 if SHORT else 100_000
 BANK_WITNESSES: Final = 5
 """That each frame of the bank carries."""
 ROUNDS: Final = 1 if SHORT else 3
 PLANTED: Final = {"r1-breach": 2, "forged-witness": 2, "grant-overlap": 2, "count-mismatch": 2}
 LIMITS: Final = {
-    "to_sha256sum": ("<=", 1.0),
-    "unhashed_to_sha256sum": ("<=", 0.6),
+    "to_openssl": ("<=", 6.0),
     "to_sort_m": ("<=", 1.0),
     "signature_per_message": (">=", 100.0),
     "growth": ("<=", 1.5),
-    "bank_to_sha256sum": ("<=", 12.0),
+    "bank_us_per_message": ("<=", 60.0),
     "two_processes": (">=", 1.6),
     "memory_mb": ("<=", 600.0),
 }
@@ -142,10 +145,19 @@ def signature() -> float:
     return (time.process_time() - begin) / count
 
 
+def grown(spent: dict[int, float]) -> float:
+    """Return what a further message costs, from the second largest tree to the largest, to the same one size below.
+
+    ``spent``: seconds by messages, of three sizes at least.
+    """
+    few, some, many = sorted(spent)[-3:]
+    return (spent[many] - spent[some]) / (many - some) / ((spent[some] - spent[few]) / (some - few))
+
+
 def run(directory: Path, sizes: tuple[int, ...], message_bytes: int) -> dict[str, float]:
     """Return everything measured."""
     found: dict[str, float] = {}
-    each: dict[int, float] = {}
+    total: dict[int, float] = {}
     for messages in sizes:
         tree = directory / "tree"
         planted = PLANTED if messages >= 50_000 else {}
@@ -153,13 +165,15 @@ def run(directory: Path, sizes: tuple[int, ...], message_bytes: int) -> dict[str
         rounds = ROUNDS if messages < 10**6 else 1
         spent, memory, codes = zip(*(audited(tree) for _ in range(rounds)), strict=True)
         assert all(each == planted for each in codes), f"{codes[0]} was found, {planted} was planted"
-        each[made] = statistics.median(spent) / made
-        found[f"us_per_message_{messages}"] = each[made] * 1e6
+        total[made] = statistics.median(spent)
+        found[f"us_per_message_{messages}"] = total[made] / made * 1e6
+        found[f"us_per_witness_{messages}"] = total[made] / made * 1e6 * MESSAGES
         found["memory_mb"] = max(memory)
         if messages == max(sizes):
-            found |= against(tree, directory, statistics.median(spent), made, rounds)
+            found |= against(tree, directory, total[made], made, rounds)
         shutil.rmtree(tree)
-    found["growth"] = each[max(each)] / each[min(each)]
+    if len(total) > 2:
+        found["growth"] = grown(total)
     return found | of_the_bank(directory / "bank", message_bytes)
 
 
@@ -169,20 +183,23 @@ def of_the_bank(tree: Path, message_bytes: int) -> dict[str, float]:
     files = [path for path in tree.rglob("*") if path.is_file() and path.stat().st_size]
     spent, _, codes = zip(*(audited(tree) for _ in range(ROUNDS)), strict=True)
     assert not any(codes), f"{codes[0]} was found in a clean tree"
-    hashed = statistics.median(hashed_by_sha256sum(files, tree.with_name("names")) for _ in range(ROUNDS))
+    hashed = statistics.median(hashed_by_openssl(files) for _ in range(ROUNDS))
     each = statistics.median(spent) / made * 1e6
     shutil.rmtree(tree)
     return {
         "bank_us_per_message": each,
         "bank_us_per_witness": each / BANK_WITNESSES,
-        "bank_to_sha256sum": statistics.median(spent) / hashed,
+        "bank_to_openssl": statistics.median(spent) / hashed,
     }
 
 
-def hashed_by_sha256sum(files: list[Path], names: Path) -> float:
-    """Return seconds of processor time that ``sha256sum`` takes for files. ``names``: a file to list them in."""
-    names.write_bytes(b"\0".join(os.fsencode(path) for path in files))
-    return measured("xargs", "-0", "-a", names, "sha256sum")[0]
+def hashed_by_openssl(files: list[Path]) -> float:
+    """Return seconds of processor time for reading files and hashing them with OpenSSL's SHA-256."""
+    begin = time.process_time()
+    for path in files:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, "sha256").digest()
+    return time.process_time() - begin
 
 
 def against(tree: Path, directory: Path, spent: float, messages: int, rounds: int) -> dict[str, float]:
@@ -190,7 +207,7 @@ def against(tree: Path, directory: Path, spent: float, messages: int, rounds: in
     files = [path for path in tree.rglob("*") if path.is_file() and path.stat().st_size]
     size = sum(path.stat().st_size for path in files)
     text = as_text(tree, directory / "text")
-    hashed = statistics.median(hashed_by_sha256sum(files, directory / "names") for _ in range(rounds))
+    hashed = statistics.median(hashed_by_openssl(files) for _ in range(rounds))
     merged = statistics.median(
         measured("sort", "-m", "-k1,1", "-o", directory / "merged", *text)[0] for _ in range(rounds)
     )
@@ -199,10 +216,11 @@ def against(tree: Path, directory: Path, spent: float, messages: int, rounds: in
     (directory / "merged").unlink()
     return {
         "bytes_per_message": size / messages,
-        "to_sha256sum": spent / hashed,
-        "unhashed_to_sha256sum": unhashed / hashed,
+        "openssl_mb_per_second": size / hashed / 1e6,
+        "to_openssl": spent / hashed,
+        "unhashed_to_openssl": unhashed / hashed,
         "to_sort_m": spent / merged,
-        "hashing_alone_to_sha256sum": statistics.median(hashing(tree) for _ in range(rounds)) / hashed,
+        "hashing_alone_to_openssl": statistics.median(hashing(tree) for _ in range(rounds)) / hashed,
         "signature_per_message": signature() * messages / spent,
         "two_processes": statistics.median(parallel(tree) for _ in range(rounds)),
     }
@@ -210,8 +228,9 @@ def against(tree: Path, directory: Path, spent: float, messages: int, rounds: in
 
 def missed(found: dict[str, float]) -> list[str]:
     """Return the names of what is outside its limit."""
+    judged = {name: limit for name, limit in LIMITS.items() if name in found}
     return [
-        name for name, (sign, limit) in LIMITS.items() if (found[name] > limit if sign == "<=" else found[name] < limit)
+        name for name, (sign, limit) in judged.items() if (found[name] > limit if sign == "<=" else found[name] < limit)
     ]
 
 

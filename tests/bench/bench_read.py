@@ -130,14 +130,6 @@ def data_files(root: Path) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.suffix == ".msg" or path.name == "pack")
 
 
-def by_sha256sum(files: list[Path], count: int) -> int:
-    """Hash the same files with the usual command."""
-    subprocess.run(
-        ["xargs", "-0", "sha256sum"], input=b"\0".join(bytes(f) for f in files), stdout=subprocess.DEVNULL, check=True
-    )
-    return count
-
-
 def by_hashlib(files: list[Path], count: int) -> int:
     """Hash the same files in this process: the least that any checked reading costs."""
     for path in files:
@@ -283,7 +275,6 @@ def main() -> int:
             {
                 "batches": lambda: by_batches(node),
                 "messages": lambda: by_messages(node),
-                "sha256sum": lambda: by_sha256sum(files, count),
                 "hashlib": lambda: by_hashlib(files, count),
                 "lines": lambda: by_lines(lines),
                 "msgpack": lambda: by_msgpack(packed),
@@ -298,7 +289,7 @@ def main() -> int:
         print(json.dumps(result, sort_keys=True))
         return 0
     print(f"{count} messages of {MESSAGE_BYTES} bytes, {FRAME_MESSAGES} a frame, {WRITERS} writers, one thread")
-    for each in ("batches", "messages", "sha256sum", "hashlib", "lines", "msgpack"):
+    for each in ("batches", "messages", "hashlib", "lines", "msgpack"):
         ratio = result["batches"] / result[each]
         print(f"  {each:10s} {result[each]:12,.0f} messages/s a core   batches / {each}: {ratio:.2f}")
     for number, (part, held) in crowd.items():

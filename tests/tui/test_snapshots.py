@@ -15,14 +15,13 @@ from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
 from tui.app import TopApp
+from tui.feed import Feed
 from tui.model.replaying import Switches
 from tui.screens import screen
-from tui.screens.findings import FindingsScreen
+from tui.screens.findings import ChainTable, FindingsScreen
 from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.screens.screen import SCREENS, TopScreen
-from tui.sources.feed import Feed
 from tui.sources.record import RecordSource
-from tui.widgets.findings import ChainTable
 from tui.widgets.lines import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")
@@ -52,13 +51,14 @@ RECORDED = {
     for width, height in ((80, 24), (120, 36), (200, 60))
 }
 ROUNDS_MAX = 3_000
+ROUNDS_STILL = 150
 
 
-def recorded_picture(name: str) -> str:
-    """The screens that read evidence, on a golden tree: its instants are fixed too."""
+def recorded_picture(name: str, kept: str) -> str:
+    """The screens that read evidence, on a golden tree: its instants are fixed too. ``kept``: what is waited for."""
     size, keys = RECORDED[name]
     source = RecordSource(TREE, SystemClock())
-    source._path = Path("/srv/copy")  # not where this checkout is
+    source._path = "/srv/copy"  # not where this checkout is
 
     async def run() -> str:
         app = TopApp(Feed(source, SystemClock()))
@@ -72,21 +72,21 @@ def recorded_picture(name: str) -> str:
                 else:
                     raise AssertionError(f"{name} never settled after {key}")
             app.screen.query_one(KeysLine).styles.visibility = "hidden"
-            return await still(app, pilot)
+            return await still(app, pilot, kept)
 
     with indexed_here():
         source.reading.put()
         return asyncio.run(run())
 
 
-async def still(app: TopApp, pilot: Pilot[None]) -> str:
-    """What is seen once nothing moves any more: what came last may have to be scrolled to on a slow machine."""
+async def still(app: TopApp, pilot: Pilot[None], kept: str) -> str:
+    """What is seen once it is what is kept, or nothing has moved for long: a slow machine reads evidence slowly."""
     last, same = "", 0
     for _ in range(ROUNDS_MAX):
         await pilot.pause(0.02)
         seen = app.export_screenshot()
         last, same = seen, same + 1 if seen == last else 0
-        if same == 5:
+        if seen == kept or same == ROUNDS_STILL:
             return seen
     raise AssertionError("the screen never stood still")
 
@@ -99,20 +99,18 @@ def settled(app: TopApp) -> bool:
     return isinstance(screen, FindingsScreen) and screen.query_one(ChainTable).link is not None
 
 
-class Nobody:
+def nobody(domain: str, correlation_id: str, typed: str, reason: str) -> str:
     """Revokes nothing: a picture of being asked."""
-
-    def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
-        raise AssertionError((domain, correlation_id, typed, reason))
+    raise AssertionError((domain, correlation_id, typed, reason))
 
 
-def picture(name: str) -> str:
+def picture(name: str, kept: str = "") -> str:
     if name in RECORDED:
-        return recorded_picture(name)
+        return recorded_picture(name, kept)
     size, keys = PICTURES[name]
 
     async def run() -> str:
-        app = TopApp(HandFeed(RecordedSource(busy_state())), revoker=Nobody() if name.startswith("revoke") else None)
+        app = TopApp(HandFeed(RecordedSource(busy_state())), revoke=nobody if name.startswith("revoke") else None)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             for key in keys:
@@ -137,7 +135,7 @@ def picture(name: str) -> str:
 @pytest.mark.parametrize("name", [*PICTURES, *RECORDED])
 def test_screen_looks_as_it_did(name: str, tmp_path: Path) -> None:
     kept = (KEPT / f"{name}.svg").read_text(encoding="utf-8")
-    now = picture(name)
+    now = picture(name, kept)
     if now != kept:
         (tmp_path / f"{name}.svg").write_text(now, encoding="utf-8")
     assert now == kept, f"{name} looks otherwise: compare {tmp_path}/{name}.svg with the one that is kept"

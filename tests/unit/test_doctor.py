@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.cli import agent
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
 from appliance.doctor import machine
@@ -293,7 +292,7 @@ def test_mount_that_hangs_fails_one_line_and_is_asked_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, asked_for = threading.Event(), queue.SimpleQueue[str | None]()
-    monkeypatch.setattr(agent, "find_agent", lambda root, _node_dir: asked_for.put(root))
+    monkeypatch.setattr(command, "find_agent", lambda root, _node_dir: asked_for.put(root))
     monkeypatch.setattr(command, "_files", lambda _path: answer.wait() or [])
     try:
         found = {check.name: check for check in command.look_at(tmp_path, None, patience_s=2.0)}

@@ -38,11 +38,11 @@ class Bench:
         self.machine = HandMachine()
         self.source = StatedSource(self.machine, 5 * MS)
 
-        def sources(machine: AgentClock) -> list[Source]:
+        def sources(machine: AgentClock, _: argparse.Namespace) -> list[Source]:
             assert machine is self.machine
             return [self.source]
 
-        self.command = time_command(lambda: assumed_radius_ns, machine=self.machine, sources=sources)
+        self.command = time_command(lambda _: assumed_radius_ns, machine=self.machine, sources=sources)
 
     def run(self, *words: str) -> int:
         return self.command.run(parsed(self.command, *words))

@@ -28,7 +28,10 @@ class NotBelieved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measurement: pairs of acquire and relinquish a second; the server's processor time for each, in us."""
+    """One measurement: pairs of acquire and relinquish, or changes of holder, a second.
+
+    ``cpu_us``: the processor time of each, in us: the server's, and a Python client's where one asks alone.
+    """
 
     rate: float
     cpu_us: float

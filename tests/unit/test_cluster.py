@@ -105,7 +105,7 @@ def test_two_processes_of_one_machine_share_its_shard_and_the_second_takes_over(
                 session.acquire("a", timeout_s=0)
             with session.acquire("b"):
                 assert cluster.inspect(0)[0].incarnation.hex() == runs
-                assert cluster.routes.host._hosted == {}
+                assert cluster.routes.host.everything() == {}
             first.stdin.write("\n")
             first.stdin.close()
             assert first.wait(60) == 0

@@ -244,9 +244,9 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
     with site.open() as cluster:
         node = Node(cluster)
         node.start()
-        hosted, _ = cluster.routes.host._hosted[0]
+        hosted = cluster.routes.host.everything()[0]
         hosted.server.stop()
-        hosted._threads[0].join(20)
+        wait_until(SystemClock(), lambda: hosted.ended() is not None)
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "server has ended" in ended.message

@@ -16,24 +16,18 @@ from appliance.cluster import known_nodes, refuse_root_user, root_path, time_sou
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
-from tests.support.cluster import Site, fast_policy, sites, wait_until
+from tests.support.cluster import Site, fast_policy, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from appliance.cluster import Cluster
     from appliance.session.session import Session
 
 ROUNDS = 12
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def kinds(site: Site) -> list[CeilingKind]:

@@ -20,7 +20,7 @@ from appliance.formats.address import Address
 from appliance.formats.paths import LOCK
 from appliance.node.runtime import shard_socket
 from appliance.session.open_logs import LogBook
-from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
+from tests.support.cluster import HandSite, Site, hand_sites, wait_until
 from tests.support.daemons import free_port
 from tests.support.storage import FailingStorage, Fault
 from timeagent.clock import SystemClock
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def hand(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(tmp_path)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def node_over(hand: HandSite) -> Node:

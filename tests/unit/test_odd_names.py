@@ -13,19 +13,14 @@ import pytest
 
 from auditor.evidence.tree import name_of, text_of, text_of_bytes
 from tests.fault_injection.faults_leases import granted_while_held
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.oddnames import ODD_NAMES, scatter
 from tests.support.spoken import Said, speaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 type Say = Callable[..., Said]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
-
-
-@pytest.fixture
 def two(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path, "node1", "node2")
 

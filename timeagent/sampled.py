@@ -270,9 +270,8 @@ class SampledClock:
     def _interval(self, reading: ClockReading, sample: Sample) -> TimeInterval:
         if sample.assumed:  # a statement about the clock at any instant: nothing in it ages
             return sample.offset.shifted(reading.real_ns)
-        aged = sample.offset.widened(drift_ns(reading.boot_after_ns - sample.boot_ns, DRIFT_PPM)).shifted(
-            reading.real_ns
-        )
+        drifted = drift_ns(reading.boot_after_ns - sample.boot_ns, DRIFT_PPM)
+        aged = sample.offset.widened(drifted).shifted(reading.real_ns)
         low, high = self._moved_since_sample(reading)
         return TimeInterval(aged.earliest - max(high, 0), aged.latest - min(low, 0))
 

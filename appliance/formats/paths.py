@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND, Instant
+from timeagent.units import DAY, INSTANT_MAX, MINUTE, MS, SECOND, US, Instant
 
 from .birth import LogBirth
 
@@ -43,7 +43,6 @@ _DATA_AMONG: Final = {
     suffix: re.compile(rf"(?<![^/]){_WRITER}\.{_RUN}\.{_SEQUENCE}\.{suffix}(?![^/])") for suffix in ("msg", "log")
 }
 """Of names with slashes between them."""
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 _LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
 _REMEMBERED_MAX: Final = 4096
@@ -148,21 +147,9 @@ class Grid:
         return known
 
     def _parsed_rack(self, day: str, name: str) -> Rack | None:
-        parts = name.split("-")
-        if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004 - hours, minutes, and seconds where a rack has them
-            return None
-        hours, minutes, seconds = (*map(int, parts), 0)[:3]
-        try:
-            midnight = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - _EPOCH) // timedelta(seconds=1) * SECOND
-        except ValueError:
-            return None
-        start = midnight + hours * HOUR + minutes * MINUTE + seconds * SECOND
-        if (
-            hours * HOUR >= DAY
-            or not 0 <= start < INSTANT_MAX - DAY
-            or start % self.birth.rack_ns
-            or start + self.birth.rack_ns <= self.first_ns
-        ):
+        form = "%Y-%m-%d/%H-%M" if self.birth.rack_ns % MINUTE == 0 else "%Y-%m-%d/%H-%M-%S"
+        start = _instant(f"{day}/{name}", form)
+        if start is None or start % self.birth.rack_ns or start + self.birth.rack_ns <= self.first_ns:
             return None
         rack = self.rack(start)
         return rack if rack.path == f"{self.log_path}/{day}/{name}" else None
@@ -177,15 +164,8 @@ class Grid:
         return known
 
     def _parsed_bag(self, rack: Rack, name: str) -> Bag | None:
-        parts = re.split(r"[-.]", name, maxsplit=3)
-        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004 - hours, minutes, seconds, the rest
-            return None
-        millis = parts[3][:3]
-        if not (millis.isascii() and millis.isdecimal()):
-            return None
-        hours, minutes, seconds = map(int, parts[:3])
-        in_day = hours * HOUR + minutes * MINUTE + seconds * SECOND + int(millis) * MS
-        if in_day >= DAY:
+        in_day = _instant(f"1970-01-01/{name[:12]}", "%Y-%m-%d/%H-%M-%S.%f")
+        if in_day is None:
             return None
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
@@ -210,6 +190,16 @@ class Grid:
         moment = _EPOCH + timedelta(seconds=start // SECOND)
         millis = start % SECOND // MS
         return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
+
+
+def _instant(text: str, form: str) -> Instant | None:
+    """Read a moment, also one that is not written as it should be; None for none, and for what is far ahead."""
+    try:
+        since = datetime.strptime(text, form).replace(tzinfo=UTC) - _EPOCH
+    except ValueError:
+        return None
+    instant = since // timedelta(microseconds=1) * US
+    return instant if 0 <= instant < INSTANT_MAX - DAY else None
 
 
 def _remember[K, V](known: dict[K, V], key: K, value: V) -> None:

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.daemon import daemon_check, time_agent_check
-from appliance.cluster import root_path, time_sources
+from appliance.cluster import time_sources
 from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
+from appliance.node.settings import root_path
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
@@ -263,7 +264,7 @@ class LiveSource:
     def _told_clocks(self, answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
         signed = _signed(answer)
         if answer.offline:
-            return (NodeClock(*signed_clock(node, token, now)) for node, token in sorted(signed.items()))
+            return (signed_clock(node, token, now) for node, token in sorted(signed.items()))
         return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
 
     def _times(self) -> TimeSources:
@@ -364,7 +365,7 @@ class LiveRows:
         self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
     ) -> tuple[list[object], list[object]]:
         """Return all that rows are made from: what is large, to be compared by identity, and small values."""
-        things: list[object] = [answer.leases, answer.fences, answer.previous]
+        things: list[object] = [answer.ledgers]
         for each in said:
             things += [None, None] if each is None else [each.leases, each if each.earlier else None]
         values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
@@ -392,10 +393,10 @@ class LiveRows:
             if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
                 for each in said.earlier:
                     known.add(each.domain)
-                    if answer.fences.get(each.domain, 0) > each.fence:
+                    if answer.ledgers.fences.get(each.domain, 0) > each.fence:
                         continue  # the present run has granted it since, and the lease before it is no matter any more
                     yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
-        for ledger in answer.leases:
+        for ledger in answer.ledgers.leases:
             shard = shards[ledger.shard] if ledger.shard < len(shards) else None
             if shard is None or ledger.witness.domain in known:
                 continue
@@ -459,7 +460,7 @@ class LiveRows:
             resumes_ns,
             as_of_ns,
             there,
-            answer.previous.get(view.correlation_id),
+            answer.ledgers.previous.get(view.correlation_id),
             view.granted_ns,
             view.floor_ns,
             view.settle_to_ns,

@@ -43,7 +43,7 @@ from timeagent.units import MS, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN
 from .held import Lease
-from .session_leases import SessionLeases
+from .renewal import SessionLeases, is_due
 
 if TYPE_CHECKING:
     import random
@@ -290,11 +290,10 @@ class Leasing:
 
     def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
-        for session_lease in self.session_leases.due():
+        latest = self._time.now().latest
+        for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
-        now = self._time.now().latest
-        alone = [lease for lease in taken if lease.session_lease is None]
-        due = [lease for lease in alone if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
+        due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
         for lease, result in self.renew(due):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)

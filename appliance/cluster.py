@@ -30,8 +30,9 @@ from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import before, parse_cursor
-from .bag.posix import PosixStorage, is_local
+from .bag.posix import PosixStorage
 from .bag.reader import checked_level
+from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch

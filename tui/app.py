@@ -18,7 +18,7 @@ from .model.exporting import EXPORT_DIRECTORY, ExportForm, sheet_text, write_exp
 from .model.state import ViewKind
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
 from .screens.screen import SCREENS, DetailScreen, TopScreen
-from .widgets.theme import DARK, LIGHT
+from .widgets.framing import DARK, LIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -154,7 +154,6 @@ class TopApp(App[None]):
         self.post_message(StateArrived(state))
 
     def on_state_arrived(self, message: StateArrived) -> None:
-        """Show it, unless paused."""
         if self.paused and not self._one_more:
             return
         self._one_more = False
@@ -166,7 +165,6 @@ class TopApp(App[None]):
             self.show_now(screen)
 
     def show_now(self, screen: TopScreen) -> None:
-        """Let a screen show the newest state."""
         if self._owed and screen.READS_STATE:
             self._owed = False
             self.feed.look_at(self.instant)
@@ -202,7 +200,6 @@ class TopApp(App[None]):
         self.feed.do(body, lambda found: self.call_later(take, found), self._failed)
 
     def complain(self, problem: TenureError, what: str = "") -> None:
-        """Say that something was not done, why, and the way out."""
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
         self.notify(words, severity="error", markup=False)
 
@@ -243,7 +240,6 @@ class TopApp(App[None]):
         self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
 
     def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
-        """Go to the replay, at an instant, following a domain."""
         from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
 
         screen = self.go("replay")
@@ -255,7 +251,6 @@ class TopApp(App[None]):
         return self._revoke is not None
 
     def revoke(self, row: LeaseRow) -> None:
-        """Ask for the lease's name and a reason, and have it revoked."""
         revoke = self._revoke
         if revoke is None:
             return
@@ -272,7 +267,6 @@ class TopApp(App[None]):
         self.feed.ask_now()
 
     def _say(self, found: str | TenureError) -> None:
-        """Say what came of something, or why nothing."""
         if isinstance(found, TenureError):
             self.complain(found)
         else:
@@ -306,11 +300,9 @@ class TopApp(App[None]):
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def watch_paused(self) -> None:
-        """Say at once whether it is paused."""
         self._show()
 
     def action_pause(self) -> None:
-        """Hold the picture, or let it go on."""
         self.paused = not self.paused
         if not self.paused:
             self.feed.ask_now()

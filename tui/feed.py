@@ -124,7 +124,6 @@ class Feed:
 
     @property
     def record(self) -> AuditedCopy | None:
-        """As of the source."""
         return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
@@ -147,7 +146,6 @@ class Feed:
         self._frame.set()
 
     def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
-        """As of the source: blocks, raises TenureError."""
         return self._source.details(subject, instant)
 
     def do[T](

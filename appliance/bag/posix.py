@@ -12,17 +12,14 @@ import errno
 import itertools
 import os
 import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Environment
+from timeagent.units import Instant
 
 from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
@@ -66,7 +63,6 @@ class PosixStorage:
     # all would be a tenth of what a flush costs.
 
     def ensure_directory(self, path: str) -> None:
-        """Make a directory and those above it."""
         try:
             self._refuse_links(path)
             self._mkdir(path)
@@ -111,7 +107,6 @@ class PosixStorage:
             raise _environment("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
-        """Return all bytes of a file."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _FOREIGN_OPEN)
             try:
@@ -195,7 +190,6 @@ class PosixStorage:
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
-        """Append to one's own file, flush and close."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _OWN_APPEND if expected_size else _NEW_APPEND, _FILE_MODE)
             try:
@@ -223,7 +217,6 @@ class PosixStorage:
                 raise _environment("unlink", path, problem) from problem
 
     def remove_directory(self, path: str) -> bool:
-        """Remove an empty directory."""
         try:
             os.rmdir(self._full(path))
         except OSError as problem:
@@ -425,25 +418,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, memoryview(data)[written:])
-
-
-_LOCAL: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
-
-
-def is_local(path: Path, mounts: str | None = None) -> bool:
-    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not.
-
-    ``mounts``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
-    """
-    text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace") if mounts is None else mounts
-    best, kind = -1, ""
-    for line in text.splitlines():
-        before, dash, after = line.partition(" - ")
-        fields = before.split()
-        if not dash or len(fields) < 5:  # noqa: PLR2004 - the mount point is the fifth
-            continue
-        point = Path(fields[4].encode().decode("unicode_escape"))
-        # The last line of the deepest mount point counts: it covers those before it.
-        if path.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), after.split()[0]
-    return kind in _LOCAL

@@ -6,17 +6,15 @@ import re
 import socket
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from appliance.doctor.check import CheckVerdict, HealthCheck
 from timeagent.units import SECOND
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..node.settings import Settings
+from ..node.settings import Settings
 
 _PATIENCE_S: Final = 2.0
 _VERSION: Final = re.compile(rb'^tenure_node_info\{.*version="([^"]*)"', re.MULTILINE)

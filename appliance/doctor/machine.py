@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
@@ -41,7 +40,6 @@ def judge_user(user: int, umask: int) -> list[HealthCheck]:
 
 
 def judge_runtime(where: str, kind: str) -> HealthCheck:
-    """Say whether a shard's database would forget."""
     if kind not in ("tmpfs", "ramfs"):
         return failed(
             "tmpfs",
@@ -52,7 +50,6 @@ def judge_runtime(where: str, kind: str) -> HealthCheck:
 
 
 def judge_randomness(*, ready: bool) -> HealthCheck:
-    """Say whether keys made now would be keys."""
     if not ready:
         return failed(
             "randomness", "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
@@ -67,6 +64,7 @@ def judge_listening(address: str, problem: str | None) -> HealthCheck:
     return passed("port", f"{address} is the node's, or free for it")
 
 
+MOUNTINFO: Final = Path("/proc/self/mountinfo")
 NFS: Final = frozenset({"nfs", "nfs4"})
 _LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 _FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
@@ -93,7 +91,6 @@ class Mount:
 
     @property
     def nfs(self) -> bool:
-        """Whether it is the kernel's NFS client."""
         return self.kind in NFS
 
     @property
@@ -133,6 +130,15 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
         if inside and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
+
+
+def is_local(path: Path, mounts: str | None = None) -> bool:
+    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not.
+
+    ``mounts``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
+    """
+    mount = mount_of(str(path), parse_mountinfo(MOUNTINFO.read_text("utf-8", "replace") if mounts is None else mounts))
+    return mount is not None and mount.kind in _LASTING | {"tmpfs", "ext2", "overlay"}
 
 
 def judge_kind(mount: Mount) -> HealthCheck:

@@ -42,7 +42,7 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     from tui.model.state import LeaseRows
     from tui.model.subjects import Cell, DetailLine, Subject
     from tui.widgets.cluster_tables import LeaseList
-    from tui.widgets.details import DetailTable
+    from tui.widgets.row_table import DetailTable
 
     class Messages(Sequence[DetailLine]):
         def __len__(self) -> int:

@@ -12,7 +12,7 @@ BOUNDS: tuple[Mutant, ...] = (
         one(
             store,
             "Eviction.evict",
-            "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
+            "max(self.floor_ns, newest)",
             "self.floor_ns",
         ),
         "witnesses",

@@ -8,7 +8,6 @@ import tui.model.clocks
 import tui.model.overview
 import tui.model.words
 import tui.widgets.bag_grid
-import tui.widgets.details
 import tui.widgets.row_table
 from tests.support.mutants import plant
 from tests.tui import test_screens as screens
@@ -55,7 +54,7 @@ def test_cursor_that_keeps_its_place_and_loses_its_lease_is_caught(monkeypatch: 
 
 
 def test_answer_about_another_subject_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.details, "DetailTable.ask", "number == self._asked", "True")
+    plant(monkeypatch, tui.widgets.row_table, "DetailTable.ask", "number == self._asked", "True")
     with pytest.raises(AssertionError):
         details.test_answer_that_is_overtaken_is_not_shown()
 

@@ -22,7 +22,7 @@ from tui.feed import Feed
 from tui.model.state import ClusterState
 from tui.model.subjects import ClockSubject, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
 from tui.screens.cluster import LeasesScreen, OverviewScreen
-from tui.widgets.details import DetailTable
+from tui.widgets.row_table import DetailTable
 
 # -- details that fail, or do not come ---------------------------------------------------------------------------------
 

@@ -18,11 +18,10 @@ from tui.app import TopApp
 from tui.feed import Feed
 from tui.model.replaying import Switches
 from tui.screens import screen
-from tui.screens.findings import FindingsScreen
+from tui.screens.findings import ChainTable, FindingsScreen
 from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.screens.screen import SCREENS, TopScreen
 from tui.sources.record import RecordSource
-from tui.widgets.findings import ChainTable
 from tui.widgets.lines import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")

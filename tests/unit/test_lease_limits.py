@@ -16,13 +16,13 @@ from appliance.lease import connection, server
 from appliance.lease.connection import ClientLimits, credentials, permitted
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
-from appliance.lease.wire import Denied, Granted, Hello, Inspect, LeasePage, Refused, Unavailable, Welcome, encode_call
+from appliance.lease.wire import Denied, Granted, Hello, Refused, Unavailable, Welcome, encode_call
 from tests.support.cluster import wait_until
 from tests.support.nodes import read_answer, read_to_the_end
 from tests.support.shards import World, acquire, granted, relinquish
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -369,30 +369,6 @@ def test_full_tmpfs_is_said_and_what_was_granted_stays(
     assert isinstance(late, Granted)
     assert not isinstance(mine, Granted)
     assert first.domain == "a"
-
-
-# Where not even a row can be deleted, there is no turn; who is at the other end, and what it has, is said all the same.
-def test_turn_that_comes_to_nothing_is_said_to_all_but_those_who_only_look(
-    serve: Callable[[ClientLimits], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = serve(ClientLimits())
-    store = served.world.stores[-1]
-
-    def no_room(_: object) -> None:
-        raise Environment("store-full", f"{store} cannot change", hint="make room")
-
-    with served.guard:
-        granted(served.shard, acquire(served.world, "a"))
-        monkeypatch.setattr(store, "look_up", no_room)
-    with served.raw() as plain:
-        plain.sendall(encode_call([HELLO, acquire(served.world, "b"), Inspect(after_domain="", leases_max=9)]))
-        welcome, told, page = read_answer(plain, 3)
-    assert isinstance(welcome, Welcome)
-    assert isinstance(told, Unavailable)
-    assert (told.code, told.message) == ("store-full", f"{store} cannot change; make room")
-    assert isinstance(page, LeasePage)
-    assert [each.domain for each in page.leases] == ["a"]
-    assert served.server.counts.full == 1
 
 
 def test_file_that_is_removed_under_a_shard_costs_nothing(

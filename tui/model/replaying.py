@@ -6,7 +6,7 @@ Pure but for the frames that deliveries are read from.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from auditor.explain.archive import Archive
     from auditor.rules.finding import Finding
     from auditor.timeline.events import Event
-    from auditor.timeline.state import LogsAt
+    from auditor.timeline.state import StateAt
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
     from timeagent.units import Instant, Span
@@ -60,21 +60,22 @@ class Switches:
     shifts: Mapping[str, Span] = field(default_factory=dict)
 
     def lens(self) -> WhatIf:
-        """Return it as the auditor takes it."""
         shifts = {node: span for node, span in sorted(self.shifts.items()) if span}
         return WhatIf(shifts, self.grace_ns, self.drop_late)
 
     def turned(self, nodes: Sequence[str], row: int, steps: int) -> Switches:
         """Return the switches with one turned, by so many steps; at its end it stays."""
         if row == 0:
-            return Switches(not self.drop_late, self.grace_ns, self.shifts)
+            return replace(self, drop_late=not self.drop_late)
         if row == 1:
-            place = GRACES.index(self.grace_ns) + steps
-            return Switches(self.drop_late, GRACES[max(0, min(place, len(GRACES) - 1))], self.shifts)
+            return replace(self, grace_ns=further(GRACES, self.grace_ns, steps))
         node = nodes[row - 2]
-        place = SHIFTS.index(self.shifts.get(node, 0)) + steps
-        shift = SHIFTS[max(0, min(place, len(SHIFTS) - 1))]
-        return Switches(self.drop_late, self.grace_ns, {**self.shifts, node: shift})
+        return replace(self, shifts={**self.shifts, node: further(SHIFTS, self.shifts.get(node, 0), steps)})
+
+
+def further[T](values: Sequence[T], value: T, steps: int) -> T:
+    """Return the value so many steps from one; at an end it stays."""
+    return values[max(0, min(values.index(value) + steps, len(values) - 1))]
 
 
 def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -89,9 +90,12 @@ def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ..
     ]
     for node in nodes:
         shift = switches.shifts.get(node, 0)
-        words = f"{'+' if shift > 0 else '−'}{span_text(abs(shift))}" if shift else "as it was"
-        rows.append(_row(f"clock of {node}", words, turned=bool(shift)))
+        rows.append(_row(f"clock of {node}", _signed(shift) if shift else "as it was", turned=bool(shift)))
     return rows
+
+
+def _signed(span: Span) -> str:
+    return f"{'+' if span > 0 else '−'}{span_text(abs(span))}"
 
 
 def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
@@ -100,26 +104,22 @@ def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
 
 
 def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
-    """Say what is otherwise, and what that changes; or why that cannot be told."""
     parts = ["late messages dropped"] if lens.drop_late else []
     if lens.grace_ns is not None:
         parts.append(f"grace {span_text(lens.grace_ns)}")
-    parts += [f"clock of {node} {'+' if span > 0 else '−'}{span_text(abs(span))}" for node, span in lens.shifts.items()]
+    parts += [f"clock of {node} {_signed(span)}" for node, span in lens.shifts.items()]
     words = f"WHAT IF {', '.join(parts)}"
     if problem:
         return f"{words}: not known: {problem}; all is shown as it was"
     if changes is None:
         return f"{words}: reading the copy so …"
-    return (
-        f"{words}: {_told(len(changes.appear), '+', changes.appear)}, {_told(len(changes.vanish), '−', changes.vanish)}"
-    )
+    return f"{words}: {_told(changes.appear, 'more')}, {_told(changes.vanish, 'fewer')}"
 
 
-def _told(count: int, sign: str, findings: Sequence[object]) -> str:
-    codes = sorted({str(getattr(each, "code", "")) for each in findings})
+def _told(findings: Sequence[Finding], more: str) -> str:
+    codes = sorted({each.code for each in findings})
     shown = ", ".join(codes[:3]) + ("…" if len(codes) > 3 else "")  # noqa: PLR2004
-    more = "more" if sign == "+" else "fewer"
-    return f"{count:,} finding{'' if count == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
+    return f"{len(findings):,} finding{'' if len(findings) == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
 
 
 SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)
@@ -174,7 +174,6 @@ def at_instant(timeline: Timeline, instant: Instant) -> ReplayPlace:
 
 
 def at_position(timeline: Timeline, position: int) -> ReplayPlace:
-    """Return the place after so many events."""
     position = max(0, min(position, len(timeline.events)))
     return ReplayPlace(position, timeline.events[position - 1].instant_ns if position else timeline.start_ns)
 
@@ -206,7 +205,6 @@ def _event(timeline: Timeline, place: ReplayPlace, *, back: bool, follow: str | 
 
 
 def domains_of(event: Event) -> tuple[str, ...]:
-    """Return the domains that an event is about."""
     match event:
         case LeaseTold():
             return (event.witness.domain,)
@@ -260,7 +258,6 @@ def instant_near(text: str, near: Instant) -> Instant:
 
 
 def speed_text(speed: float) -> str:
-    """Return a speed as it is shown."""
     return f"{speed:g}×"
 
 
@@ -311,7 +308,7 @@ def window_of(timeline: Timeline, place: ReplayPlace, span: Span) -> BarWindow:
 def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
     """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
     place = wish.place
-    state = timeline.logs_after(place.position, place.instant_ns)
+    state = timeline.state_after(place.position, place.instant_ns)
     window = window_of(timeline, place, wish.span_ns)
     names = domains_near(timeline, place.instant_ns, window.first_ns, window.last_ns, wish.rows, wish.follow)
     digits = 3 if wish.span_ns <= MINUTE else 0
@@ -343,7 +340,7 @@ def accused(timeline: Timeline) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
+def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
@@ -355,7 +352,7 @@ def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
     return [Cell(label, Tone.DIM), *cells]
 
 
-def _delivered(timeline: Timeline, state: LogsAt, tree: Tree | None, wish: MomentRequest) -> list[str]:
+def _delivered(timeline: Timeline, state: StateAt, tree: Tree | None, wish: MomentRequest) -> list[str]:
     """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
     if tree is None:
         return ["which messages: their frames are in the copy, and only its index is here"]
@@ -402,7 +399,7 @@ class ReplayedCopy:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.explain.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+        from auditor.explain.context import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False

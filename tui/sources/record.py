@@ -20,7 +20,6 @@ from auditor.timeline.timeline_reader import open_audited
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.showing import word
 from timeagent.units import DAY
 
 from ..feed import AskedQuestion
@@ -230,7 +229,7 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
             name,
             reading.midpoint_ns,
             reading.radius_ns,
-            word(reading.status),
+            reading.status.word,
             reading.assumed,
             max(0, state.instant_ns - each.as_of_ns),
             len(each.epochs),

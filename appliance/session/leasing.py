@@ -489,6 +489,16 @@ def denial_text(domain: str, denied: LeaseDenied | Denied) -> str:
     )
 
 
+def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
+    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
+    if time.boot_ns() >= until_boot_ns:
+        raise TryAgain(
+            "warming",
+            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
+            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
+        )
+
+
 def _may_ask_again(result: Result) -> bool:
     """Whether the same request has to be asked again: it is denied, or it may have been granted without our knowing.
 

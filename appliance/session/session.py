@@ -23,13 +23,12 @@ from timeagent.errors import (
     Damaged,
     NotTrusted,
     TenureError,
-    TryAgain,
     check_callable,
     check_type,
 )
-from timeagent.units import MS, rfc3339, span_of
+from timeagent.units import MS, span_of
 
-from .leasing import Leasing, PendingAcquires
+from .leasing import Leasing, PendingAcquires, check_in_time
 from .open_logs import hinted_reads
 from .publish_validation import (
     check_covering,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.client import LeaseDenied
-    from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Seconds, Span
 
@@ -72,16 +70,6 @@ SLICE_NS: Final[Span] = 100 * MS
 
 ATTEMPTS: Final = 3
 """How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
-
-
-def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
-    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
-    if time.boot_ns() >= until_boot_ns:
-        raise TryAgain(
-            "warming",
-            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
-            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
-        )
 
 
 class Leases(Sequence["Lease"]):

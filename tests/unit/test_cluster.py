@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from appliance.bag.outcome import Committed
-from appliance.cluster import known_nodes, refuse_root_user, root_path, time_sources
+from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
+from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain

@@ -98,12 +98,13 @@ def test_init_and_join_set_up_what_publish_and_read_use(
     assert (said["node"], said["node_dir"], said["root"]) == ("one", str(dirs[0]), str(tmp_path / "r"))
     assert said["takeover_ns"] == 13_250 * MS
     assert said["root_key"].startswith("SHA256:")
-    words = ["join", str(tmp_path / "r"), "--allow-root", "--root-key", str(dirs[0] / "root.key"), "--json"]
-    assert main([*words, "--node", "two", "--node-dir", str(dirs[1])]) == 0
-    assert json.loads(capsys.readouterr().out)["node"] == "two"
     rest = ["--root", str(tmp_path / "r"), "--allow-root"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     assert main(["publish", "log", "--lease", "a", *rest, "--node-dir", str(dirs[0])]) == 0
+    words = ["join", str(tmp_path / "r"), "--allow-root", "--root-key", str(dirs[0] / "root.key"), "--json"]
+    capsys.readouterr()
+    assert main([*words, "--node", "two", "--node-dir", str(dirs[1])]) == 0
+    assert json.loads(capsys.readouterr().out)["node"] == "two"
     assert main(["read", "log", "--level", "latest", *rest, "--node-dir", str(dirs[1])]) == 0
     assert capsys.readouterr().out == "hello\n"
 

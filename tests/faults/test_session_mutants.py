@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from appliance.lease import sessions
-from appliance.session import session_leases
+from appliance.session import renewal
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
@@ -92,41 +92,34 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
 
 HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
     "holder that goes on under what ended alone": (
-        session_leases,
+        renewal,
         "SessionLease.take",
         "lease is not None",
         "False",
         holder_tests.test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used,
     ),
     "lost word that is not said again": (
-        session_leases,
+        renewal,
         "SessionLeases.renew",
         "self.give_again(session_lease)",
         "pass",
         holder_tests.test_word_that_was_lost_is_said_again_with_its_watermark,
     ),
     "lease that nobody knows of and nobody gives back": (
-        session_leases,
+        renewal,
         "SessionLeases._give_back_unknown",
         "each.correlation_id not in known",
         "False",
         holder_tests.test_grant_whose_answer_was_lost_does_not_live_on_under_the_session,
     ),
     "lease given back that is on its way": (
-        session_leases,
+        renewal,
         "SessionLeases._quiet",
         "None if self._asking.get(shard, 0) else self._asked.get(shard, 0)",
         "0",
         holder_tests.test_lease_that_is_on_its_way_is_not_given_back,
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -27,13 +26,6 @@ from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.canonical import decode, encode
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 class Line:

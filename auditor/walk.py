@@ -22,7 +22,8 @@ from .rules.finding import Finding
 from .seals import BagCounts, SealOrder
 from .shards import ShardWalk
 from .timeline.facts import RackFacts, ShardFacts
-from .timeline.staging import FIRST_RANK, LEDGER_RANK, EventRows
+from .timeline.gathering import EventRows
+from .timeline.timeline_writer import FIRST_RANK, LEDGER_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from .parts import Narrowing, Unit
     from .rules.chains import LedgersSeen
     from .store import PartStore
-    from .timeline.staging import StagedEvents
+    from .timeline.timeline_writer import TimelineWriter
 
 
 class Doubted(Exception):
@@ -172,7 +173,7 @@ class Way:
     """Whether every byte of data files and packs is hashed."""
     events: bool = False
     """Whether parts hold events too."""
-    timeline: StagedEvents | None = None
+    timeline: TimelineWriter | None = None
     """Where these go to."""
 
 

@@ -123,13 +123,6 @@ HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
-
-@pytest.fixture
 def site(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(tmp_path, shards=2)
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 node, server = bags.node, bags.server
 site = alone.site
-world = ceilings.world
 registers, storage = registries.registers, registries.storage
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None], tuple[Any, ...]]

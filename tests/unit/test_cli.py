@@ -18,21 +18,16 @@ from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
 from appliance.session.session import Session
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites, wait_until
+from tests.support.cluster import Site, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost
 from timeagent.units import MS, parse_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 type Say = Callable[..., "Said"]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 class Said:

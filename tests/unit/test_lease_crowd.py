@@ -32,8 +32,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def full(world: World, shard: Shard, held: int = 0) -> list[Witness]:
     """Take domains until there is no room for one more; return their leases. All but the first ``held`` go back."""
-    connection = world.stores[-1]._connection
-    connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+    world.leave_room(0)
     leases: list[Witness] = []
     while not isinstance(reply := one(shard, acquire(world, f"{len(leases):03d}" + "x" * 100)), Unavailable):
         leases.append(opened(reply)[1])

@@ -1,8 +1,6 @@
 """Session leases as their holders and rivals see them: one expiry for all, and every way in which that can end."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,13 +30,6 @@ from timeagent.canonical import decode
 from timeagent.errors import Environment
 from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 def revoke(world: World, lease: Witness) -> Revoke:

@@ -21,7 +21,7 @@ from ..canonical import DIGEST_BYTES, digest
 from ..errors import BadTime, Damaged, Environment
 from ..signedtime import TOKEN_BYTES, SignedTime
 from ..units import SECOND, Span
-from .port import DatagramDoor
+from .port import DatagramDoor, first_wanted
 
 QUESTION_BYTES: Final = 256
 PEER_CONTEXT: Final = "peer exchange"
@@ -127,8 +127,6 @@ ANSWER_BYTES_MAX: Final = 60_000
 TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
-_STRANGE_MAX: Final = 8
-
 
 class Signing(Protocol):
     """What stands behind a door."""
@@ -215,10 +213,7 @@ class NonceClient:
                 door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
                 door.connect(str(self._path))
                 door.send(encode_question(question))
-                for _ in range(_STRANGE_MAX):
-                    data = door.recv(ANSWER_BYTES_MAX + 64)
-                    if answers(question, data):
-                        return data
+                return first_wanted(door, lambda data: answers(question, data))
         except TimeoutError:
             pass
         except OSError as problem:

@@ -72,7 +72,7 @@ class UdpExchange:
                 door.settimeout(self._timeout)
                 door.connect(address)
                 door.send(request)
-                return _first_wanted(door, wanted)
+                return first_wanted(door, wanted)
         except OSError as problem:
             raise BadTime(
                 "no-answer",
@@ -84,7 +84,8 @@ class UdpExchange:
 _ANSWERS_MAX = 8
 
 
-def _first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes:
+def first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes:
+    """Return the first datagram that is wanted, of a few. Raises OSError, as the socket's time-out does."""
     for _ in range(_ANSWERS_MAX):
         answer = door.recv(_REPLY_BYTES_MAX)
         if wanted(answer):

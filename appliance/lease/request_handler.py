@@ -6,7 +6,6 @@ shows to people and greets holders with is unsigned, changes nothing, and is ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest, BadTime
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     import random
 
     from timeagent.clock import NodeTime
-    from timeagent.units import Instant
 
     from ..formats.shardmap import ShardMap
     from .ceiling import RightToGrant, ShardIdentity
@@ -99,65 +97,6 @@ def clock_told(time: NodeTime, node: str) -> ClockTold:
     return ClockTold(node=node, earliest_ns=now.earliest, latest_ns=now.latest, token=token)
 
 
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """What of a shard is shown."""
-
-    identity: ShardIdentity
-    chain: RightToGrant
-    store: LeaseStore
-    batch_signer: BatchSigner
-    sessions: Sessions
-    waiting: WaitingRoom
-    time: NodeTime
-
-    def answer(self, request: Inspect | AskClock, floor_ns: Instant, settle_to_ns: Instant) -> LeasePage | ClockTold:
-        """Answer whoever only looks. ``floor_ns``, ``settle_to_ns``: the shard's own."""
-        if isinstance(request, AskClock):
-            return clock_told(self.time, self.identity.node)
-        return self.page(request, floor_ns, settle_to_ns)
-
-    def page(self, inspect: Inspect, floor_ns: Instant, settle_to_ns: Instant) -> LeasePage:
-        """Show a page of leases, and how the shard stands. ``floor_ns``, ``settle_to_ns``: the shard's own.
-
-        Of one session lease at most so many domains are looked at, of whichever: the page may be empty, and not the
-        last.
-        """
-        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
-        if inspect.session_id is not None:
-            limit = _LOOKED_AT
-        rows, more = self.store.page(inspect.after_domain, limit, inspect.domain)
-        shown = self.sessions.shown(rows, inspect.session_id)
-        return LeasePage(
-            numbers=self._numbers(floor_ns, settle_to_ns),
-            leases=tuple(
-                _view(domain, lease, self.waiting.waiting(domain)) for domain, state in shown for lease in state.leases
-            ),
-            more=more,
-            after_domain=rows[-1][0] if rows else inspect.after_domain,
-        )
-
-    def _numbers(self, floor_ns: Instant, settle_to_ns: Instant) -> ShardNumbers:
-        return ShardNumbers(
-            node=self.identity.node,
-            map_number=self.identity.map_number,
-            shard=self.identity.shard,
-            incarnation=self.identity.incarnation,
-            floor_ns=floor_ns,
-            settle_to_ns=settle_to_ns,
-            ceiling_number=self.chain.number,
-            ceiling_ns=self.chain.ceiling_ns,
-            domains=self.store.domains,
-            leases=self.store.leases,
-            waiting=self.waiting.count,
-            batches=self.batch_signer.batches,
-            blocks_lost=self.batch_signer.blocks_lost,
-            since_ns=self.identity.since_ns,
-            release=self.identity.release,
-            sessions=len(self.store.sessions),
-        )
-
-
 def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
     return LeaseView(
         domain=domain,
@@ -178,7 +117,7 @@ def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
 class RequestHandler:
     """Answers the requests of one shard's turns."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts
         self,
         identity: ShardIdentity,
         shard_map: ShardMap,
@@ -188,7 +127,9 @@ class RequestHandler:
         eviction: Eviction,
         sessions: Sessions,
         waiting: WaitingRoom,
-        shown: Inspected,
+        chain: RightToGrant,
+        batch_signer: BatchSigner,
+        time: NodeTime,
     ) -> None:
         """Take the parts."""
         self._identity = identity
@@ -198,7 +139,9 @@ class RequestHandler:
         self._eviction = eviction
         self._sessions = sessions
         self._waiting = waiting
-        self._shown = shown
+        self._chain = chain
+        self._batch_signer = batch_signer
+        self._time = time
         self.holders = Holders()
         self._revocations = Revocations()
         self.stopping = False
@@ -335,7 +278,49 @@ class RequestHandler:
         match request:
             case Hello():
                 return welcome(request, self._identity)
-            case Inspect() | AskClock():
-                return self._shown.answer(request, self._eviction.floor_ns, self._eviction.settle_to_ns)
+            case Inspect():
+                return self._page(request)
+            case AskClock():
+                return clock_told(self._time, self._identity.node)
             case _:
                 return Unavailable(request_id=request.request_id, code=code, message=message)
+
+    def _page(self, inspect: Inspect) -> LeasePage:
+        """Show a page of leases, and how the shard stands.
+
+        Of one session lease at most so many domains are looked at, of whichever: the page may be empty, and not the
+        last.
+        """
+        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
+        if inspect.session_id is not None:
+            limit = _LOOKED_AT
+        rows, more = self._store.page(inspect.after_domain, limit, inspect.domain)
+        shown = self._sessions.shown(rows, inspect.session_id)
+        return LeasePage(
+            numbers=self._numbers(),
+            leases=tuple(
+                _view(domain, lease, self._waiting.waiting(domain)) for domain, state in shown for lease in state.leases
+            ),
+            more=more,
+            after_domain=rows[-1][0] if rows else inspect.after_domain,
+        )
+
+    def _numbers(self) -> ShardNumbers:
+        return ShardNumbers(
+            node=self._identity.node,
+            map_number=self._identity.map_number,
+            shard=self._identity.shard,
+            incarnation=self._identity.incarnation,
+            floor_ns=self._eviction.floor_ns,
+            settle_to_ns=self._eviction.settle_to_ns,
+            ceiling_number=self._chain.number,
+            ceiling_ns=self._chain.ceiling_ns,
+            domains=self._store.domains,
+            leases=self._store.leases,
+            waiting=self._waiting.count,
+            batches=self._batch_signer.batches,
+            blocks_lost=self._batch_signer.blocks_lost,
+            since_ns=self._identity.since_ns,
+            release=self._identity.release,
+            sessions=len(self._store.sessions),
+        )

@@ -17,7 +17,7 @@ from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, Stoppe
 from .domain import HINT_BYTES_MAX, Bounds, Break
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .recall import Recalls
-from .request_handler import Inspected, RequestHandler
+from .request_handler import RequestHandler
 from .sessions import Sessions
 from .store import Eviction
 from .turn import Turn, finished
@@ -110,7 +110,9 @@ class Shard:
             eviction=self._eviction,
             sessions=self._sessions,
             waiting=self._waiting,
-            shown=Inspected(identity, chain, store, self._batch_signer, self._sessions, self._waiting, time),
+            chain=chain,
+            batch_signer=self._batch_signer,
+            time=time,
         )
         handler = self._handler
         self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, handler.answer)

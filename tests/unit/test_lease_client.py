@@ -18,10 +18,10 @@ from appliance.lease.client import (
     Suspect,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.transport import InProcessTransport
 from appliance.lease.wire import LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
+from tests.support.transport import InProcessTransport
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.canonical import decode, encode
 from timeagent.errors import ShardUnavailable

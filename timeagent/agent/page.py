@@ -126,7 +126,6 @@ class PageSink(Protocol):
 
     def put(self, fields: PageFields) -> None:
         """Publish the next page; its generation is chosen here."""
-        ...
 
 
 class PageWriter:
@@ -216,9 +215,6 @@ class PageReader:
 
 _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
-
-_RUN: Final = "does the time agent run? tenure time run"
-
 
 type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
 """What a look needs of a page: generation (as its word of memory), as of (boot, raw), true minus boot (earliest,
@@ -317,7 +313,7 @@ class AgentTime:
         page = self._reader.page()
         if page.boot != self._boot:
             raise BadTime(
-                "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_RUN
+                "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_HINT
             )
         if not page.token or not page.status.usable:
             raise self._silent(page)
@@ -369,7 +365,7 @@ class AgentTime:
         raise BadTime(
             "page-stale",
             f"the time page is {span_text(age)} old; {span_text(stale_ns)} are allowed",
-            hint=f"{_RUN}; if it does, it stands still: see its scheduling in docs/operators.md",
+            hint=f"{_HINT}; if it does, it stands still: see its scheduling in docs/operators.md",
         )
 
     def _check_key(self, token: SignedTime) -> None:

@@ -20,7 +20,6 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.node.pulse import Pulse
 from appliance.node.runtime import daemon_lock
 from appliance.node.settings import ROOT_KEY, Settings, save_settings
 from appliance.session.open_logs import LogBook
@@ -33,7 +32,7 @@ from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY, k
 from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
-from timeagent.notify import Notifier
+from timeagent.notify import Notifier, Pulse
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def fast_policy(cluster_id: bytes = CLUSTER) -> Policy:
 def as_daemon(cluster: Cluster) -> Cluster:
     """Have a process run its node's shards for all nodes, as a daemon does, until it closes."""
     host, lock = cluster.routes.host, daemon_lock(cluster.routes.runtime)
-    host.be_daemon(Pulse(Notifier(), cluster.time))
+    host.be_daemon(Pulse(Notifier({}), cluster.time.boot_ns))
     stop = host.close
 
     def close() -> None:

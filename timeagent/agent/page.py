@@ -126,7 +126,6 @@ class PageSink(Protocol):
 
     def put(self, fields: PageFields) -> None:
         """Publish the next page; its generation is chosen here."""
-        ...
 
 
 class PageWriter:

@@ -133,15 +133,12 @@ class Signing(Protocol):
 
     def sign_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime."""
-        ...
 
     def sign_for_peer(self, digest: bytes) -> SignedTime:
         """The same, of what this node's own sources say: no peer's word comes back to it. Raises BadTime."""
-        ...
 
     def report(self) -> bytes:
         """Return what each source says, as JSON."""
-        ...
 
 
 def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:

@@ -38,11 +38,9 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """A short word: what ``time sources`` shows."""
-        ...
 
     def sample(self) -> Sample:
         """Ask once. Raises BadTime with the reason when the source has no bound to give. Blocks at most briefly."""
-        ...
 
 
 _REPLY_BYTES_MAX = 65536
@@ -53,7 +51,6 @@ class Exchange(Protocol):
 
     def __call__(self, request: bytes, wanted: Callable[[bytes], bool], /) -> bytes:
         """Blocks at most for its time-out. Raises BadTime when nobody answers."""
-        ...
 
 
 class UdpExchange:

@@ -14,6 +14,7 @@ from timeagent.canonical import U64, Bytes16, Bytes32, Record
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from ..formats.sessionlease import SessionEnded
 from ..formats.witness import Ended, Witness
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
@@ -223,6 +224,34 @@ def expanded(kept: Kept) -> State:
     if isinstance(kept, FreedDomain):
         return Free(memory=memory_of(kept))
     return lone_lease(kept) if isinstance(kept, ExclusiveLease) else kept
+
+
+class SessionRecord(Record, frozen=True):
+    """A session lease as its shard knows it."""
+
+    session_id: Bytes16
+    holder: Holder
+    granted_ns: U64
+    expiry_ns: U64
+    """The latest that any witness of it states."""
+    begun_by: Bytes16
+    """The request that it was granted to."""
+    answered: Bytes16
+    """The newest request that got a witness of it."""
+    leases: U64 = 0
+    """How many leases are under it; of one that is over: how many of them have not been met since."""
+    ended: tuple[Bytes16, ...] = ()
+    """The leases that were ended alone."""
+    over: SessionEnded | None = None
+
+    @property
+    def brings(self) -> tuple[Instant, Instant]:
+        """Floor and settle_to that its end brings to the domain of each lease that was out under it."""
+        if self.over is None:
+            return 0, 0
+        if self.over.outcome is LeaseOutcome.DROPPED:
+            return self.over.watermark_ns or 0, 0
+        return self.over.expiry_ns, self.over.expiry_ns
 
 
 def hint_bytes(state: State) -> int:

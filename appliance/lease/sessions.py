@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.canonical import U64, Bytes16, Record
 from timeagent.units import rfc3339
 
 from ..formats.hints import NOTHING_WRITTEN
-from ..formats.lease import Ending, Holder, LeaseOutcome, Phase
+from ..formats.lease import Ending, LeaseOutcome, Phase
 from ..formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
 from . import state as states
-from .domain import Break, Grant, Taken, remembering
+from .domain import Break, Grant, SessionRecord, Taken, remembering
 from .turn import Later, holder_refused
 from .wire import (
     BeginSession,
@@ -49,34 +48,6 @@ if TYPE_CHECKING:
 
 ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
-
-
-class SessionRecord(Record, frozen=True):
-    """A session lease as its shard knows it."""
-
-    session_id: Bytes16
-    holder: Holder
-    granted_ns: U64
-    expiry_ns: U64
-    """The latest that any witness of it states."""
-    begun_by: Bytes16
-    """The request that it was granted to."""
-    answered: Bytes16
-    """The newest request that got a witness of it."""
-    leases: U64 = 0
-    """How many leases are under it; of one that is over: how many of them have not been met since."""
-    ended: tuple[Bytes16, ...] = ()
-    """The leases that were ended alone."""
-    over: SessionEnded | None = None
-
-    @property
-    def brings(self) -> tuple[Instant, Instant]:
-        """Floor and settle_to that its end brings to the domain of each lease that was out under it."""
-        if self.over is None:
-            return 0, 0
-        if self.over.outcome is LeaseOutcome.DROPPED:
-            return self.over.watermark_ns or 0, 0
-        return self.over.expiry_ns, self.over.expiry_ns
 
 
 type Answered = SessionWitness | Over | Refused | Unavailable

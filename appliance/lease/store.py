@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
     from ..formats.lease import Holder
     from ..formats.policy import PolicyNumbers
-    from .domain import Kept, State
-    from .sessions import SessionRecord
+    from .domain import Kept, SessionRecord, State
 
 
 UNWRITTEN_MAX: Final = 12_288

@@ -33,18 +33,6 @@ if TYPE_CHECKING:
     from .rules.finding import Finding
 
 
-@dataclass(slots=True)
-class BagCounts:
-    """What the walk has seen."""
-
-    bags: int = 0
-    provisional: int = 0
-    messages: int = 0
-    """In the record: in listed files of closed bags, and accepted."""
-    rejected: int = 0
-    """In listed files of closed bags, and dropped by readers."""
-
-
 @dataclass(frozen=True, slots=True)
 class SealFacts:
     """A rack's seal, read."""

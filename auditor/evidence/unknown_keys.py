@@ -18,7 +18,7 @@ from auditor.rules.registry import found
 from .signatures import PartialKeyring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from timeagent.units import Instant
 
@@ -43,58 +43,38 @@ def known_until(closed: Mapping[int, Instant], newest: int) -> Instant:
     return max((instant - RECORDS_LAG_NS for number, instant in closed.items() if number <= newest), default=0)
 
 
-def take_latest(closed: dict[int, Instant], other: Mapping[int, Instant]) -> None:
-    """Take what another rack tells of that."""
-    for number, instant in other.items():
-        closed[number] = max(instant, closed.get(number, 0))
+def take_latest[K](closed: dict[K, Instant], other: Mapping[K, Instant]) -> None:
+    """Take what another rack tells of when something was closed: of each the latest instant counts."""
+    for each, instant in other.items():
+        closed[each] = max(instant, closed.get(each, 0))
 
 
-class Strangers:
-    """Says of each what it is, when all bags were seen."""
+def missing_trust(records: ClusterRecords, named: Iterable[int]) -> list[int]:
+    """Return the trust records that are not there, of those that are named."""
+    return sorted(number for number in named if records.missing(Kind.TRUST, number))
 
-    def __init__(self, records: ClusterRecords, report: Callable[[Finding], None]) -> None:
-        """Know of no bag yet."""
-        self._records = records
-        self._report = report
-        self._told: set[str] = set()
-        self._waiting: list[Stranger] = []
-        self._closed: dict[int, Instant] = {}
-        """See ``known_until``."""
-        self._named: set[int] = set()
-        """Trust records that lock files and frames name."""
 
-    def take(self, strangers: Iterable[Stranger], closed: Mapping[int, Instant], named: Iterable[int]) -> None:
-        """Take what a rack tells."""
-        self._waiting += strangers
-        take_latest(self._closed, closed)
-        self._named.update(named)
+def judge_strangers(
+    records: ClusterRecords, strangers: Iterable[Stranger], closed: Mapping[int, Instant], named: Iterable[int]
+) -> Iterator[Finding]:
+    """Yield each as a forger's, or one for each file as of a record that is missing from the copy.
 
-    def finish(self) -> None:
-        """Judge those of all racks: a birth or a seal does not say which trust record it goes by."""
-        self.judge(self._waiting)
-        if self._waiting and self._missing():
-            self._records.doubt_keys()
-
-    def _missing(self) -> list[int]:
-        """Return the trust records that are named, and not there."""
-        return sorted(number for number in self._named if self._records.missing(Kind.TRUST, number))
-
-    def judge(self, strangers: Iterable[Stranger]) -> None:
-        """Report each as a forger's, or one for each file as of a record that is missing from the copy."""
-        missing, newest = self._missing(), max(self._records.keyrings, default=0)
-        until = known_until(self._closed, newest)
-        if missing:
-            which = f"trust record {missing[0]}, which is not there"
-        elif isinstance(self._records.keys, PartialKeyring):
-            which = "a trust record that is not there"
-        else:
-            which = f"a trust record after {newest}, published when the copy had taken those before it"
-        sure = not missing and not isinstance(self._records.keys, PartialKeyring)
-        for each in strangers:
-            path = each.finding.evidence[0].path
-            if sure and each.signed_ns < until:
-                self._report(each.finding)
-            elif path not in self._told:
-                self._told.add(path)
-                reason = f"{path} may go by {which}: {each.finding.explanation}"
-                self._report(found("unverifiable-trust", path, reason, each.finding.evidence, each.finding.times))
+    Asked when all bags were seen: a birth or a seal does not say which trust record it goes by. ``closed``: see
+    ``known_until``; ``named``: the trust records that lock files and frames name.
+    """
+    missing, newest = missing_trust(records, named), max(records.keyrings, default=0)
+    until, partial, told = known_until(closed, newest), isinstance(records.keys, PartialKeyring), set[str]()
+    if missing:
+        which = f"trust record {missing[0]}, which is not there"
+    elif partial:
+        which = "a trust record that is not there"
+    else:
+        which = f"a trust record after {newest}, published when the copy had taken those before it"
+    for each in strangers:
+        path = each.finding.evidence[0].path
+        if not missing and not partial and each.signed_ns < until:
+            yield each.finding
+        elif path not in told:
+            told.add(path)
+            reason = f"{path} may go by {which}: {each.finding.explanation}"
+            yield found("unverifiable-trust", path, reason, each.finding.evidence, each.finding.times)

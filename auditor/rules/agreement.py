@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Ending
     from appliance.formats.shardmap import ShardMap
     from auditor.chains import RecordedChain, ShardName, ShardRun
-    from auditor.index import Coverage
-    from auditor.rows import Use
+    from auditor.index import Coverage, Use
     from timeagent.signedtime import SignedTime
 
     from .finding import Evidence, Finding

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.ceiling import CeilingKind
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead
     from auditor.chains import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
+    from auditor.parts import LedgersSeen
     from timeagent.signedtime import SignedTime
 
     from .finding import Finding
@@ -287,18 +287,6 @@ def _numbers(chain: RecordedChain) -> Iterator[Finding]:
 
 DRAINED_NS: Final = 5 * SECOND
 """After so long what a shard signed is in its ledger, unless it was killed or the mount refused it."""
-
-
-@dataclass(slots=True)
-class LedgersSeen:
-    """What the walk over the ledgers has seen."""
-
-    there: set[bytes] = field(default_factory=set)
-    """Runs that have a file, be it empty or unreadable."""
-    stopped: set[bytes] = field(default_factory=set)
-    """Runs whose file says that they stopped, or cannot be read."""
-    damaged: set[bytes] = field(default_factory=set)
-    """Runs of whose file some is no block that counts: what is missing there is told already."""
 
 
 def check_ledgers(

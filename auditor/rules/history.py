@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lease import Mode
     from auditor.chains import ShardRun
-    from auditor.index import Index
-    from auditor.rows import Use
+    from auditor.index import Index, Use
     from timeagent.signedtime import SignedTime
 
     from .finding import Evidence

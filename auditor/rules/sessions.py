@@ -22,7 +22,7 @@ from .registry import found
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from auditor.rows import Use
+    from auditor.index import Use
 
     from .agreement import ClusterFacts
     from .finding import Finding

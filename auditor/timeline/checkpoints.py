@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from auditor.chains import ShardName
-    from auditor.rows import Value
+    from auditor.parts import Value
     from timeagent.units import Instant
 
     from .events import Event

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from auditor.bags import BagWalk
-from auditor.frames import FrameReader
-from auditor.rows import Rows
+from auditor.parts import PartMaker, Reading
 from auditor.shards import ShardWalk
 
 from .facts import RackFacts, ShardFacts
@@ -18,15 +17,18 @@ if TYPE_CHECKING:
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
-    from auditor.rows import Value
+    from auditor.parts import Value
     from auditor.rules.finding import Finding
 
     from .facts import JudgedFrame
     from .gathering import Gathering, WhatIf
 
 
-class _NoRows(Rows):
-    """Evidence for rules that nobody asks."""
+class _Nobody(PartMaker):
+    """Takes evidence for rules that nobody asks."""
+
+    def report(self, *_: Finding) -> None:
+        """Say nothing."""
 
     def _insert(self, table: str, row: tuple[Value, ...]) -> None:
         pass
@@ -46,18 +48,17 @@ def read_one_by_one(
 
     Never raises for what is in the tree. Costs five times an audit, which judges most of a tree by columns.
     """
-    rows, done = _NoRows(), 0
-    shards = ShardWalk(tree, records, signatures, rows, _ignore, timeline=ShardFacts(found, lens), one_by_one=True)
+    told, done = _Nobody(), 0
+    reading = Reading(tree, records, signatures, one_by_one=True)
+    shards = ShardWalk(reading, told, ShardFacts(found, lens))
     shards.walk_chains()
     for file in tree.ledgers():
         shards.ledger(file)
         done += 1
         if progress:
             progress(done, file.path)
-    frames = FrameReader(signatures, records.cluster_id)
-    facts = RackFacts(tree, records, signatures, frames, found, lens=lens, judged=judged)
-    bags = BagWalk(tree, records, signatures, frames, rows, _ignore)
-    bags.tell(facts, one_by_one=True)
+    facts = RackFacts(tree, records, signatures, reading.frames, found, lens=lens, judged=judged)
+    bags = BagWalk(reading, told, facts)
     for log in tree.logs():
         grid = bags.begin(log)
         if grid is None:
@@ -68,7 +69,3 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-
-
-def _ignore(_finding: Finding) -> None:
-    pass

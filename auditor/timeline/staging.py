@@ -13,7 +13,7 @@ import numpy as np
 
 from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, GRANT, USES
-from auditor.rows import encode_rows
+from auditor.parts import encode_rows
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.units import INSTANT_MAX
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from auditor.columns.layout import Bucket
     from auditor.columns.layout import Rows as ColumnRows
     from auditor.index import Index
-    from auditor.rows import Value
+    from auditor.parts import Value
     from timeagent.units import Instant
 
     from .checkpoints import Database

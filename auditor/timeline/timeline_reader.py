@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from auditor.chains import ShardName
-    from auditor.rows import Value
+    from auditor.parts import Value
     from auditor.rules.finding import Evidence, Finding
     from timeagent.units import Instant
 

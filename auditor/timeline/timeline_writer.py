@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from auditor.evidence.records import ClusterRecords
+    from auditor.parts import Value
     from auditor.report.result import Audit
-    from auditor.rows import Value
     from auditor.rules.finding import Finding
     from timeagent.units import Instant
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from auditor.chains import CeilingFact, RecordedChain, ShardRun
 from auditor.evidence.records import load_records
-from auditor.index import Coverage, Index
-from auditor.rows import Use
+from auditor.index import Coverage, Index, Use
 from auditor.rules.agreement import ClusterFacts
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, NamedInterval, in_order

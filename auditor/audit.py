@@ -27,12 +27,10 @@ from .parts import (
     Narrowing,
     Part,
     PartMaker,
-    PartStore,
     RackUnit,
     Reading,
     decode_part,
     encode_part,
-    environment,
 )
 from .pool import default_jobs, in_order
 from .report.result import Audit, Summary, with_findings
@@ -42,6 +40,7 @@ from .rules.finding import in_order as once_each
 from .rules.registry import found
 from .seals import SealOrder
 from .shards import ShardWalk
+from .store import PartStore, environment
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.gathering import Gathered
 from .timeline.reading import read_one_by_one
@@ -202,7 +201,7 @@ class _AuditRun:
         """Judge what was read."""
         tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
         known = runs(self.index)
-        judged, witnesses = judge(self.index, records, known, whole, self.options, tree)
+        judged, witnesses = judge(self.index, records, known, whole, tree, self.options.narrowing, self.options.jobs)
         findings = [*whole.findings, *judged, *check_foreign(tree)]
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()

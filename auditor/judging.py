@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from .audit import Options
     from .chains import HeadFact, ShardRun
     from .columns.layout import Bucket, Rows
     from .evidence.records import ClusterRecords
     from .evidence.tree import Tree
     from .index import Index
-    from .parts import Part, Value
+    from .parts import Narrowing, Part, Value
     from .rules.history import SessionHistory, SessionName
 
 _WORTH_IT: Final = 2_000_000
@@ -59,8 +58,9 @@ def judge(
     records: ClusterRecords,
     known_runs: dict[bytes, ShardRun],
     whole: Part,
-    options: Options,
     tree: Tree,
+    narrowing: Narrowing,
+    jobs: int,
 ) -> tuple[list[Finding], int]:
     """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known.
 
@@ -88,9 +88,9 @@ def judge(
         coverage=coverage,
         closings=Closings(index.closings()),
     )
-    if options.narrowing.domains:
-        check_asked(options.narrowing, index.all_domains())
-    judges, notes = Judge(index, cluster, session_histories(index, known_runs), options.jobs), list[SessionNote]()
+    if narrowing.domains:
+        check_asked(narrowing, index.all_domains())
+    judges, notes = Judge(index, cluster, session_histories(index, known_runs), jobs), list[SessionNote]()
     in_columns = judges.spread_suspects(facts)
     findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
     findings += check_heads(facts, ceilings, policies)
@@ -102,8 +102,8 @@ def judge(
         each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
     )
     findings += check_sequences(index, coverage)
-    findings += judges.domains(list(filter(options.narrowing.judges, index.domains())), notes)
-    if options.narrowing.whole:  # of a session lease some leases alone say too little
+    findings += judges.domains(list(filter(narrowing.judges, index.domains())), notes)
+    if narrowing.whole:  # of a session lease some leases alone say too little
         findings += check_sessions(judges.sessions, notes, cluster)
     return findings, index.witnesses() + in_columns
 

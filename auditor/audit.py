@@ -14,11 +14,9 @@ from appliance.formats.paths import LOGS
 from timeagent.errors import Environment
 
 from .bags import BagWalk
-from .chains import runs
-from .evidence.records import ClusterRecords, load_records
+from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.stray_files import check_foreign
-from .evidence.unknown_keys import judge_strangers, missing_trust
 from .index import INDEX_ERRORS, PART_RANKS, Index, temporary_database
 from .judging import judge
 from .parts import (
@@ -37,6 +35,7 @@ from .report.result import Audit, Summary, with_findings
 from .rules.clocks import name_clocks
 from .rules.finding import Evidence
 from .rules.finding import in_order as once_each
+from .rules.history import runs
 from .rules.registry import found
 from .seals import SealOrder
 from .shards import ShardWalk
@@ -53,10 +52,10 @@ if TYPE_CHECKING:
 
     from appliance.formats.paths import Grid, Rack
 
-    from .chains import ShardRun
     from .evidence.tree import Tree
     from .parts import Unit
     from .rules.finding import Finding
+    from .rules.history import ShardRun
     from .timeline.checkpoints import Database
     from .timeline.timeline_reader import Timeline
 

@@ -13,10 +13,9 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.units import INSTANT_MAX
 
 from .columns.frames import BagRules, FrameColumns, ListedFile
-from .evidence.records import RECORD_BYTES_MAX, open_birth
+from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
 from .evidence.stray_files import hidden_bag
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from .evidence.unknown_keys import Stranger, take_latest
 from .listed import FrameJudge
 from .rules import bags as bag_rules
 from .rules.finding import Evidence

@@ -21,7 +21,7 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.units import SECOND
 
 from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
-from .evidence.unknown_keys import take_latest
+from .evidence.records import take_latest
 from .parts import RANKED
 from .rules.finding import Evidence, Verdict
 

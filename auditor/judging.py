@@ -15,19 +15,16 @@ import numpy as np
 
 from timeagent.canonical import DIGEST_BYTES
 
-from .chains import ceiling_chains, head_facts
 from .columns import domains
-from .columns.domains import Writer
-from .columns.heads import Heads, SessionColumns
+from .columns.domains import Heads, SessionColumns, Writer
 from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, bucket_of
-from .evidence.unknown_keys import known_until
+from .evidence.records import known_until
 from .index import Coverage
 from .parts import check_asked, later
 from .pool import default_jobs, in_order
-from .rules.agreement import Closings, ClusterFacts
 from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
 from .rules.finding import Finding
-from .rules.history import domain_history, session_histories
+from .rules.history import Closings, ClusterFacts, ceiling_chains, domain_history, head_facts, session_histories
 from .rules.leases import check_domain
 from .rules.records import Policies
 from .rules.sequences import check_sequences
@@ -37,13 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from .chains import HeadFact, ShardRun
     from .columns.layout import Bucket, Rows
     from .evidence.records import ClusterRecords
     from .evidence.tree import Tree
     from .index import Index
     from .parts import Narrowing, Part, Value
-    from .rules.history import SessionHistory, SessionName
+    from .rules.history import HeadFact, SessionHistory, SessionName, ShardRun
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""

@@ -23,7 +23,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, rfc3339
 
 from .columns.layout import Chunk
-from .evidence.unknown_keys import Stranger, take_latest
+from .evidence.records import Stranger, take_latest
 from .frames import FrameReader
 from .rules.finding import Evidence, Finding
 

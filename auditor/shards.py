@@ -16,9 +16,8 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .columns.ledgers import BlockPlace, LedgerColumns
-from .evidence.records import RECORD_BYTES_MAX
+from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.tree import Rest, Tail
-from .evidence.unknown_keys import Stranger
 from .frames import head_refusal
 from .rules.finding import Evidence, Verdict
 from .rules.records import ceiling_findings, title_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.witness import NO_HEAD
-from auditor.chains import RECORDS_KEPT, SHARDS, layouts
+from auditor.rules.history import RECORDS_KEPT, SHARDS, layouts
 from timeagent.signedtime import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead
-    from auditor.chains import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
     from auditor.parts import LedgersSeen
+    from auditor.rules.history import CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
     from timeagent.signedtime import SignedTime
 
     from .finding import Finding

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
-    from .agreement import ClusterFacts
     from .finding import Finding
-    from .history import DomainHistory, LeaseHistory, Told
+    from .history import ClusterFacts, DomainHistory, LeaseHistory, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -27,8 +27,8 @@ from .state import BagState, ClockState, DomainState, LogState, SessionState, Sh
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from auditor.chains import ShardName
     from auditor.parts import Value
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
     from .events import Event

@@ -15,8 +15,8 @@ from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import Witness
-from auditor.chains import ShardName
 from auditor.rules.finding import Evidence
+from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import Instant, Span, rfc3339, span_text

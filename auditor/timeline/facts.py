@@ -17,10 +17,10 @@ from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import Ended, Stopped, Witness
-from auditor.chains import HeadFact, ShardName
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
+from auditor.rules.history import HeadFact, ShardName
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged

@@ -33,7 +33,7 @@ from .state import BagState, ClockState, DomainState, LeaseState, LogState, Sess
 if TYPE_CHECKING:
     from collections.abc import Collection, MutableMapping
 
-    from auditor.chains import ShardName
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
     from .events import ClockReading, Event

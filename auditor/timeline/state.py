@@ -14,8 +14,8 @@ import msgspec
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
-from auditor.chains import ShardName
 from auditor.rules.finding import Evidence
+from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
 
 from .events import ClockReading

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from auditor.chains import ShardName
     from auditor.parts import Value
     from auditor.rules.finding import Evidence, Finding
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
     from .checkpoints import Database

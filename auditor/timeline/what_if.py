@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auditor.chains import CeilingFact, RecordedChain, ShardRun
 from auditor.evidence.records import load_records
 from auditor.index import Coverage, Index, Use
-from auditor.rules.agreement import ClusterFacts
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, NamedInterval, in_order
-from auditor.rules.history import DomainHistory, EndedFact, LeaseHistory, Told
+from auditor.rules.history import (
+    CeilingFact,
+    ClusterFacts,
+    DomainHistory,
+    EndedFact,
+    LeaseHistory,
+    RecordedChain,
+    ShardRun,
+    Told,
+)
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.registry import found
@@ -32,12 +39,11 @@ from .timeline_writer import timeline_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from auditor.chains import HeadFact, ShardName
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
     from auditor.rules.finding import Finding, Verdict
-    from auditor.rules.history import Position
+    from auditor.rules.history import HeadFact, Position, ShardName
 
     from .facts import JudgedFrame
     from .gathering import WhatIf

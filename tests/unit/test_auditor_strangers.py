@@ -9,7 +9,7 @@ import pytest
 
 from appliance.formats.framing import Kind
 from auditor.audit import audit
-from auditor.evidence import unknown_keys
+from auditor.evidence import records as unknown_keys
 from auditor.evidence.tree import Tree
 from auditor.rules import records
 from auditor.rules.finding import Verdict

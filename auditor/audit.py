@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.paths import LOGS
 from timeagent.errors import Environment
 
-from .bags import BagWalk
+from .bags import BagWalk, check_foreign
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
-from .evidence.stray_files import check_foreign
 from .index import INDEX_ERRORS, PART_RANKS, Index, temporary_database
 from .judging import judge
 from .parts import (

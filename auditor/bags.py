@@ -1,21 +1,32 @@
-"""Logs, racks and bags: reads each file once, applies the rules to it, and tells the index."""
+"""Logs, racks and bags: reads each file once, applies the rules to it, and tells the index. And what is nobody's."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
-from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid, parse_data_name
+from appliance.formats.paths import (
+    BIRTH,
+    LOCK,
+    LOGS,
+    MARKER,
+    PRELOCK,
+    SEAL,
+    TMP,
+    Grid,
+    parse_data_name,
+    parse_ledger_name,
+    parse_record_name,
+)
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import INSTANT_MAX
 
 from .columns.frames import BagRules, FrameColumns, ListedFile
 from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
-from .evidence.stray_files import hidden_bag
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
+from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, foreign_names
 from .listed import FrameJudge
 from .rules import bags as bag_rules
 from .rules.finding import Evidence
@@ -24,6 +35,8 @@ from .rules.registry import found
 from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
     from appliance.formats.policy import Policy
@@ -31,7 +44,9 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
+    from .evidence.tree import Tree
     from .parts import PartMaker, Reading
+    from .rules.finding import Finding
     from .timeline.facts import RackFacts
 
 
@@ -183,7 +198,7 @@ class BagWalk:
         for each in listing.bags:
             if gone is not None or each.bag.name not in seal.locks:
                 known = each.bag.name in seal.locks
-                hidden = [] if known else hidden_bag(self._tree, self._records, self._reading.signatures, each, seal)
+                hidden = [] if known else self._hidden(each, seal)
                 void = bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where)
                 self._told.report(*(hidden or void))
         if gone is not None:
@@ -200,6 +215,24 @@ class BagWalk:
                 self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept)
         self._told.report(*(pack.findings(seal.where) if pack else ()))
         return seal
+
+    def _hidden(self, listing: BagListing, seal: SealFacts) -> list[Finding]:
+        """hidden-bag, or nothing. A lock file that does not hold proves nothing: the bag does not exist."""
+        path = f"{listing.bag.path}/{LOCK}"
+        raw = self._tree.read(path, PIECE_BYTES_MAX + 1) if listing.locked else None
+        if raw is None:
+            return []
+        try:
+            lock, stamped = open_lock(raw, path)
+        except Damaged:
+            return []
+        where = Evidence(path, 0, len(raw))
+        keyring = self._records.keyring(lock.trust_number)
+        token, wrong = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
+        if keyring is None or wrong or bag_rules.misplaced_lock(lock, listing.bag, self._records.cluster_id):
+            return []
+        sealable = self._records.sealable_ns(listing.bag.rack)
+        return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))
 
     def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
         pack = RackPack(self._tree, listing, seal.raw, hashed=self._reading.hashed)
@@ -462,3 +495,47 @@ class BagWalk:
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
+
+
+def _nothing(_name: str) -> bool:
+    return False
+
+
+def _is_record(name: str) -> bool:
+    return parse_record_name(name) is not None
+
+
+def _is_ledger(name: str) -> bool:
+    return parse_ledger_name(name) is not None or name.endswith(".ledger")  # such a file is read, and judged
+
+
+_OURS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
+    ("", MARKER.__eq__),
+    *((register, _is_record) for register in ("policy", "trust", "map")),
+    *(("shards", _nothing), ("shards/*", _nothing), ("shards/*/*", _is_record)),
+    *(("ledger", _nothing), ("ledger/*", _nothing), ("ledger/*/*", _is_ledger)),
+    *((LOGS, _nothing), (f"{LOGS}/*", BIRTH.__eq__), (f"{LOGS}/*/*", _nothing)),
+)
+"""Above the racks: which files of a directory are ours, by their names."""
+
+
+def check_foreign(tree: Tree) -> Iterator[Finding]:
+    """foreign-file: yield one finding for each directory above the racks that holds such files."""
+    for pattern, ours in _OURS:
+        for place in _directories(tree, pattern):
+            files = [name for name, is_directory in tree.names(place) if not is_directory and not ours(name)]
+            barred = {path.rpartition("/")[2] for path in tree.barred(place)}
+            yield from bag_rules.foreign_files(place, foreign_names(name for name in files if name not in barred))
+
+
+def _directories(tree: Tree, pattern: str) -> list[str]:
+    """Return the directories with such a path: a star stands for any name, but that of a log's temporary files."""
+    parent, _, last = pattern.rpartition("/")
+    if last != "*":
+        return [pattern]
+    return [
+        f"{place}/{name}"
+        for place in _directories(tree, parent)
+        for name, is_directory in tree.names(place)
+        if is_directory and (name != TMP or not place.startswith(f"{LOGS}/"))
+    ]

@@ -43,7 +43,7 @@ def test_judge_that_has_gone_blind_fails_its_selftest(
             if member.name.split("/")[0] in {*unseen, "r1-breach", selftest.GOOD}:
                 some.addfile(member, every.extractfile(member) if member.isfile() else None)
     monkeypatch.setattr(selftest, "PACKED", packed)
-    monkeypatch.setattr("auditor.audit.check_sequences", lambda *_: iter(()))
+    monkeypatch.setattr("auditor.judging.check_sequences", lambda *_: iter(()))
     status, out = run(capsys)
     assert status == 1
     failed = {line.split()[1] for line in out.splitlines() if "FAILED: found nothing" in line}

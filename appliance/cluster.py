@@ -211,18 +211,20 @@ class Cluster:
                     runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
                 seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+                trust = self.watch_trust()
                 host = ShardHost(
-                    self._storage, self.registers, self.settings, self.keys, self.time, self.policy, runtime, seed
-                )
-                self._routes = ShardRoutes(
-                    host,
-                    self.maps,
                     self._storage,
+                    self.registers,
                     self.settings,
+                    self.keys,
                     self.time,
                     self.policy,
                     runtime,
-                    self.watch_trust,
+                    seed,
+                    trust,
+                )
+                self._routes = ShardRoutes(
+                    host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, trust
                 )
                 self.policy.start()
             return self._routes

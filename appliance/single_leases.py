@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from timeagent.canonical import decode
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, ShardUnavailable, TryAgain
-from timeagent.units import MS, Span, rfc3339
+from timeagent.units import MS, Span
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
@@ -41,6 +41,7 @@ from .lease.wire import (
     SessionGranted,
     Unavailable,
 )
+from .session.leasing import denial_text
 from .session.session import check_in_time
 
 if TYPE_CHECKING:
@@ -186,13 +187,7 @@ class ByHand:
                 return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
             assert isinstance(reply, Denied), reply
             if self._cluster.time.boot_ns() >= until:
-                purpose = f" ({reply.holder.purpose})" if reply.holder.purpose else ""
-                raise TryAgain(
-                    "busy",
-                    f"{domain!r} is {reply.reason} by {reply.holder.node}/{reply.holder.process}{purpose} since "
-                    f"{rfc3339(reply.since_ns)} until {rfc3339(reply.until_ns)} at least",
-                    hint="allow more time: --wait",
-                )
+                raise TryAgain("busy", denial_text(domain, reply), hint="allow more time: --wait")
 
     def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
         """Wait until no earlier holder can believe any more that it has the domain, and keep the lease meanwhile."""

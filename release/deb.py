@@ -20,17 +20,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from appliance.formats.marker import FORMAT
 from release import manual
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 REPOSITORY: Final = Path(__file__).parents[1]
 SCRIPTS: Final = Path(__file__).parent / "debian"

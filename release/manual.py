@@ -12,17 +12,15 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import shtab
 
 from tenure.__main__ import FAMILIES, overview
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY: Final = Path(__file__).parents[1]
 BY_HAND: Final = REPOSITORY / "release/man"
@@ -176,7 +174,6 @@ def manual(date: str) -> dict[str, str]:
 
 
 def completions() -> dict[str, str]:
-    """Return each shell's completions."""
     return {shell: shtab.complete(whole(), shell) for shell in COMPLETIONS}
 
 

@@ -33,6 +33,9 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome; upgrade it"),
     "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
     "lease": ("appliance.cli.leases", "who holds what: ls, show, watch, hold, acquire, renew, relinquish, revoke"),
+    "run": ("appliance.cli.run", "run a command under leases; nothing of it outlives them"),
+    "lock": ("appliance.cli.run", "take a lease for a shell, which has it until it unlocks or is gone"),
+    "unlock": ("appliance.cli.run", "give back what `lock` took"),
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.messages", "read a log's messages in order"),
     "tail": ("appliance.cli.messages", "follow a log: messages as they become final"),
@@ -61,7 +64,6 @@ class _Release(argparse.Action):
     """``--version``: looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        """Print the release and end."""
         from importlib.metadata import version
 
         sys.stdout.write(f"tenure {version('tenure')}\n")

@@ -1,7 +1,10 @@
 """What every test may ask for, and which tests of many are run."""
 
 import gc
+import os
+import shutil
 import subprocess
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +20,16 @@ settings.register_profile("steady", derandomize=True, deadline=None, database=No
 settings.register_profile("full", derandomize=True, deadline=None, database=None, max_examples=FULL)
 settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("steady")
+
+
+MEMORY = Path("/dev/shm")
+ROOM = 2 << 30
+
+
+def pytest_configure() -> None:
+    """Put what tests write into memory if that has room: they sync thousands of files, which no test needs again."""
+    if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

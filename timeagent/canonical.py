@@ -60,7 +60,6 @@ def array_head(count: int) -> bytes:
 
 
 def bytes_head(size: int) -> bytes:
-    """Return what so many bytes begin with."""
     if size < len(_BYTES_HEADS):
         return _BYTES_HEADS[size]
     return b"\xc5" + size.to_bytes(2, "big") if size < 2**16 else b"\xc6" + size.to_bytes(4, "big")
@@ -93,14 +92,17 @@ def made_for_ever[R: Record](kind: type[R], *fields: object) -> tuple[R, bytes]:
 
 
 def decode[R: Record](kind: type[R], data: bytes | memoryview, where: str = "") -> R:
-    """Read a record. Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical."""
+    """Read a record, of one kind or of a union of tagged ones.
+
+    Raises Damaged, naming ``where``, for wrong types, rests, and encodings that are not canonical.
+    """
     decoder = _decoders.get(kind) or _made(kind)
     try:
         record = decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("record-damaged", f"{where or 'a record'} is not a {kind.__name__}: {problem}") from None
+        raise _damaged(kind, where, problem) from None
     if _encoder.encode(record) != data:
-        raise Damaged("record-not-canonical", f"{where or 'a record'} is a {kind.__name__} in a non-canonical encoding")
+        raise _not_canonical(kind, where)
     assert isinstance(record, kind)
     return record
 
@@ -111,10 +113,23 @@ def decode_all[R: Record](kind: type[R], data: list[bytes], where: str = "") -> 
     try:
         records = list(map(decoder.decode, data))
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("record-damaged", f"{where or 'a record'} is not a {kind.__name__}: {problem}") from None
+        raise _damaged(kind, where, problem) from None
     if list(map(_encoder.encode, records)) != data:
-        raise Damaged("record-not-canonical", f"{where or 'a record'} is a {kind.__name__} in a non-canonical encoding")
+        raise _not_canonical(kind, where)
     return records  # type: ignore[return-value]
+
+
+def _damaged(kind: type[Record], where: str, problem: Exception) -> Damaged:
+    return Damaged("record-damaged", f"{where or 'a record'} is not {_called(kind)}: {problem}")
+
+
+def _not_canonical(kind: type[Record], where: str) -> Damaged:
+    what = f"{where or 'a record'} is {_called(kind)} in a non-canonical encoding"
+    return Damaged("record-not-canonical", what)
+
+
+def _called(kind: type[Record]) -> str:
+    return f"a {kind.__name__}" if isinstance(kind, type) else "one of several records"
 
 
 def _made[R: Record](kind: type[R]) -> msgspec.msgpack.Decoder[R]:

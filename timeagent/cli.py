@@ -51,7 +51,6 @@ from .showing import (
     known_without_agent,
     plot,
     sources_without_agent,
-    word,
 )
 from .signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from .sources.local import KernelSource
@@ -367,7 +366,7 @@ def _verify(options: Namespace) -> int:
     if data.lstrip()[:1] == b"{":  # a signed time never begins so
         from .roughtime.malfeasance import verify_report
 
-        return verify_report(data, _named(options.file), as_json=options.json)
+        return verify_report(data, _named(options.file), options)
     token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
     over = _digest(options.over)
     verdict, reason = _verdict(token, options.key, over)
@@ -413,7 +412,7 @@ def _token_fields(token: SignedTime) -> dict[str, Any]:
         **instant_fields("midpoint", token.midpoint_ns),
         "radius_ns": token.radius_ns,
         "staleness_ns": token.staleness_ns,
-        "status": word(token.status),
+        "status": token.status.word,
         "assumed": bool(token.flags & TimeFlags.ASSUMED),
         "door": "nonce" if token.flags & TimeFlags.NONCE else "page",
         "sequence": token.sequence,

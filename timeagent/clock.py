@@ -9,14 +9,11 @@ from __future__ import annotations
 import time
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from .units import SECOND
-
-if TYPE_CHECKING:
-    from .interval import TimeInterval
-    from .signedtime import SignedTime
-    from .units import Instant, Span
+from .interval import TimeInterval
+from .signedtime import SignedTime
+from .units import SECOND, Instant, Span
 
 
 class Clock(Protocol):

@@ -10,16 +10,12 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from .units import rfc3339
-
-if TYPE_CHECKING:
-    from .errors import TenureError
-    from .units import Instant
-
+from .errors import TenureError
+from .units import Instant, rfc3339
 
 type Argument = Callable[[argparse.ArgumentParser], object]
 """What adds a word or options to a parser."""
@@ -38,7 +34,6 @@ class Command:
 
 
 def argument(*names: str, **settings: Any) -> Argument:  # noqa: ANN401 - as ArgumentParser.add_argument has them
-    """Return one word or option."""
     return lambda parser: parser.add_argument(*names, **settings)
 
 
@@ -90,12 +85,10 @@ def bound_fields(name: str, instant: Instant | None) -> dict[str, Any]:
 
 
 def say(text: str = "") -> None:
-    """Print a line of data."""
     sys.stdout.write(text + "\n")
 
 
 def note(text: str) -> None:
-    """Print a line of diagnostics."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -153,7 +146,6 @@ class Progress:
         self._last = ""
 
     def show(self, done: int, detail: str = "") -> None:
-        """Say how far it is."""
         if not self._shown:
             return
         share = f"{done}/{self._total}" if self._total else f"{done}"
@@ -164,7 +156,6 @@ class Progress:
             self._last = line
 
     def done(self) -> None:
-        """Clear the line."""
         if self._shown and self._last:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()

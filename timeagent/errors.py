@@ -7,10 +7,8 @@ the interface), and a ``hint``: the way out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from types import UnionType
+from types import UnionType
+from typing import ClassVar
 
 
 class TenureError(Exception):

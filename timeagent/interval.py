@@ -22,7 +22,6 @@ class TimeInterval(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def around(cls, midpoint: Instant, radius: Span) -> TimeInterval:
-        """Return midpoint plus or minus radius."""
         return cls(midpoint - radius, midpoint + radius)
 
     @property
@@ -49,7 +48,6 @@ class TimeInterval(msgspec.Struct, frozen=True, gc=False):
         return TimeInterval(earliest, latest) if earliest <= latest else None
 
     def shifted(self, span: Span) -> TimeInterval:
-        """Return the interval moved by a span."""
         return TimeInterval(self.earliest + span, self.latest + span)
 
     def widened(self, span: Span) -> TimeInterval:

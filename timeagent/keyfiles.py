@@ -10,15 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .errors import Environment, TenureError
 from .keys import Signer, load_private_key, name_private_key, save_private_key
 from .trust import Purpose
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 type NodeKeys = Mapping[Purpose, Signer]
 """The keys of one node, one for each purpose."""

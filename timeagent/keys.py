@@ -11,7 +11,8 @@ import base64
 import contextlib
 import hashlib
 import os
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,13 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from .canonical import signed_bytes
 from .errors import BadConfiguration, BadTime, Environment, NotTrusted
-from .units import rfc3339
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Self
-
-    from .units import Instant
+from .units import Instant, rfc3339
 
 KEY_ID_BYTES: Final = 16
 
@@ -65,11 +60,7 @@ class Verifier:
 
     def verifies(self, context: str, payload: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's over the payload in this context."""
-        try:
-            self._key.verify(signature, signed_bytes(context, payload))
-        except InvalidSignature:
-            return False
-        return True
+        return self.verifies_exactly(signed_bytes(context, payload), signature)
 
     def verifies_exactly(self, data: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's over just this data: for protocols whose contexts are not ours."""
@@ -86,7 +77,6 @@ class Signer:
     __slots__ = ("_key", "id", "public")
 
     def __init__(self, seed: bytes) -> None:
-        """Take the 32-byte seed."""
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         self.id = key_id(self.public)
@@ -112,11 +102,9 @@ class Signer:
 
     @property
     def in_use(self) -> Self:
-        """Return itself."""
         return self
 
     def signer_at(self, at: Instant) -> Self:  # noqa: ARG002 - it never ends
-        """Return itself."""
         return self
 
     def sign(self, context: str, payload: bytes) -> bytes:
@@ -128,11 +116,9 @@ class Signer:
         return self._key.sign(data)
 
     def verifier(self) -> Verifier:
-        """Return the public half."""
         return Verifier(self.public)
 
     def to_pem(self) -> bytes:
-        """Return the private half as PKCS#8 PEM."""
         return self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

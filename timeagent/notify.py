@@ -37,7 +37,6 @@ class Notifier:
         """How often systemd wants to hear ``alive``, at least; 0: never."""
 
     def ready(self, status: str = "") -> None:
-        """Say that the daemon does its work from now on."""
         self._send("READY=1", status)
 
     def alive(self) -> None:
@@ -49,7 +48,6 @@ class Notifier:
         self._send("", text)
 
     def stopping(self) -> None:
-        """Say that the daemon ends."""
         self._send("STOPPING=1")
 
     def _send(self, word: str, status: str = "") -> None:
@@ -80,7 +78,6 @@ class Repeats(logging.Filter):
     """
 
     def __init__(self) -> None:
-        """Have seen nothing yet."""
         super().__init__()
         self._lock = Lock()
         self._seen: dict[tuple[str, ...], tuple[float, int]] = {}

@@ -25,11 +25,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from .clock import MachineClock, boot_id
+from .clock import AgentClock, MachineClock, boot_id
 from .errors import BadTime
 from .interval import TimeInterval
 from .keys import KeyInUse, Signer
@@ -37,35 +37,42 @@ from .signedtime import SignedTime, TimeFlags, sign_time
 from .sources.port import Sample, Source
 from .units import MS, SECOND, Span, span_text
 
-if TYPE_CHECKING:
-    from .clock import AgentClock
-
 PAUSE_NS: Final[Span] = MS
 """A reading that took longer than this is repeated: a pause inside of it can hide a step."""
 
 _ROUNDS_MAX: Final = 4
 
 
-class ClockSample(msgspec.Struct, frozen=True, gc=False):
-    """All clocks, read one after the other in the order of the fields."""
+class ClockReading(msgspec.Struct, frozen=True, gc=False):
+    """CLOCK_REALTIME, with CLOCK_BOOTTIME before and after it."""
 
     boot_ns: int
     real_ns: int
-    monotonic_ns: int
-    raw_ns: int
     boot_after_ns: int
 
     def ahead(self) -> TimeInterval:
         """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
         return TimeInterval(self.real_ns - self.boot_after_ns, self.real_ns - self.boot_ns)
 
+    def stepped_since(self, before: ClockReading) -> Span:
+        """Return how far CLOCK_REALTIME was surely set: what a pause inside of a reading explains is not counted."""
+        low = self.real_ns - self.boot_after_ns - (before.real_ns - before.boot_ns)
+        high = self.real_ns - self.boot_ns - (before.real_ns - before.boot_after_ns)
+        return low if low > 0 else min(high, 0)
+
+
+class ClockSample(ClockReading, frozen=True, gc=False):
+    """All clocks: the other two are read between CLOCK_REALTIME and the second look at CLOCK_BOOTTIME."""
+
+    monotonic_ns: int
+    raw_ns: int
+
 
 def read_clocks(clock: AgentClock) -> ClockSample:
     """Read all clocks; again, a few times, if this process was paused in between."""
     for _ in range(_ROUNDS_MAX):
-        reading = ClockSample(
-            clock.boot_ns(), clock.realtime_ns(), clock.monotonic_ns(), clock.raw_ns(), clock.boot_ns()
-        )
+        boot, real, mono, raw = clock.boot_ns(), clock.realtime_ns(), clock.monotonic_ns(), clock.raw_ns()
+        reading = ClockSample(boot, real, clock.boot_ns(), mono, raw)
         if reading.boot_after_ns - reading.boot_ns <= PAUSE_NS:
             break
     return reading
@@ -85,10 +92,6 @@ class Movement(msgspec.Struct, frozen=True, gc=False):
 
 def movement(before: ClockSample, after: ClockSample) -> Movement:
     """Return how the clocks moved against each other."""
-    was, now = before.real_ns, after.real_ns  # as the ends of ``ahead``, without making two intervals each turn
-    low = (now - after.boot_after_ns) - (was - before.boot_ns)
-    high = (now - after.boot_ns) - (was - before.boot_after_ns)
-    stepped = low if low > 0 else min(high, 0)
     suspended = (after.boot_ns - after.monotonic_ns) - (before.boot_after_ns - before.monotonic_ns)
     suspended_max = (after.boot_after_ns - after.monotonic_ns) - (before.boot_ns - before.monotonic_ns)
     raw = after.raw_ns - before.raw_ns
@@ -96,7 +99,7 @@ def movement(before: ClockSample, after: ClockSample) -> Movement:
     fast = after.boot_after_ns - before.boot_ns - max(0, suspended) - raw
     return Movement(
         elapsed_ns=after.boot_after_ns - before.boot_ns,
-        stepped_ns=stepped,
+        stepped_ns=after.stepped_since(before),
         suspended_ns=max(0, suspended),
         slewed_ns=max(abs(slow), abs(fast)),
     )
@@ -144,27 +147,6 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """CLOCK_BOOTTIME just before the clock was read: nothing in ``now`` is older than that."""
 
 
-class _Reading(msgspec.Struct, frozen=True, gc=False):
-    before: int
-    real: int
-    after: int
-
-    def moved_since(self, other: _Reading) -> tuple[int, int]:
-        """How far the clock was set between two readings, at least and at most: pauses inside of them hide the rest."""
-        low = self.real - self.after - (other.real - other.before)
-        high = self.real - self.before - (other.real - other.after)
-        return low, high
-
-    def ahead(self) -> TimeInterval:
-        """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
-        return TimeInterval(self.real - self.after, self.real - self.before)
-
-    def surely_moved_since(self, other: _Reading) -> int:
-        """How far the clock was surely set: what a pause inside of a reading explains is not counted."""
-        low, high = self.moved_since(other)
-        return low if low > 0 else min(high, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class _Said:
     """True time minus CLOCK_BOOTTIME, as the sample in use said it at a boot-time instant."""
@@ -173,7 +155,7 @@ class _Said:
     boot_ns: int
 
     def at(self, boot_ns: int) -> TimeInterval:
-        return self.ahead.widened(_drift(boot_ns - self.boot_ns))
+        return self.ahead.widened(drift_ns(boot_ns - self.boot_ns, DRIFT_PPM))
 
 
 class SampledClock:
@@ -188,9 +170,9 @@ class SampledClock:
         self.radius_ns_max = radius_ns_max
         self._epoch = clock_epoch
         self._sample: Sample | None = None
-        self._asked: _Reading | None = None
+        self._asked: ClockReading | None = None
         self._sampled: TimeInterval | None = None  # holds CLOCK_REALTIME minus CLOCK_BOOTTIME as the source saw them
-        self._last: _Reading | None = None
+        self._last: ClockReading | None = None
         self._said: _Said | None = None
         self._disrupted_until = 0
         self._disrupted_by = 0
@@ -213,34 +195,34 @@ class SampledClock:
                 return self._judge(reading, self._sample)
         raise BadTime("clock-unsteady", f"the clock was set {_ROUNDS_MAX} times while it was read", hint="try again")
 
-    def _read(self) -> _Reading:
+    def _read(self) -> ClockReading:
         """Read both clocks; again, a few times, if this process was paused between them: a pause can hide a step."""
         machine = self._machine
         for _ in range(_ROUNDS_MAX):
-            reading = _Reading(machine.boot_ns(), machine.realtime_ns(), machine.boot_ns())
-            if reading.after - reading.before <= _RESAMPLE_NS:
+            reading = ClockReading(machine.boot_ns(), machine.realtime_ns(), machine.boot_ns())
+            if reading.boot_after_ns - reading.boot_ns <= _RESAMPLE_NS:
                 break
         return reading
 
-    def _note_step(self, reading: _Reading) -> bool:
-        stepped = self._last is not None and abs(reading.surely_moved_since(self._last)) > STEP_NS
+    def _note_step(self, reading: ClockReading) -> bool:
+        stepped = self._last is not None and abs(reading.stepped_since(self._last)) > STEP_NS
         self._last = reading
         if stepped:
             self._epoch += 1
             self._sample = self._sampled = None
         return stepped
 
-    def _fresh(self, sample: Sample, reading: _Reading) -> bool:
-        if reading.before - sample.boot_ns >= SAMPLE_PERIOD_NS:
+    def _fresh(self, sample: Sample, reading: ClockReading) -> bool:
+        if reading.boot_ns - sample.boot_ns >= SAMPLE_PERIOD_NS:
             return False
         return max(map(abs, self._moved_since_sample(reading))) <= _RESAMPLE_NS
 
-    def _moved_since_sample(self, reading: _Reading) -> tuple[Span, Span]:
+    def _moved_since_sample(self, reading: ClockReading) -> tuple[Span, Span]:
         """How far the clock was set since the source looked at it, at least and at most."""
         if self._sampled is None:
             return 0, 0
         then = self._sampled
-        return reading.real - reading.after - then.latest, reading.real - reading.before - then.earliest
+        return reading.real_ns - reading.boot_after_ns - then.latest, reading.real_ns - reading.boot_ns - then.earliest
 
     def _ask(self) -> Sample:
         self._sampled = None
@@ -262,7 +244,7 @@ class SampledClock:
             hint="run chrony; or found the cluster with: tenure init --assume-radius SPAN",
         )
 
-    def _judge(self, reading: _Reading, sample: Sample) -> Look:
+    def _judge(self, reading: ClockReading, sample: Sample) -> Look:
         fresh = self._sampled is None
         if fresh and self._asked is not None:
             was, is_now = self._asked.ahead(), reading.ahead()
@@ -270,7 +252,7 @@ class SampledClock:
         now = self._interval(reading, sample)
         if fresh:
             self._compare(reading, now)
-        if reading.before < self._disrupted_until:
+        if reading.boot_ns < self._disrupted_until:
             raise BadTime(
                 "clock-disrupted",
                 f"the clock contradicts by {span_text(self._disrupted_by)} what it said before: it was set, or it lied",
@@ -283,29 +265,26 @@ class SampledClock:
                 f"the policy allows {span_text(self.radius_ns_max)}",
                 hint="wait for the clock to settle, or mend its time service",
             )
-        return Look(now, sample, self._epoch, reading.before)
+        return Look(now, sample, self._epoch, reading.boot_ns)
 
-    def _interval(self, reading: _Reading, sample: Sample) -> TimeInterval:
+    def _interval(self, reading: ClockReading, sample: Sample) -> TimeInterval:
         if sample.assumed:  # a statement about the clock at any instant: nothing in it ages
-            return sample.offset.shifted(reading.real)
-        aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)
+            return sample.offset.shifted(reading.real_ns)
+        drifted = drift_ns(reading.boot_after_ns - sample.boot_ns, DRIFT_PPM)
+        aged = sample.offset.widened(drifted).shifted(reading.real_ns)
         low, high = self._moved_since_sample(reading)
         return TimeInterval(aged.earliest - max(high, 0), aged.latest - min(low, 0))
 
-    def _compare(self, reading: _Reading, now: TimeInterval) -> None:
+    def _compare(self, reading: ClockReading, now: TimeInterval) -> None:
         """Hold a new sample against what was said before, and keep what it says."""
-        ahead = TimeInterval(now.earliest - reading.after, now.latest - reading.before)
-        before = self._said.at(reading.before) if self._said is not None else ahead
+        ahead = TimeInterval(now.earliest - reading.boot_after_ns, now.latest - reading.boot_ns)
+        before = self._said.at(reading.boot_ns) if self._said is not None else ahead
         both = ahead.intersection(before)
         if both is None:
             self._epoch += 1
-            self._disrupted_until = reading.before + DISRUPTED_NS
+            self._disrupted_until = reading.boot_ns + DISRUPTED_NS
             self._disrupted_by = max(ahead.earliest - before.latest, before.earliest - ahead.latest)
-        self._said = _Said(ahead, reading.before)
-
-
-def _drift(span: Span) -> Span:
-    return -(-max(0, span) * DRIFT_PPM // 1_000_000)
+        self._said = _Said(ahead, reading.boot_ns)
 
 
 TOKEN_PERIOD_NS: Final[Span] = 50 * MS
@@ -356,11 +335,9 @@ class EmbeddedTime:
         return self._clock.refusals
 
     def boot_ns(self) -> int:
-        """Return CLOCK_BOOTTIME."""
         return self._machine.boot_ns()
 
     def sleep(self, span: Span) -> None:
-        """Wait about that long."""
         self._machine.sleep(span)
 
     def sample(self) -> Sample:

@@ -45,7 +45,6 @@ class SourceView:
     assumed: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
         said = self.interval
         return {
             "source": self.source,
@@ -79,11 +78,9 @@ class Known:
 
     @property
     def disagreeing(self) -> list[str]:
-        """The sources that say otherwise."""
         return [each.source for each in self.sources if each.role in {"dissents", "disputed"}]
 
     def fields(self) -> dict[str, Any]:
-        """Return it as JSON shows it."""
         return {
             **instant_fields("earliest", self.now.earliest),
             **instant_fields("latest", self.now.latest),
@@ -182,7 +179,7 @@ def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radi
     return Known(
         look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
         failure,
-        word(look.sample.status if look else ClockStatus.UNKNOWN),
+        (look.sample.status if look else ClockStatus.UNKNOWN).word,
         look.sample.source if look else "none",
         agent=False,
         assumed=look is not None and look.sample.assumed,
@@ -210,16 +207,11 @@ def _asked(machine: MachineClock, source: Source) -> SourceView:
         except BadTime as problem:
             return _silent(source.name, str(problem))
         return _silent(source.name, "the clock was set while the source was read")
-    return SourceView(source.name, look.now, word(look.sample.status), "asked", None, assumed=look.sample.assumed)
+    return SourceView(source.name, look.now, look.sample.status.word, "asked", None, assumed=look.sample.assumed)
 
 
 def _silent(name: str, reason: str) -> SourceView:
-    return SourceView(name, None, word(ClockStatus.UNKNOWN), "silent", reason, assumed=name == "assumed")
-
-
-def word(status: ClockStatus) -> str:
-    """Return a status as people and JSON have it."""
-    return status.name.lower().replace("_", "-")
+    return SourceView(name, None, ClockStatus.UNKNOWN.word, "silent", reason, assumed=name == "assumed")
 
 
 LABEL: Final = 14
@@ -302,7 +294,6 @@ class Axis:
         return f"{left}{'0':>{half + 1 - len(left)}}{right:>{width - half - 1}}"
 
     def block(self, interval: TimeInterval, width: int, style: Style = UNICODE) -> str:
-        """Draw what several have in common."""
         filled = Style(*(style.shared,) * 4, style.beyond_low, style.beyond_high, "")
         return self.bar(interval, width, filled)
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .interval import TimeInterval
-from .units import SECOND
-
-if TYPE_CHECKING:
-    from .keys import Signer, Verifier
-    from .units import Instant, Span
+from .keys import Signer, Verifier
+from .units import SECOND, Instant, Span
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"
@@ -44,6 +41,11 @@ class ClockStatus(IntEnum):
     SYNCHRONIZED = 1
     FREE_RUNNING = 2
     DISRUPTED = 3
+
+    @property
+    def word(self) -> str:
+        """The status as people and JSON have it."""
+        return self.name.lower().replace("_", "-")
 
     @property
     def usable(self) -> bool:
@@ -85,7 +87,6 @@ class SignedTime(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def interval(self) -> TimeInterval:
-        """Midpoint plus or minus radius."""
         return TimeInterval.around(self.midpoint_ns, self.radius_ns)
 
     def body(self) -> bytes:

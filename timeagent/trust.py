@@ -6,18 +6,13 @@ signed for an earlier instant stays accepted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from .canonical import U64, Bytes16, Bytes32, Record
 from .keys import Verifier, fingerprint, key_id
-from .units import rfc3339
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from .signedtime import SignedTime
-    from .units import Instant
+from .signedtime import SignedTime
+from .units import Instant, rfc3339
 
 
 class Purpose(StrEnum):
@@ -61,7 +56,6 @@ class Keyring:
     """The keys of a trust record, by key id. Verifies; never raises for what it does not know."""
 
     def __init__(self, keys: Iterable[KeyEntry]) -> None:
-        """Index the entries."""
         self._entries = {key_id(entry.public): entry for entry in keys}
         self._verifiers: dict[bytes, Verifier] = {}
 

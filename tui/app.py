@@ -13,27 +13,31 @@ from textual.reactive import var
 
 from timeagent.errors import TenureError
 
-from .model.archive_loader import ArchiveLoader
+from .feed import ArchiveLoader
 from .model.exporting import EXPORT_DIRECTORY, ExportForm, sheet_text, write_export
 from .model.state import ViewKind
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
 from .screens.screen import SCREENS, DetailScreen, TopScreen
-from .widgets.theme import DARK, LIGHT
+from .widgets.framing import DARK, LIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from textual.command import Hits
     from textual.screen import Screen
 
     from timeagent.units import Instant
 
-    from .model.doors import LeaseRevoker, StateFeed
+    from .feed import Feed
     from .model.exporting import ExportSheet
     from .model.state import ClusterState, LeaseRow
     from .model.subjects import DetailLine, Subject
     from .screens.screen import Program
+
+    type Revoke = Callable[[str, str, str, str], str]
+    """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
+
+    Blocks; raises TenureError."""
 
 
 class StateArrived(Message):
@@ -45,14 +49,6 @@ class StateArrived(Message):
 
     def can_replace(self, message: Message) -> bool:
         return isinstance(message, StateArrived)
-
-
-class WorkDone(Message):
-    """A thread has done what the screen asked for."""
-
-    def __init__(self, take: Callable[[], None]) -> None:
-        super().__init__()
-        self.take = take
 
 
 def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
@@ -110,16 +106,16 @@ class TopApp(App[None]):
     ]
     paused: var[bool] = var(default=False, init=False)
 
-    def __init__(self, feed: StateFeed, *, revoker: LeaseRevoker | None = None, first: str = "overview") -> None:
-        """Take the feed; it is started with the screen. ``revoker``: by whom leases are revoked; None: by nobody."""
+    def __init__(self, feed: Feed, *, revoke: Revoke | None = None, first: str = "overview") -> None:
+        """Take the feed; it is started with the screen. ``revoke``: None: nothing can be revoked from here."""
         super().__init__()
         self.feed = feed
-        self._revoker = revoker
+        self._revoke = revoke
         self.state: ClusterState | None = None
         """The newest that is shown."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
-        self.archives = ArchiveLoader(self, feed)
+        self.archives = ArchiveLoader(feed, self.work, self.complain)
         """The evidence that was read, for the screens that show it."""
         self.export_to = EXPORT_DIRECTORY
         """Where exports are written."""
@@ -150,7 +146,7 @@ class TopApp(App[None]):
         def end() -> None:
             raise problem
 
-        self.post_message(WorkDone(end))
+        self.call_later(end)
 
     # -- states ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +154,6 @@ class TopApp(App[None]):
         self.post_message(StateArrived(state))
 
     def on_state_arrived(self, message: StateArrived) -> None:
-        """Show it, unless paused."""
         if self.paused and not self._one_more:
             return
         self._one_more = False
@@ -170,7 +165,6 @@ class TopApp(App[None]):
             self.show_now(screen)
 
     def show_now(self, screen: TopScreen) -> None:
-        """Let a screen show the newest state."""
         if self._owed and screen.READS_STATE:
             self._owed = False
             self.feed.look_at(self.instant)
@@ -201,15 +195,11 @@ class TopApp(App[None]):
         instant = self.instant
         self.work(lambda: self.feed.details(subject, instant), take)
 
-    def on_work_done(self, message: WorkDone) -> None:
-        message.take()
-
     def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
         """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
-        self.feed.do(body, lambda found: self.post_message(WorkDone(lambda: take(found))), self._failed)
+        self.feed.do(body, lambda found: self.call_later(take, found), self._failed)
 
     def complain(self, problem: TenureError, what: str = "") -> None:
-        """Say that something was not done, why, and the way out."""
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
         self.notify(words, severity="error", markup=False)
 
@@ -250,7 +240,6 @@ class TopApp(App[None]):
         self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
 
     def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
-        """Go to the replay, at an instant, following a domain."""
         from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
 
         screen = self.go("replay")
@@ -259,27 +248,29 @@ class TopApp(App[None]):
 
     @property
     def writable(self) -> bool:
-        return self._revoker is not None
+        return self._revoke is not None
 
     def revoke(self, row: LeaseRow) -> None:
-        """Ask for the lease's name and a reason, and have it revoked."""
-        revoker = self._revoker
-        if revoker is None:
+        revoke = self._revoke
+        if revoke is None:
             return
 
         def confirmed(said: tuple[str, str] | None) -> None:
             if said is not None:
                 typed, reason = said
-                self.work(lambda: revoker.revoke(row.domain, row.correlation_id, typed, reason), self._revoked)
+                self.work(lambda: revoke(row.domain, row.correlation_id, typed, reason), self._revoked)
 
         self.push_screen(RevokeScreen(row), confirmed)
 
     def _revoked(self, found: str | TenureError) -> None:
+        self._say(found)
+        self.feed.ask_now()
+
+    def _say(self, found: str | TenureError) -> None:
         if isinstance(found, TenureError):
             self.complain(found)
         else:
             self.notify(found, markup=False)
-        self.feed.ask_now()
 
     def close(self, screen: Screen[None]) -> None:
         """Go back to what a screen was opened from; the screens behind numbers stay."""
@@ -298,28 +289,20 @@ class TopApp(App[None]):
             if form is None:
                 return
 
-            def body() -> Path:
+            def body() -> str:
                 text = picture if form is ExportForm.SVG or sheet is None else sheet_text(sheet, form)
-                return write_export(self.export_to, name, instant, form, text)
+                return f"written: {write_export(self.export_to, name, instant, form, text)}"
 
-            self.work(body, self._exported)
+            self.work(body, self._say)
 
         self.push_screen(ExportScreen(f"{len(sheet.rows):,} {name}" if sheet is not None else ""), chosen)
-
-    def _exported(self, found: Path | TenureError) -> None:
-        if isinstance(found, TenureError):
-            self.complain(found)
-        else:
-            self.notify(f"written: {found}", markup=False)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def watch_paused(self) -> None:
-        """Say at once whether it is paused."""
         self._show()
 
     def action_pause(self) -> None:
-        """Hold the picture, or let it go on."""
         self.paused = not self.paused
         if not self.paused:
             self.feed.ask_now()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from appliance.cluster import Cluster
 
-    from .model.doors import StateSource
+    from .app import Revoke
+    from .feed import StateSource
     from .model.state import ClusterState
     from .sources.live import LiveSource
 
@@ -130,7 +131,7 @@ def _as_text(options: argparse.Namespace) -> bool:
 
 
 def _once(source: LiveSource, *, json: bool) -> int:
-    from .sources.feed import ask_once  # noqa: PLC0415
+    from .feed import ask_once  # noqa: PLC0415
 
     state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
@@ -162,14 +163,14 @@ def _live(source: LiveSource, *, write: bool) -> int:
         return _open_screen(source)
     revoker = Revoker(source, random.Random(os.urandom(32)))  # noqa: S311 - names, seeded from the system
     revoker.check()
-    return _open_screen(source, revoker)
+    return _open_screen(source, revoker.revoke)
 
 
-def _open_screen(source: StateSource, revoker: Revoker | None = None) -> int:
+def _open_screen(source: StateSource, revoke: Revoke | None = None) -> int:
     from .app import TopApp  # noqa: PLC0415 - the screen's library, only for the screen
-    from .sources.feed import Feed  # noqa: PLC0415
+    from .feed import Feed  # noqa: PLC0415
 
-    app = TopApp(Feed(source, SystemClock()), revoker=revoker)
+    app = TopApp(Feed(source, SystemClock()), revoke=revoke)
     app.run()
     if app._exception is not None:  # noqa: SLF001 - the library has no other door to it
         raise app._exception  # noqa: SLF001 - the same

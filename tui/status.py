@@ -62,8 +62,8 @@ def _once(source: LiveSource, options: argparse.Namespace) -> int:
     """Look at everything, say a line for each. Raises TenureError for what is no root, or not this machine's."""
     from appliance.cli.doctor import told  # noqa: PLC0415
 
-    from .model.health import health  # noqa: PLC0415
-    from .sources.feed import ask_once  # noqa: PLC0415
+    from .feed import ask_once  # noqa: PLC0415
+    from .model.overview import health  # noqa: PLC0415
 
     state = ask_once(source, PATIENCE_NS)
     answer = source.mount.answer
@@ -85,8 +85,8 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
     """
     from appliance.doctor.check import exit_status  # noqa: PLC0415
 
-    from .model.health import health  # noqa: PLC0415
-    from .sources.feed import Feed, ask_once  # noqa: PLC0415
+    from .feed import Feed, ask_once  # noqa: PLC0415
+    from .model.overview import health  # noqa: PLC0415
 
     clock = SystemClock()
     ask_once(source, EVERY_NS)
@@ -142,8 +142,11 @@ def status_line(state: ClusterState) -> str:
     """Return the overview in one line: when, how it is, the numbers, and every reason with its way out."""
     from appliance.doctor.check import not_well  # noqa: PLC0415
 
-    from .model.health import health, level_cell  # noqa: PLC0415
-    from .model.overview import numbers_words  # noqa: PLC0415
+    from .model.overview import (  # noqa: PLC0415
+        health,
+        level_cell,
+        numbers_words,
+    )
 
     checks = health(state)
     when = rfc3339(state.clock.now.midpoint)[: len("2026-11-20T22:10:07")]

@@ -9,30 +9,26 @@ are kept, by their bytes: a token and a witness are shared by many frames.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from appliance.formats.lease import Phase
+from appliance.formats.frame import Frame
+from appliance.formats.lease import Holder, Phase
 from appliance.formats.merkle import root_of_path
+from appliance.formats.paths import Bag, DataName
+from appliance.formats.policy import Policy
 from appliance.formats.witness import SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from appliance.formats.frame import Frame
-    from appliance.formats.lease import Holder
-    from appliance.formats.paths import Bag, DataName
-    from appliance.formats.policy import Policy
-    from timeagent.trust import Keyring
-    from timeagent.units import Instant
+from timeagent.trust import Keyring
+from timeagent.units import Instant
 
 _SIGNATURES_KEPT: Final = 4_096
 

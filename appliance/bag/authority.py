@@ -9,21 +9,17 @@ Closed bags never change: their contents are kept in memory without looking agai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from appliance.formats.paths import PRELOCK, SEAL
+from appliance.formats.lockfile import LockFile, RackSeal
+from appliance.formats.paths import PRELOCK, SEAL, Bag, Grid, Rack
 from timeagent.errors import TryAgain
 
 from .closer import BagGone, Closed, Closer, NotDue, read_lock
+from .context import BagContext
 from .sealer import Sealer
-
-if TYPE_CHECKING:
-    from appliance.formats.lockfile import LockFile, RackSeal
-    from appliance.formats.paths import Bag, Grid, Rack
-
-    from .context import BagContext
 
 _KEPT_MAX: Final = 2_048
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from timeagent.units import Instant
 
 from .message import FrameOrigin, Message, Position, before
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from timeagent.units import Instant
 
 _SMALL: Final = 48
 """Up to so many messages, sorting tuples is cheaper than making arrays."""
@@ -34,21 +32,17 @@ class BatchPart(NamedTuple):
 
     @property
     def first_ns(self) -> Instant:
-        """The lowest timestamp."""
         return int(self.origin.frame.timestamps[self.first])
 
     @property
     def last_ns(self) -> Instant:
-        """The highest timestamp."""
         return int(self.origin.frame.timestamps[self.end - 1])
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """The column of timestamps: a view."""
         return self.origin.frame.timestamps[self.first : self.end]
 
     def payloads(self) -> list[bytes]:
-        """Return the messages' bytes."""
         return self.origin.frame.payloads(self.first, self.end)
 
     def above(self, position: Position) -> BatchPart | None:
@@ -93,7 +87,6 @@ class MessageBatch:
         return sum(part.end - part.first for part in self.parts)
 
     def __len__(self) -> int:
-        """Return how many messages."""
         return self._length
 
     @cached_property
@@ -179,7 +172,6 @@ class MessageBatch:
         return Position(part.last_ns, *part.origin.rank, part.end - 1)
 
     def above(self, position: Position) -> MessageBatch:
-        """Return the messages above a position."""
         parts = [cut for part in self.parts if (cut := part.above(position)) is not None]
         return MessageBatch(parts, settled=self.settled, complete_ns=self.complete_ns)
 

@@ -6,25 +6,21 @@ name below the horizon is there for good until the rack is sealed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from appliance.formats.lockfile import LockFile, RackSeal
+from appliance.formats.paths import Bag, Grid, Rack
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
+from .authority import Authority
 from .closer import read_lock
 from .listedfiles import ListedFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lockfile import LockFile, RackSeal
-    from appliance.formats.paths import Bag, Grid, Rack
-    from timeagent.units import Instant
-
-    from .authority import Authority
-    from .storage import Storage
+from .storage import Storage
 
 _ONE_BY_ONE_MAX: Final = 4
 """Up to so many bags are asked for by name; for more of them their rack is listed."""

@@ -18,26 +18,20 @@ What a lock file says is an answer only by the order of authority (authority.py)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from appliance.formats.framing import Kind, effective_digest
 from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, made_lock, open_lock
-from appliance.formats.paths import LOCK, PRELOCK
+from appliance.formats.paths import LOCK, PRELOCK, Bag, Grid
 from timeagent.errors import Damaged, TryAgain
+from timeagent.interval import TimeInterval
+from timeagent.units import Instant
 
-from .context import signed_for_ever
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from appliance.formats.paths import Bag, Grid
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
-
-    from .context import BagContext
+from .context import BagContext, signed_for_ever
 
 type _Entry = tuple[str, int, bytes]
 """A LockEntry's fields."""

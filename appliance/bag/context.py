@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from appliance.formats.framing import Kind
 from appliance.formats.paths import LOGS, TMP
+from appliance.formats.policy import Policy
 from appliance.formats.stamped import stamp_and_time
+from timeagent.clock import NodeTime
 from timeagent.errors import NotTrusted
-from timeagent.trust import Purpose
+from timeagent.trust import Keyring, Purpose
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from appliance.formats.framing import Kind
-    from appliance.formats.policy import Policy
-    from timeagent.clock import NodeTime
-    from timeagent.trust import Keyring
-
-    from .storage import Storage
+from .storage import Storage
 
 
 class Parallel(Protocol):

@@ -9,23 +9,16 @@ that.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
 
 from timeagent.errors import TryAgain
-from timeagent.units import MS
+from timeagent.units import MS, Instant, Span
 
-from .message import START, cursor_text
-from .reader import Level
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from timeagent.units import Instant, Span
-
-    from .batch import MessageBatch
-    from .closedbags import RackGone
-    from .message import Position
-    from .reader import Reader
+from .batch import MessageBatch
+from .closedbags import RackGone
+from .message import START, Position, cursor_text
+from .reader import Level, Reader
 
 POLL_NS: Final[Span] = 500 * MS
 """How often is looked whether the horizon has moved: a look or two at the mount each time."""

@@ -8,23 +8,17 @@ be made later, in the past.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
-from appliance.formats.paths import LOCK
+from appliance.formats.paths import LOCK, Bag, Grid, Rack
 from timeagent.errors import TryAgain
-from timeagent.units import MS, rfc3339
+from timeagent.interval import TimeInterval
+from timeagent.units import MS, Instant, Span, rfc3339
 
 from .authority import Authority
 from .closer import NotDue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from appliance.formats.paths import Bag, Grid, Rack
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from .context import BagContext
+from .context import BagContext
 
 RACKS_AT_ONCE: Final = 64
 """After an outage so many racks are sealed between two calls of ``progress``."""

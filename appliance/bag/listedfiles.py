@@ -9,22 +9,16 @@ pack, though its seal lists files, was given up by retention: what it held is go
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Container, Iterator
+from typing import Final
 
-from appliance.formats.framing import pieces_with_digest
-from appliance.formats.lockfile import open_lock
+from appliance.formats.framing import Piece, pieces_with_digest
+from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
 from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
-from appliance.formats.paths import LOCK, RETAINED, SEAL
+from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Rack
 from timeagent.errors import Damaged, TryAgain
 
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
-
-    from appliance.formats.framing import Piece
-    from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
-    from appliance.formats.paths import Bag, Rack
-
-    from .storage import Storage
+from .storage import Storage
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """How much of a pack is read at a time, so that bags in a row cost few requests."""

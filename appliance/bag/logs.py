@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from appliance.formats.birth import BagKind, LogBirth, check_grid
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
-from appliance.formats.paths import BIRTH, LOGS
+from appliance.formats.paths import BIRTH, LOGS, Grid, Rack
 from appliance.formats.stamped import open_stamped
 from timeagent.canonical import decode, encode_for_ever
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
+from timeagent.units import Instant
 
-from .context import signed_for_ever
-from .storage import NOT_A_DIRECTORY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.paths import Grid, Rack
-    from timeagent.units import Instant
-
-    from .context import BagContext
-    from .storage import Storage
+from .context import BagContext, signed_for_ever
+from .storage import NOT_A_DIRECTORY, Storage
 
 
 def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:

@@ -14,16 +14,14 @@ import bisect
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
+from appliance.formats.frame import Frame
 from timeagent.canonical import U64, Record, decode, encode
 from timeagent.errors import BadRequest, Damaged
 from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct
-
-if TYPE_CHECKING:
-    from appliance.formats.frame import Frame
 
 type Rank = tuple[str, bytes, int, int]
 """What orders messages of one timestamp before their index: writer, incarnation, sequence, twin."""
@@ -91,17 +89,14 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def writer(self) -> str:
-        """The node that wrote it."""
         return self.origin.frame.head.writer
 
     @property
     def incarnation(self) -> bytes:
-        """The run of the writer."""
         return self.origin.frame.head.incarnation
 
     @property
     def sequence(self) -> int:
-        """The writer's number of the frame."""
         return self.origin.frame.head.sequence
 
     @property
@@ -111,12 +106,10 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def domains(self) -> tuple[str, ...]:
-        """What its writer had leases on."""
         return self.origin.domains
 
     @property
     def log(self) -> str:
-        """The log that it is in."""
         return self.origin.frame.head.log
 
     @property
@@ -126,7 +119,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def file_name(self) -> str:
-        """The data file of the bag."""
         return self.origin.file_name
 
     @property
@@ -141,7 +133,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
         return self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        """Agree with equality."""
         return hash((self.position, self.payload))
 
     def _identity(self) -> tuple[object, ...]:

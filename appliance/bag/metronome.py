@@ -7,22 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.formats.paths import Grid, Rack
 from timeagent.errors import Damaged
-from timeagent.units import HOUR, MINUTE
+from timeagent.interval import TimeInterval
+from timeagent.units import HOUR, MINUTE, Instant, Span
 
 from .closer import Closer, NotDue
+from .context import BagContext
 from .horizon import Horizon
 from .packer import Packer, PackState, Retention
-
-if TYPE_CHECKING:
-    from appliance.formats.paths import Grid, Rack
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from .context import BagContext
-    from .sealer import Sealer
+from .sealer import Sealer
 
 PACKS_PER_TURN: Final = 2
 PACKS_DELETED_PER_TURN: Final = 32
@@ -159,7 +155,6 @@ class Metronome:
 
     @property
     def sealer(self) -> Sealer:
-        """What seals this log's racks."""
         return self._horizon.authority.sealer
 
     def turn(self, now: TimeInterval) -> MetronomeReport:

@@ -19,28 +19,22 @@ asked, one's own and the file server's: what a fast clock deletes does not come 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.formats.lockfile import RackSeal
 from appliance.formats.pack import PACK, PackMaker
-from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, parse_data_name
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack, parse_data_name
 from timeagent.errors import Damaged, Environment
-from timeagent.units import DAY
+from timeagent.units import DAY, Instant, Span
 
+from .context import BagContext
 from .listedfiles import WINDOW_BYTES, PackedRack, open_packed, original
 from .logs import racks_there
+from .sealer import Sealer
 from .storage import NOT_A_DIRECTORY, Published
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lockfile import RackSeal
-    from appliance.formats.paths import Bag, Grid, Rack
-    from timeagent.units import Instant, Span
-
-    from .context import BagContext
-    from .sealer import Sealer
 
 _RESTORE: Final = "restore it from a copy of the tree: until then this rack is not packed, and nothing of it is deleted"
 

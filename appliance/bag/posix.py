@@ -12,17 +12,14 @@ import errno
 import itertools
 import os
 import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Environment
+from timeagent.units import Instant
 
 from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""
@@ -66,7 +63,6 @@ class PosixStorage:
     # all would be a tenth of what a flush costs.
 
     def ensure_directory(self, path: str) -> None:
-        """Make a directory and those above it."""
         try:
             self._refuse_links(path)
             self._mkdir(path)
@@ -111,7 +107,6 @@ class PosixStorage:
             raise _environment("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
-        """Return all bytes of a file."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _FOREIGN_OPEN)
             try:
@@ -195,7 +190,6 @@ class PosixStorage:
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
-        """Append to one's own file, flush and close."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _OWN_APPEND if expected_size else _NEW_APPEND, _FILE_MODE)
             try:
@@ -223,7 +217,6 @@ class PosixStorage:
                 raise _environment("unlink", path, problem) from problem
 
     def remove_directory(self, path: str) -> bool:
-        """Remove an empty directory."""
         try:
             os.rmdir(self._full(path))
         except OSError as problem:

@@ -7,34 +7,25 @@ largest bag, however long the log. Columns stay columns: a ``Message`` is made o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.frame import open_frame
-from appliance.formats.framing import Kind, pieces
-from appliance.formats.paths import LOCK, PRELOCK
+from appliance.formats.framing import Kind, Piece, pieces
+from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import INSTANT_MAX, rfc3339
+from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
 from .acceptance import Judge, Refusal
 from .batch import BatchPart, MessageBatch
 from .closedbags import ClosedBag, ClosedBags, RackGone
 from .closer import NotDue
-from .context import RecordNumbers
+from .context import BagContext, RecordNumbers
 from .horizon import Horizon
 from .listedfiles import retained
 from .logs import racks_there
 from .message import START, FrameOrigin, Message, Position, before, cursor_text
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
-
-    from appliance.formats.framing import Piece
-    from appliance.formats.paths import Bag, DataName, Grid, Rack
-    from timeagent.units import Instant
-
-    from .context import BagContext
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 
@@ -80,7 +71,6 @@ class Reading(Iterator[MessageBatch]):
         horizon_ns: Instant,
         end_ns: Instant,
     ) -> None:
-        """Belong to a reader."""
         self._log = log
         self._batches = batches
         self.gone = gone

@@ -15,24 +15,18 @@ cannot stop a cluster.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
-from appliance.formats.paths import PRELOCK, SEAL
+from appliance.formats.paths import PRELOCK, SEAL, Bag, Grid, Rack
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
+from timeagent.units import Instant
 
-from .closer import BagGone, NotDue
-from .context import signed_for_ever
+from .closer import BagGone, Closer, NotDue
+from .context import BagContext, signed_for_ever
 from .logs import racks_there
-
-if TYPE_CHECKING:
-    from appliance.formats.paths import Bag, Grid, Rack
-    from timeagent.units import Instant
-
-    from .closer import Closer
-    from .context import BagContext
 
 _KEPT_MAX: Final = 8
 

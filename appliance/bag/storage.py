@@ -10,14 +10,11 @@ The one file with calls on a mount is posix.py.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
-
+from timeagent.units import Instant
 
 SIZE_NOT_EXPECTED: Final = "size-not-expected"
 PATH_ABSENT: Final = "path-absent"

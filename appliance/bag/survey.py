@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.lockfile import open_seal
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL
+from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.units import DAY
 
+from .context import BagContext
 from .listedfiles import lists_files
 from .logs import racks_there
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.paths import Bag, Grid, Rack
-
-    from .context import BagContext
 
 
 class ClosingState(StrEnum):

@@ -7,23 +7,17 @@ in any case; a wake-up only makes the next look come sooner.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import Self
 
 from watchdog.events import DirCreatedEvent, FileCreatedEvent, FileSystemEventHandler
 from watchdog.observers import Observer
+from watchdog.observers.api import BaseObserver, ObservedWatch
 
 from appliance.formats.paths import LOCK, SEAL
-from timeagent.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
-    from watchdog.observers.api import BaseObserver, ObservedWatch
-
-    from timeagent.units import Instant, Span
+from timeagent.units import SECOND, Instant, Span
 
 
 def _about_what_happened(record: logging.LogRecord) -> bool:
@@ -42,7 +36,6 @@ class _Wake(FileSystemEventHandler):
         self._event = event
 
     def on_created(self, event: DirCreatedEvent | FileCreatedEvent) -> None:
-        """Wake whoever waits."""
         name = event.src_path if isinstance(event.src_path, str) else event.src_path.decode(errors="replace")
         if event.is_directory or name.rpartition("/")[2] in (LOCK, SEAL):
             self._event.set()
@@ -60,12 +53,10 @@ class LocalWait:
         self._watched: tuple[str, ObservedWatch] | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._observer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop watching."""
         self._observer.stop()
         self._observer.join()
 

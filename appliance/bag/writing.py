@@ -12,29 +12,23 @@ import itertools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 import msgspec
 
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
-from appliance.formats.paths import PRELOCK, Bag, DataName
+from appliance.formats.lockfile import LockEntry
+from appliance.formats.paths import PRELOCK, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS
 
-from .authority import Authority
+from .authority import Authority, Contents
 from .closer import NotDue
+from .context import BagContext
 from .listedfiles import ListedFiles
-from .outcome import Committed, NotCommitted, Unknown
+from .outcome import Committed, NotCommitted, Outcome, Unknown
 from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
-
-if TYPE_CHECKING:
-    from appliance.formats.lockfile import LockEntry
-    from appliance.formats.paths import Grid
-
-    from .authority import Contents
-    from .context import BagContext
-    from .outcome import Outcome
 
 _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the mount is looked at again: somebody may have closed the bag early."""

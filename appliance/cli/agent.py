@@ -25,10 +25,11 @@ from timeagent.keyfiles import key_path, load_node_key
 from timeagent.notify import Notifier, Repeats
 from timeagent.roughtime.client import load_servers
 from timeagent.roughtime.malfeasance import RoughEvidenceFiles
-from timeagent.roughtime.server import DIRECTORY, Delegations, RoughDoor, RoughServer, load_delegations
+from timeagent.roughtime.server import DIRECTORY, Delegations, RoughServer, load_delegations, rough_door
 from timeagent.signedtime import SignedTime
-from timeagent.sources.nonce import DOOR_NAME, NonceServer, bind_udp, bind_unix
+from timeagent.sources.nonce import DOOR_NAME, bind_unix, nonce_door
 from timeagent.sources.peer import Refusing
+from timeagent.sources.port import bind_udp
 from timeagent.trust import Purpose
 
 from ..node.record_watch import TrustWatch
@@ -52,7 +53,6 @@ def refuses_peer(trust: TrustWatch, node: str) -> Refusing:
 
 
 def run_agent(options: Namespace) -> int:
-    """Run the agent in the foreground."""
     stop = stop_on_signals()
     handler = logging.StreamHandler()
     handler.addFilter(Repeats())
@@ -103,12 +103,12 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     )
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
     cluster.policy.start()
-    doors: list[NonceServer | RoughDoor] = [NonceServer(bind_unix(directory), agent, local_door=True)]
+    doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
-        doors.append(NonceServer(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
+        doors.append(nonce_door(bind_udp(settings.listen.host, settings.listen.port), agent, local_door=False))
     if settings.roughtime_listen is not None and delegations is not None:
         server = RoughServer(agent.now, delegations)
-        doors.append(RoughDoor(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
+        doors.append(rough_door(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
     shown = [each.name for each in listed]
     if as_json:
         print_json("tenure.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})

@@ -6,17 +6,15 @@ import re
 import socket
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from appliance.doctor.check import CheckVerdict, HealthCheck
 from timeagent.units import SECOND
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..node.settings import Settings
+from ..node.settings import Settings
 
 _PATIENCE_S: Final = 2.0
 _VERSION: Final = re.compile(rb'^tenure_node_info\{.*version="([^"]*)"', re.MULTILINE)
@@ -101,8 +99,7 @@ def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]
 def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | None]:
     """Return in words which process has the lock of this machine's daemon, and which listens at its door; or None."""
     from ..daemon.daemon import HTTP_SOCKET
-    from ..node.runtime import daemon_lock, runtime_of
-    from ..node.shard_runtime import kept_by
+    from ..node.runtime import daemon_lock, kept_by, runtime_of
 
     runtime = runtime_of(settings, cluster_id)
     if not daemon_lock(runtime).is_held():

@@ -365,7 +365,7 @@ class FarHands:
     def read(self, name: str) -> str:
         return str(self._ask("read", name))
 
-    def end(self) -> None:
+    def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError):  # what it did not take any more is of no use to anybody
@@ -408,7 +408,6 @@ class FarHands:
 
 
 def serve(hands: LocalHands) -> int:
-    """Be the other client until stdin ends."""
     for line in sys.stdin:
         try:
             verb, *words = json.loads(line)
@@ -440,20 +439,15 @@ def run_probe(options: Namespace) -> int:
     if options.serve:
         return serve(LocalHands(path, options.serve))
     token = os.urandom(6).hex()
-    here = LocalHands(path, token)
     try:
-        here.begin()
-    except OSError as problem:
-        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
-    try:
-        there = FarHands(_other(options, token))
-        try:
+        with (
+            LocalHands(path, token) as here,
+            contextlib.closing(FarHands(_other(options, token))) as there,
+        ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter
             checks = _experiments(TwoHands(here, there, chance, SystemClock()))
-        finally:
-            there.end()
-    finally:
-        here.end()
+    except OSError as problem:
+        raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
 
 

@@ -29,7 +29,6 @@ NOT_WHOLLY: Final = 1
 
 
 def run_leave(options: Namespace) -> int:
-    """Take a node out of its cluster."""
     options.root = str(named_root(options))
 
     def on_the_mount(step: Callable[[Cluster | None, Namespace], int]) -> int:

@@ -38,7 +38,6 @@ from .opening import add_cluster_options, open_cluster, stop_on_signals
 
 
 def run_node(options: Namespace) -> int:
-    """Run the daemon in the foreground."""
     stop = stop_on_signals()
     cluster = open_cluster(options)
     if options.listen:
@@ -120,7 +119,6 @@ def run_upgrade(options: Namespace) -> int:
 
 
 def own_release() -> Release:
-    """Return what this program is."""
     return Release(version("tenure"), FORMAT)
 
 

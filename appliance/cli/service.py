@@ -38,7 +38,6 @@ def instance(root: Path) -> str:
 
 
 def node_unit(root: Path) -> str:
-    """Return the daemon's unit for a root."""
     return f"tenure-node@{instance(root)}.service"
 
 
@@ -100,7 +99,6 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def has_user() -> bool:
-    """Whether this machine has tenure's own user."""
     try:
         pwd.getpwnam(USER)
     except KeyError:

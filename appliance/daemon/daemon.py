@@ -17,8 +17,7 @@ from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..node.pulse import Pulse
 from ..node.releases import Releases
-from ..node.runtime import daemon_lock, group_id, shard_socket, writer_socket
-from ..node.shard_runtime import kept_by
+from ..node.runtime import daemon_lock, group_id, kept_by, shard_socket, writer_socket
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
@@ -96,7 +95,7 @@ class Node:
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
         pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
-        routes.host.serve_nodes(trust, pulse)
+        routes.host.be_daemon(pulse)
         self._cluster.maps.keep_looking()
         for shard in shards:
             why = self._begun_or_awaited(shard)

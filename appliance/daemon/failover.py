@@ -23,7 +23,7 @@ from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 from ..lease.ceiling import InDoubt
-from ..node.shard_runtime import in_thread
+from ..node.shards import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from ..lease.succession import Succession
     from ..node.record_watch import MapWatch
     from ..node.routes import ShardRoutes
-    from ..node.shard_runtime import Running, Spawn
-    from ..node.shards import HostedShard
+    from ..node.shards import HostedShard, Running, Spawn
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from ..doctor.directory import room_of
 from ..doctor.health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
 from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, lease_fields, shard_fields
-from ..node.runtime import shard_socket
-from ..node.shard_runtime import kept_by
+from ..node.runtime import kept_by, shard_socket
 from .http import JSON, HttpAnswer
 
 if TYPE_CHECKING:

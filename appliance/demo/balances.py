@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from appliance.bag.batch import MessageBatch
 from appliance.demo.bank import LOG, Opening, Transfer, decode_entry
 from appliance.views.fold import Fold
-
-if TYPE_CHECKING:
-    from appliance.bag.batch import MessageBatch
 
 
 class Balances(msgspec.Struct):
@@ -27,7 +25,6 @@ class Balances(msgspec.Struct):
 
 
 def step(state: Balances, batch: MessageBatch) -> Balances:
-    """Take in the next messages."""
     for payload in batch.payloads():
         try:
             entry = decode_entry(payload)

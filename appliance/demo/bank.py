@@ -7,13 +7,10 @@ Every message carries an id, by which the demo checks afterwards that nothing wa
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LOG = "bank"
 
@@ -45,7 +42,6 @@ def decode_entry(payload: bytes) -> Opening | Transfer:
 
 
 def encode(entry: Opening | Transfer) -> bytes:
-    """Return the message."""
     return msgspec.json.encode(entry)
 
 
@@ -62,7 +58,6 @@ class Books:
     """The lowest balance that ever was: below zero means that two holders spent the same money."""
 
     def apply(self, payload: bytes) -> None:
-        """Take in the next message."""
         entry = decode_entry(payload)
         self.seen[entry.id] += 1
         match entry:
@@ -86,12 +81,10 @@ class Books:
 
     @property
     def conserved(self) -> bool:
-        """Whether all the money is still there."""
         return sum(self.balances.values()) == self.opened
 
     @property
     def doubled(self) -> int:
-        """How many ids were met more than once."""
         return sum(1 for count in self.seen.values() if count > 1)
 
 

@@ -5,26 +5,21 @@ The director watches what the tellers say; it decides nothing about money. What 
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.bag.outcome import Committed
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Opening, account, encode
-from appliance.demo.machines import PATIENCE_NS, Machine
+from appliance.demo.machines import PATIENCE_NS, Event, Machine
+from appliance.demo.place import DemoPlace
 from appliance.demo.rogue import EARLY_DOMAIN
+from timeagent.clock import MachineClock
 from timeagent.errors import Environment, ShardUnavailable
-from timeagent.units import MS, SECOND, span_text
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Sequence
-
-    from appliance.demo.machines import Event
-    from appliance.demo.place import DemoPlace
-    from timeagent.clock import MachineClock
-    from timeagent.units import Span
+from timeagent.units import MS, SECOND, Span, span_text
 
 ACCOUNTS: Final = 12
 OPENING_AMOUNT: Final = 100
@@ -117,7 +112,6 @@ class Director:
             self.await_event(lambda event: event.get("schema") == "tenure.time.run", "the time agents to start")
 
     def trade(self, span: Span) -> None:
-        """Let the tellers work."""
         deadline = self.clock.boot_ns() + span
         while self.clock.boot_ns() < deadline:
             self._drain()

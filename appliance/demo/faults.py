@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from appliance.cluster import Cluster
 from appliance.demo.bank import LOG
+from appliance.demo.director import Director
 from appliance.demo.rogue import EARLY_DOMAIN
 from appliance.formats.framing import CHECKSUM_BYTES, Kind
 from appliance.formats.lockfile import open_lock
@@ -16,16 +19,7 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.errors import Environment
 
-from ..bag.survey import ClosingState, racks, view_rack
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from appliance.cluster import Cluster
-    from appliance.demo.director import Director
-
-    from ..bag.survey import BagView
+from ..bag.survey import BagView, ClosingState, racks, view_rack
 
 
 def during(fault: str, director: Director) -> None:

@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 import msgspec
 
+from timeagent.clock import MachineClock
 from timeagent.errors import Environment
 from timeagent.units import MINUTE, MS
 
-if TYPE_CHECKING:
-    from timeagent.clock import MachineClock
-
-    from ..node.settings import Settings
+from ..node.settings import Settings
 
 PATIENCE_NS: Final = 2 * MINUTE
 """How long the demo waits for a process to do what it should, on a busy machine."""
@@ -50,16 +48,13 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """The node's name."""
         return self.settings.node
 
     @property
     def journal(self) -> Path:
-        """Where the teller notes what was acknowledged."""
         return self.settings.directory / "journal"
 
     def start_daemon(self) -> None:
-        """Start the node's shards and metronome."""
         words = ["tenure", "node", "run", "--json", "--allow-root"]
         if self.rogue_daemon:
             words = [ROGUE, self.rogue_daemon]
@@ -80,11 +75,9 @@ class Machine:
         return process
 
     def await_rogue(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait until it has ended."""
         self._wait(process, "rogue")
 
     def start_teller(self, accounts: int, *extra: str) -> None:
-        """Start the node's bank teller."""
         self.seed += 1
         words = ["-m", "appliance.demo.teller", "--accounts", str(accounts), "--journal", str(self.journal)]
         self.teller = self._start([*words, "--seed", str(self.seed), *self._place(), *extra], stdin=subprocess.PIPE)
@@ -96,7 +89,6 @@ class Machine:
             self.teller.send_signal(signal.SIGSTOP)
 
     def thaw_teller(self) -> None:
-        """Let it go on."""
         if self.teller and self.teller.poll() is None:
             self.teller.send_signal(signal.SIGCONT)
 

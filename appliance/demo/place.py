@@ -10,25 +10,21 @@ The tmpfs directories are made under /dev/shm and removed at the end.
 
 from __future__ import annotations
 
+import random
 import shutil
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from appliance.admin.founding import enroll, found_cluster, publish_map
 from appliance.formats.policy import Policy
 from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant
 
 from ..bag.posix import PosixStorage
 from ..node.runtime import default_directory
 from ..node.settings import ROOT_KEY, Settings, save_settings
-
-if TYPE_CHECKING:
-    import random
-    from pathlib import Path
-
-    from timeagent.units import Instant
 
 
 def demo_policy(cluster_id: bytes) -> Policy:

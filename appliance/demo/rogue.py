@@ -14,18 +14,19 @@ import signal
 import sys
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
+from appliance.bag.storage import Published
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode
 from appliance.demo.teller import say
 from appliance.formats.lease import Holder
 from appliance.formats.witness import SignedWitness, sign_batch
-from appliance.lease.domain import Break, Free, Grant
+from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
 from appliance.lease.state import decide
 from timeagent.errors import LeaseLost
 from timeagent.interval import TimeInterval
@@ -34,10 +35,6 @@ from timeagent.units import HOUR
 
 from ..bag.posix import PosixStorage
 from ..daemon.daemon import Node
-
-if TYPE_CHECKING:
-    from appliance.bag.storage import Published
-    from appliance.lease.domain import Bounds, Command, Decision, State
 
 EARLY_DOMAIN: Final = "demo/given-away"
 """The domain that the rogue shard gives away; the demo's map decides which shard that is."""
@@ -155,7 +152,6 @@ ROLES: Final = {"late-writer": late_writer, "forged-witness": forged_witness, "e
 
 
 def main() -> int:
-    """Play one role."""
     parser = argparse.ArgumentParser(prog="rogue")
     parser.add_argument("role", choices=ROLES)
     parser.add_argument("--root", required=True)

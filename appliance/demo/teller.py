@@ -12,7 +12,7 @@ import select
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,12 +20,9 @@ from appliance.bag.outcome import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome
+from appliance.session.session import Leases, Session
 from timeagent.errors import LeaseLost, TryAgain
-from timeagent.units import MS, SECOND
-
-if TYPE_CHECKING:
-    from appliance.session.session import Leases, Session
-    from timeagent.units import Instant, Span
+from timeagent.units import MS, SECOND, Instant, Span
 
 AMOUNT_MAX: Final = 40
 WAIT_NS: Final = SECOND
@@ -114,7 +111,6 @@ def taken_from_the_dead(signed: Any) -> bool:  # noqa: ANN401 - a SignedWitness
 
 
 def say(**fields: object) -> None:
-    """Tell the director."""
     sys.stdout.write(msgspec.json.encode(fields).decode() + "\n")
     sys.stdout.flush()
 
@@ -126,7 +122,6 @@ def told_to_stop() -> bool:
 
 
 def main() -> int:
-    """Work until told to stop."""
     parser = argparse.ArgumentParser(prog="teller")
     parser.add_argument("--root", required=True)
     parser.add_argument("--node-dir", required=True)

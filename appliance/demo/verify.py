@@ -10,16 +10,14 @@ import hashlib
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from appliance.demo.bank import LOG, Books
+from appliance.demo.director import Course
+from appliance.demo.place import DemoPlace
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from appliance.demo.director import Course
-    from appliance.demo.place import DemoPlace
 
 READ_SECONDS = 60
 AUDIT_SECONDS = 120
@@ -40,7 +38,6 @@ class DemoVerdict:
 
     @property
     def good(self) -> bool:
-        """Whether the promises held."""
         return (
             not self.lost and not self.doubled and self.sum_conserved and self.lowest_balance >= 0 and self.nodes_agree
         )
@@ -80,7 +77,6 @@ def verify(place: DemoPlace, course: Course, acknowledged: set[str]) -> DemoVerd
 
 
 def audit(place: DemoPlace) -> tuple[int, dict[str, Any]]:
-    """Return the audit's exit code and its JSON."""
     done = _tenure(["audit", str(place.root), "--json"], AUDIT_SECONDS)
     try:
         return done.returncode, msgspec.json.decode(done.stdout)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Any, Final
 
 
 class CheckVerdict(StrEnum):
@@ -33,21 +31,17 @@ class HealthCheck:
 
     @property
     def words(self) -> str:
-        """Return it in one line, without the way out."""
         return f"{self.name}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return {"check": self.name, "verdict": self.verdict, "reason": self.reason, "way_out": self.way_out or None}
 
 
 def passed(name: str, reason: str) -> HealthCheck:
-    """Return a requirement that is met."""
     return HealthCheck(name, CheckVerdict.PASS, reason)
 
 
 def failed(name: str, reason: str, way_out: str) -> HealthCheck:
-    """Return a requirement that is not met."""
     return HealthCheck(name, CheckVerdict.FAIL, reason, way_out)
 
 

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
 
-from timeagent.units import MINUTE, SECOND, span_text
+from timeagent.errors import BadRequest
+from timeagent.interval import TimeInterval
+from timeagent.units import MINUTE, SECOND, Instant, span_text
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from pathlib import Path
-    from types import TracebackType
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -78,18 +76,29 @@ def room_of(path: Path) -> Room:
     return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
 
-class Probe:
-    """A directory to try things in; gone at the end of the block."""
+_NAME: Final = re.compile(r"[a-z0-9.-]{1,64}", re.ASCII)
+
+
+def checked(name: str) -> str:
+    """Return a name that stays inside. Raises BadRequest."""
+    if not _NAME.fullmatch(name) or ".." in name or name == ".":
+        raise BadRequest("bad-name", f"{name[:80]!r} is no name of a probe", hint="a-z, 0-9, dot and hyphen")
+    return name
+
+
+class TrialDirectory:
+    """A directory below ``tmp`` to try things in, on one mount; gone, with all that is in it, at the end of the block.
+
+    A verb may block while the server is away; what the operating system refuses is raised as OSError, as it came.
+    """
 
     def __init__(self, root: Path, name: str) -> None:
         """Take the root, and a name that nobody else uses. Touches nothing yet."""
         self._tmp = root / TMP
-        self._place = self._tmp / f"doctor.{name}"
+        self._place = self._tmp / name
         self._made_tmp = False
-        self._names: set[str] = set()
 
     def __enter__(self) -> Self:
-        """Make it. Raises OSError."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._tmp, 0o775)
             self._made_tmp = True
@@ -99,72 +108,122 @@ class Probe:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove it, and ``tmp`` if it was made for it."""
-        for name in self._names:
-            with contextlib.suppress(OSError):
-                os.unlink(self._place / name)
-        with contextlib.suppress(OSError):
+        """Remove it, and ``tmp`` if it was made for it. Raises OSError, unless there is a problem already."""
+        try:
+            for name in os.listdir(self._place):
+                self.remove(name)
             os.rmdir(self._place)
-            if self._made_tmp:
+        except OSError:
+            if problem is None:
+                raise
+        if self._made_tmp:
+            with contextlib.suppress(OSError):
                 os.rmdir(self._tmp)
 
-    def _write(self, name: str, data: bytes) -> str:
-        path = os.fspath(self._place / name)
-        descriptor = os.open(path, _NEW, 0o664)
-        self._names.add(name)
+    def make(self, name: str, data: str) -> bool:
+        """Create a file that nobody else has; return whether nobody had it."""
         try:
-            os.write(descriptor, data)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        return path
+            descriptor = os.open(self._path(name), _NEW, 0o664)
+        except FileExistsError:
+            return False
+        _write_and_close(descriptor, data)
+        return True
 
-    def _read(self, path: str) -> tuple[bytes, os.stat_result]:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def append(self, name: str, data: str) -> bool:
+        """Append to a file, and close it."""
+        _write_and_close(os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), data)
+        return True
+
+    def link(self, name: str, source: str) -> bool:
+        """Link one's own file to a name; return whether it was free."""
         try:
-            return os.read(descriptor, 4096), os.fstat(descriptor)
+            os.link(self._path(source), self._path(name))
+        except FileExistsError:
+            return False
+        return True
+
+    def sees(self, name: str) -> bool:
+        """Return whether a bare stat finds a name: possibly from what this client remembers."""
+        return os.path.lexists(self._path(name))
+
+    def sees_afresh(self, name: str) -> bool:
+        """Open the directory, then look for the name in it."""
+        descriptor = os.open(self._place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
         finally:
             os.close(descriptor)
+        return True
+
+    def lists(self, name: str) -> bool:
+        """Return whether the directory's list holds a name."""
+        return name in os.listdir(self._place)
+
+    def read(self, name: str) -> str:
+        """Open and read a file; "" where there is none."""
+        try:
+            return self._opened(name)[0].decode("ascii", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def stat(self, name: str) -> os.stat_result:
+        """Return what open and fstat say of a file."""
+        return self._opened(name)[1]
+
+    def remove(self, name: str) -> None:
+        os.unlink(self._place / name)
+
+    def _opened(self, name: str) -> tuple[bytes, os.stat_result]:
+        descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(descriptor, 65536), os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _path(self, name: str) -> str:
+        return os.fspath(self._place / checked(name))
+
+
+def _write_and_close(descriptor: int, data: str) -> None:
+    try:
+        os.write(descriptor, data.encode("ascii"))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Probe(TrialDirectory):
+    """What the doctor tries out."""
 
     def owner(self) -> int:
         """Return whom a new file belongs to."""
-        return self._read(self._write("owner", b"x"))[1].st_uid
+        self.make("owner", "x")
+        return self.stat("owner").st_uid
 
     def linked(self) -> Linked:
         """Link two files to one name, one after the other."""
-        first, second = self._write("first", b"first"), self._write("second", b"second")
-        target = os.fspath(self._place / "target")
-        os.link(first, target)
-        self._names.add("target")
-        refused = False
-        try:
-            os.link(second, target)
-        except FileExistsError:
-            refused = True
-        content, found = self._read(target)
-        return Linked(found.st_nlink, refused, content == b"first")
+        self.make("first", "first")
+        self.make("second", "second")
+        self.link("target", "first")
+        refused = not self.link("target", "second")
+        return Linked(self.stat("target").st_nlink, refused, self.read("target") == "first")
 
     def exclusive(self) -> bool:
         """Return whether a name that is taken is refused to O_EXCL."""
-        path = self._write("taken", b"")
-        try:
-            os.close(os.open(path, _NEW, 0o664))
-        except FileExistsError:
-            return True
-        return False
+        return self.make("taken", "") and not self.make("taken", "")
 
     def listed(self) -> bool:
         """Return whether a new name is in the directory's list at once, with its bytes behind it."""
-        path = self._write("listed", b"bytes")
-        return "listed" in os.listdir(self._place) and self._read(path)[0] == b"bytes"
+        return self.make("listed", "bytes") and self.lists("listed") and self.read("listed") == "bytes"
 
     def read_often(self) -> None:
         """Read a file so often that an NFSv4 server may hand out a delegation; remove it, so that it comes back."""
-        path = self._write("often", b"bytes")
+        self.make("often", "bytes")
         for _ in range(_READS):
-            self._read(path)
-        os.unlink(path)
-        self._names.discard("often")
+            self.read("often")
+        self.remove("often")
 
 
 BYTES_FAIL: Final = 16 * 2**20
@@ -196,7 +255,6 @@ def judge_directory(found: Directory, *, where: str) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    """Say whether files belong to who makes them."""
     name = "user mapping"
     if owner != user:
         return failed(
@@ -227,7 +285,6 @@ def judge_exclusive(*, refused: bool) -> HealthCheck:
 
 
 def judge_listed(*, listed: bool) -> HealthCheck:
-    """Say whether one's own new file is seen."""
     if not listed:
         return failed(
             "listing", "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"

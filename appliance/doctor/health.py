@@ -10,22 +10,16 @@ UNSURE, what has not been seen yet UNKNOWN. Who does not answer never passes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from timeagent.console import counted
-from timeagent.units import MS, SECOND, rfc3339, span_text
+from timeagent.errors import TenureError
+from timeagent.units import MS, SECOND, Instant, Span, rfc3339, span_text
 
 from .check import CheckVerdict, HealthCheck, failed, not_well, passed, unknown, unsure
-from .directory import judge_room
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from timeagent.errors import TenureError
-    from timeagent.units import Instant, Span
-
-    from .directory import Room
+from .directory import Room, judge_room
 
 RADIUS_NS_MAX: Final = 250 * MS
 """What the default policy allows."""
@@ -90,7 +84,6 @@ def judge_space(room: Room) -> list[HealthCheck]:
 
 
 def judge_tmpfs(place: Path, bytes_left: int) -> HealthCheck:
-    """Say whether shards have room for new domains."""
     if bytes_left < TMPFS_BYTES_MIN:
         return failed("tmpfs", f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}")
     return passed("tmpfs", f"{place} has room")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .check import HealthCheck, failed, passed, unsure
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
@@ -41,7 +39,6 @@ def judge_user(user: int, umask: int) -> list[HealthCheck]:
 
 
 def judge_runtime(where: str, kind: str) -> HealthCheck:
-    """Say whether a shard's database would forget."""
     if kind not in ("tmpfs", "ramfs"):
         return failed(
             "tmpfs",
@@ -52,7 +49,6 @@ def judge_runtime(where: str, kind: str) -> HealthCheck:
 
 
 def judge_randomness(*, ready: bool) -> HealthCheck:
-    """Say whether keys made now would be keys."""
     if not ready:
         return failed(
             "randomness", "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
@@ -93,7 +89,6 @@ class Mount:
 
     @property
     def nfs(self) -> bool:
-        """Whether it is the kernel's NFS client."""
         return self.kind in NFS
 
     @property

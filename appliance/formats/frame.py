@@ -9,22 +9,19 @@ from __future__ import annotations
 import itertools
 import operator
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode_for_ever
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 
 from .framing import Kind, Piece, pack
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 """The largest message. Larger things belong in a file of their own, whose name and digest a message can carry."""

@@ -7,7 +7,6 @@ readers, where the last whole piece ends: a torn tail was never there.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import struct
 from enum import IntEnum
@@ -32,7 +31,6 @@ CHECKSUM_BYTES: Final = 16
 OVERHEAD_BYTES: Final = HEADER_BYTES + CHECKSUM_BYTES
 _MAGIC: Final = b"TNUR"
 _COPIED_MAX: Final = 8 * 1024
-_sha256: Final = hashlib.sha256
 
 
 class Kind(IntEnum):
@@ -138,16 +136,9 @@ def effective_size(data: bytes) -> int:
 
 def effective_digest(data: bytes) -> tuple[int, bytes]:
     """Return the effective size of the bytes, and the SHA-256 of that many of them. One piece is hashed once."""
-    total = len(data)
-    if OVERHEAD_BYTES <= total <= PAYLOAD_BYTES_MAX and data.startswith(_whole_frame_header(total)):
-        # Up to some size a copy takes less than a view of the bytes does.
-        running = _sha256(data[:-CHECKSUM_BYTES] if total < _COPIED_MAX else memoryview(data)[:-CHECKSUM_BYTES])
-        checksum = data[-CHECKSUM_BYTES:]
-        if running.digest().startswith(checksum):
-            running.update(checksum)
-            return total, running.digest()
-    size = effective_size(data)
-    return size, hashlib.sha256(memoryview(data)[:size]).digest()
+    found, digest = pieces_with_digest(data)
+    size = found[-1].end if found else 0
+    return size, digest if size == len(data) else hashlib.sha256(memoryview(data)[:size]).digest()
 
 
 def unpack(data: bytes, kind: Kind, where: str) -> bytes:
@@ -166,12 +157,6 @@ def unpack(data: bytes, kind: Kind, where: str) -> bytes:
             "piece-damaged", f"{where}, offset {piece.end}: {len(data) - piece.end} bytes too many", hint=_RESTORE
         )
     return piece.payload
-
-
-@functools.lru_cache(maxsize=1024)
-def _whole_frame_header(total: int) -> bytes:
-    """Return the header of a frame that is so many bytes long as a whole: most files of a bag are of few sizes."""
-    return _HEADER.pack(_MAGIC, Kind.FRAME, VERSION, 0, total - OVERHEAD_BYTES)
 
 
 _KINDS: Final = {int(kind): kind for kind in Kind}

@@ -8,14 +8,12 @@ about both (``joined``), and forgetting a place keeps a claim true.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from timeagent.canonical import U64, Record
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
+from timeagent.units import Instant
 
 PLACES_MAX: Final = 32
 """How many files are named for one domain, or for what was written under one lease."""
@@ -41,7 +39,6 @@ class HintedFile(Record, frozen=True):
 
     @property
     def file(self) -> tuple[str, Instant, str]:
-        """What it names."""
         return self.log, self.bag_start_ns, self.file_name
 
 
@@ -67,7 +64,6 @@ class Hints(Record, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """About how much memory they take."""
         if not self.places and not self.bounds:
             return 0
         size = _OVERHEAD_BYTES * (len(self.places) + len(self.bounds))

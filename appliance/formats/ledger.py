@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from timeagent.canonical import Bytes64, Record, decode, encode
 from timeagent.errors import Damaged
@@ -10,9 +10,6 @@ from timeagent.errors import Damaged
 from .framing import Kind, Piece, pack
 from .merkle import root
 from .witness import Batch, BatchHead, Entry, decode_entries, decode_entry
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class LedgerBlock(Record, frozen=True):
@@ -41,7 +38,6 @@ class LedgerBlock(Record, frozen=True):
 
 
 def block_bytes(batch: Batch) -> bytes:
-    """Return the piece to append for a batch."""
     return pack(Kind.LEDGER, encode(LedgerBlock(head=batch.head, signature=batch.signature, entries=batch.entries)))
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import operator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode, made_for_ever
 from timeagent.units import SECOND
 
 from .framing import Kind
 from .stamped import Stamped, open_stamped
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RECORDS_LAG_NS: Final = 2 * SECOND
 """The records that a lock file names were the newest at some instant after its own time minus this."""
@@ -46,7 +44,6 @@ class LockFile(Record, frozen=True):
         _check_sorted([entry.name for entry in self.entries])
 
     def by_name(self) -> Mapping[str, LockEntry]:
-        """Return the entries by file name."""
         return {entry.name: entry for entry in self.entries}
 
 

@@ -20,7 +20,6 @@ class Marker:
     root_key: bytes
 
     def encode(self) -> bytes:
-        """Return the file's bytes."""
         return (
             f"tenure root, format {FORMAT}\ncluster {self.cluster_id.hex()}\n"
             f"{public_line(self.root_key, 'tenure-root')}\n"

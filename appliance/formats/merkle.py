@@ -7,10 +7,7 @@ below n: no leaf is ever repeated, so two different batches never share a root.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 
 def leaf_hash(leaf: bytes) -> bytes:

@@ -41,23 +41,20 @@ def check_domain(name: str) -> str:
 
 def check_log(name: str) -> str:
     """Return the name. Raises BadRequest: 1 to 100 of letters, digits, dot, underscore, hyphen; not a dot first."""
-    check_type(str, log=name)
-    if not _LOG.fullmatch(name):
-        raise BadRequest(
-            "bad-log-name",
-            f"{name[:120]!r} is not a log name: 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit",
-            hint="choose another name",
-        )
-    return name
+    return _check_file_name("log", name)
 
 
 def check_view(name: str) -> str:
     """Return the name. Raises BadRequest: as a log's name."""
-    check_type(str, view=name)
+    return _check_file_name("view", name)
+
+
+def _check_file_name(what: str, name: str) -> str:
+    check_type(str, **{what: name})
     if not _LOG.fullmatch(name):
         raise BadRequest(
-            "bad-view-name",
-            f"{name[:120]!r} is not a view name: 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit",
+            f"bad-{what}-name",
+            f"{name[:120]!r} is not a {what} name: 1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit",
             hint="choose another name",
         )
     return name

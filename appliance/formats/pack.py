@@ -14,25 +14,21 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
 from .frame import open_frame
 from .framing import CHECKSUM_BYTES, Kind, Piece, pack, piece_at, pieces_with_digest
 from .lockfile import LockEntry, LockFile, open_lock, open_seal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from timeagent.units import Instant
 
 PACK: Final = "pack"
 """The file's name, in its rack's directory."""
@@ -200,7 +196,6 @@ class PackMaker:
         self._offset += len(data)
 
     def tail(self) -> bytes:
-        """Return index and trailer."""
         assert self._added == len(self.listed), "every listed file was added"
         index = self._index()
         raw_names = sum(map(len, self._names(self.bags))), sum(map(len, self._names(self._file_names())))

@@ -13,20 +13,16 @@ logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and gr
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from timeagent.units import DAY, HOUR, INSTANT_MAX, MINUTE, MS, SECOND
+from timeagent.units import DAY, INSTANT_MAX, MINUTE, MS, SECOND, US, Instant
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from .birth import LogBirth
+from .birth import LogBirth
 
 MARKER: Final = "TENURE"
 PRELOCK: Final = "prelock"
@@ -47,7 +43,6 @@ _DATA_AMONG: Final = {
     suffix: re.compile(rf"(?<![^/]){_WRITER}\.{_RUN}\.{_SEQUENCE}\.{suffix}(?![^/])") for suffix in ("msg", "log")
 }
 """Of names with slashes between them."""
-_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER: Final = re.compile(r"[0-9]{8,19}")
 _LEDGER: Final = re.compile(r"(?P<run>[0-9a-f]{16})(\.(?P<number>[2-9]|[1-9][0-9]{1,7}))?\.ledger")
 _REMEMBERED_MAX: Final = 4096
@@ -63,7 +58,6 @@ class DataName(msgspec.Struct, frozen=True, order=True):
     suffix: str = "msg"
 
     def text(self) -> str:
-        """Return the file name."""
         return f"{self.writer}.{self.incarnation.hex()}.{self.sequence:08d}.{self.suffix}"
 
 
@@ -113,7 +107,6 @@ class Grid:
         self._bags_by_name: dict[tuple[str, str], Bag] = {}
 
     def rack(self, instant: Instant) -> Rack:
-        """Return the rack that holds the instant."""
         start = instant - instant % self.birth.rack_ns
         known = self._racks.get(start)
         if known is None:
@@ -123,7 +116,6 @@ class Grid:
         return known
 
     def bag(self, instant: Instant) -> Bag:
-        """Return the bag that holds the instant."""
         start = instant - instant % self.birth.span_ns
         known = self._bags.get(start)
         if known is None:
@@ -134,7 +126,6 @@ class Grid:
         return known
 
     def next_rack(self, rack: Rack) -> Rack:
-        """Return the rack after."""
         return self.rack(rack.end_ns)
 
     def previous_rack(self, rack: Rack) -> Rack | None:
@@ -156,21 +147,9 @@ class Grid:
         return known
 
     def _parsed_rack(self, day: str, name: str) -> Rack | None:
-        parts = name.split("-")
-        if not _DAY.fullmatch(day) or len(parts) not in (2, 3) or not all(len(p) == 2 and p.isdecimal() for p in parts):  # noqa: PLR2004 - hours, minutes, and seconds where a rack has them
-            return None
-        hours, minutes, seconds = (*map(int, parts), 0)[:3]
-        try:
-            midnight = (datetime.fromisoformat(f"{day}T00:00:00+00:00") - _EPOCH) // timedelta(seconds=1) * SECOND
-        except ValueError:
-            return None
-        start = midnight + hours * HOUR + minutes * MINUTE + seconds * SECOND
-        if (
-            hours * HOUR >= DAY
-            or not 0 <= start < INSTANT_MAX - DAY
-            or start % self.birth.rack_ns
-            or start + self.birth.rack_ns <= self.first_ns
-        ):
+        form = "%Y-%m-%d/%H-%M" if self.birth.rack_ns % MINUTE == 0 else "%Y-%m-%d/%H-%M-%S"
+        start = _instant(f"{day}/{name}", form)
+        if start is None or start % self.birth.rack_ns or start + self.birth.rack_ns <= self.first_ns:
             return None
         rack = self.rack(start)
         return rack if rack.path == f"{self.log_path}/{day}/{name}" else None
@@ -185,15 +164,8 @@ class Grid:
         return known
 
     def _parsed_bag(self, rack: Rack, name: str) -> Bag | None:
-        parts = re.split(r"[-.]", name, maxsplit=3)
-        if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in parts[:3]):  # noqa: PLR2004 - hours, minutes, seconds, the rest
-            return None
-        millis = parts[3][:3]
-        if not (millis.isascii() and millis.isdecimal()):
-            return None
-        hours, minutes, seconds = map(int, parts[:3])
-        in_day = hours * HOUR + minutes * MINUTE + seconds * SECOND + int(millis) * MS
-        if in_day >= DAY:
+        in_day = _instant(f"1970-01-01/{name[:12]}", "%Y-%m-%d/%H-%M-%S.%f")
+        if in_day is None:
             return None
         bag = self.bag(rack.start_ns - rack.start_ns % DAY + in_day)
         return bag if bag.name == name and bag.rack == rack and bag.start_ns >= self.first_ns else None
@@ -218,6 +190,16 @@ class Grid:
         moment = _EPOCH + timedelta(seconds=start // SECOND)
         millis = start % SECOND // MS
         return f"{moment:%H-%M-%S}.{millis:03d}-{self.birth.span_ns // MS}-{self.birth.grace_ns // MS}"
+
+
+def _instant(text: str, form: str) -> Instant | None:
+    """Read a moment, also one that is not written as it should be; None for none, and for what is far ahead."""
+    try:
+        since = datetime.strptime(text, form).replace(tzinfo=UTC) - _EPOCH
+    except ValueError:
+        return None
+    instant = since // timedelta(microseconds=1) * US
+    return instant if 0 <= instant < INSTANT_MAX - DAY else None
 
 
 def _remember[K, V](known: dict[K, V], key: K, value: V) -> None:

@@ -6,7 +6,8 @@ tolerance) is judged by the policy that a frame names, the newest one under whic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import BadConfiguration
@@ -14,9 +15,6 @@ from timeagent.sampled import STALENESS_NS
 from timeagent.units import MINUTE, MS, SECOND, span_text
 
 from .birth import check_grid
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class PolicyNumbers(Protocol):
@@ -97,58 +95,28 @@ class Policy(Record, frozen=True):
 
 
 def _relations(p: Policy) -> Iterator[tuple[bool, str]]:
-    def say(name: str, value: int) -> str:
-        return f"{name} ({span_text(value)})"
-
+    """Yield whether each rule holds, and the rule, with the names of numbers in braces."""
     yield (
         0 < 2 * p.renew_period_ns < p.lease_term_max_ns,
-        (
-            f"{say('renew_period_ns', p.renew_period_ns)} must be positive and below half of "
-            f"{say('lease_term_max_ns', p.lease_term_max_ns)}"
-        ),
+        "{renew_period_ns} must be positive and below half of {lease_term_max_ns}",
     )
     attempts = 3 * p.attempt_timeout_ns + p.holder_margin_ns
-    yield (
-        p.attempt_timeout_ns > 0 and attempts < p.lease_term_max_ns - p.renew_period_ns,
-        (
-            f"three times a positive {say('attempt_timeout_ns', p.attempt_timeout_ns)} plus "
-            f"{say('holder_margin_ns', p.holder_margin_ns)} must be below "
-            f"{say('lease_term_max_ns', p.lease_term_max_ns)} minus {say('renew_period_ns', p.renew_period_ns)}"
-        ),
-    )
-    yield (
-        p.holder_margin_ns >= 2 * p.radius_ns_max,
-        f"{say('holder_margin_ns', p.holder_margin_ns)} must be at least twice {say('radius_ns_max', p.radius_ns_max)}",
-    )
-    yield (
-        p.grace_ns > 2 * p.radius_ns_max + SECOND,
-        f"{say('grace_ns', p.grace_ns)} must be above twice {say('radius_ns_max', p.radius_ns_max)} plus 1 s",
-    )
-    yield (
-        p.r1_tolerance_ns > STALENESS_NS + p.radius_ns_max + p.batch_ns_max,
-        (
-            f"{say('r1_tolerance_ns', p.r1_tolerance_ns)} must be above the staleness of a signed time "
-            f"({span_text(STALENESS_NS)}) plus {say('radius_ns_max', p.radius_ns_max)} plus "
-            f"{say('batch_ns_max', p.batch_ns_max)}"
-        ),
-    )
+    rule = "three times a positive {attempt_timeout_ns} plus {holder_margin_ns} must be below "
+    rule += "{lease_term_max_ns} minus {renew_period_ns}"
+    yield p.attempt_timeout_ns > 0 and attempts < p.lease_term_max_ns - p.renew_period_ns, rule
+    yield p.holder_margin_ns >= 2 * p.radius_ns_max, "{holder_margin_ns} must be at least twice {radius_ns_max}"
+    yield p.grace_ns > 2 * p.radius_ns_max + SECOND, "{grace_ns} must be above twice {radius_ns_max} plus 1 s"
+    rule = f"{{r1_tolerance_ns}} must be above the staleness of a signed time ({span_text(STALENESS_NS)}) plus "
+    rule += "{radius_ns_max} plus {batch_ns_max}"
+    yield p.r1_tolerance_ns > STALENESS_NS + p.radius_ns_max + p.batch_ns_max, rule
     yield (
         p.seal_delay_ns > p.span_ns + p.grace_ns + 4 * p.radius_ns_max,
-        (
-            f"{say('seal_delay_ns', p.seal_delay_ns)} must be above {say('span_ns', p.span_ns)} plus "
-            f"{say('grace_ns', p.grace_ns)} plus four times {say('radius_ns_max', p.radius_ns_max)}"
-        ),
+        "{seal_delay_ns} must be above {span_ns} plus {grace_ns} plus four times {radius_ns_max}",
     )
-    yield (
-        p.assumed_radius_ns <= p.radius_ns_max,
-        f"{say('assumed_radius_ns', p.assumed_radius_ns)} must not exceed {say('radius_ns_max', p.radius_ns_max)}",
-    )
+    yield p.assumed_radius_ns <= p.radius_ns_max, "{assumed_radius_ns} must not exceed {radius_ns_max}"
     yield (
         0 < p.ceiling_period_ns <= p.ceiling_ahead_ns // 2,
-        (
-            f"{say('ceiling_period_ns', p.ceiling_period_ns)} must be positive and at most half of "
-            f"{say('ceiling_ahead_ns', p.ceiling_ahead_ns)}"
-        ),
+        "{ceiling_period_ns} must be positive and at most half of {ceiling_ahead_ns}",
     )
 
 
@@ -157,5 +125,7 @@ def check_policy(policy: Policy) -> Policy:
     check_grid(policy.span_ns, policy.grace_ns, policy.rack_ns)
     for holds, rule in _relations(policy):
         if not holds:
-            raise BadConfiguration("bad-policy", f"the policy breaks a rule: {rule}", hint="change one of the two")
+            spans = {f: f"{f} ({span_text(getattr(policy, f))})" for f in Policy.__struct_fields__ if "_ns" in f}
+            what = f"the policy breaks a rule: {rule.format(**spans)}"
+            raise BadConfiguration("bad-policy", what, hint="change one of the two")
     return policy

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from timeagent.canonical import U64, Bytes16, Record
 
 from .names import tree_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class ShardMap(Record, frozen=True):

@@ -6,16 +6,14 @@ bytes that were signed. Each context is used for one kind of body only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.canonical import Bytes16, Bytes64, Record, Token, decode, digest, encode, encode_for_ever
+from timeagent.clock import Stamper
+from timeagent.keys import Signer, Verifier
 from timeagent.signedtime import SignedTime
 
 from .framing import Kind, pack, unpack
-
-if TYPE_CHECKING:
-    from timeagent.clock import Stamper
-    from timeagent.keys import Signer, Verifier
 
 CONTEXTS: Final = {
     Kind.BIRTH: "log birth",
@@ -68,7 +66,6 @@ class Signed(Record, frozen=True):
     signature: Bytes64
 
     def verified_by(self, kind: Kind, key: Verifier) -> bool:
-        """Whether this key signed the body as this kind."""
         return key.id == self.key_id and key.verifies(CONTEXTS[kind], self.body, self.signature)
 
 

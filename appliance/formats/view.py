@@ -11,15 +11,13 @@ Checksummed, and neither signed nor stamped: whoever computes it gets the same b
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record, decode, digest, encode, encode_for_ever
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
 from .framing import Kind, pack, unpack
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
 
 VIEWS: Final = "views"
 _HORIZON: Final = re.compile(r"[0-9]{19}", re.ASCII)
@@ -45,7 +43,6 @@ class FoldIdentity(Record, frozen=True):
     """The SHA-256 of the initial state."""
 
     def digest(self) -> bytes:
-        """Return the 32 bytes that name the fold."""
         return digest("fold", encode(self))
 
 
@@ -85,7 +82,6 @@ def fold_path(view: str, fold: bytes) -> str:
 
 
 def checkpoint_path(view: str, fold: bytes, horizon_ns: Instant) -> str:
-    """Return a checkpoint's path."""
     return f"{fold_path(view, fold)}/{horizon_ns:019d}"
 
 

@@ -7,8 +7,9 @@ to the root; the ledger keeps the head with all entries. Both are the same bytes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,23 +25,19 @@ from timeagent.canonical import (
     array_head,
     bytes_head,
     decode,
+    decode_all,
     digest,
     encode,
     encode_for_ever,
 )
 from timeagent.errors import Damaged
+from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
-from timeagent.trust import Purpose
+from timeagent.trust import Keyring, Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
 from .merkle import joined_paths, path, root_of_path, tree
 from .sessionlease import SessionEnded, SessionWitness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from timeagent.keys import Signer
-    from timeagent.trust import Keyring
 
 HEAD_CONTEXT: Final = "witness batch"
 NO_HEAD: Final = bytes(32)
@@ -203,37 +200,21 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
     return reason or keyring.refuses_time(token)
 
 
-_entries: Final = msgspec.msgpack.Decoder(
-    Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
-)
-
-
-_entry_lists: Final = msgspec.msgpack.Decoder(
-    list[Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped]
-)
+_ENTRY: Final[Any] = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
+_entry_lists: Final = msgspec.msgpack.Decoder(list[_ENTRY])
 _encode: Final = msgspec.msgpack.Encoder().encode
 _WITNESS: Final = array_head(len(SignedWitness.__struct_fields__))
 
 
 def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
     """Read one entry of a batch. Raises Damaged."""
-    try:
-        entry: Entry = _entries.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("record-damaged", f"{where} is no entry of a batch: {problem}") from None
-    if encode(entry) != data:
-        raise Damaged("record-not-canonical", f"{where} is in a non-canonical encoding")
+    entry: Entry = decode(_ENTRY, data, where)
     return entry
 
 
 def decode_entries(data: list[bytes], where: str = "a ledger entry") -> list[Entry]:
     """Read many entries of batches. Raises Damaged if ``decode_entry`` refuses any of them, without saying which."""
-    try:
-        entries: list[Entry] = list(map(_entries.decode, data))
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("record-damaged", f"{where} is no entry of a batch: {problem}") from None
-    if list(map(encode, entries)) != data:
-        raise Damaged("record-not-canonical", f"{where} is in a non-canonical encoding")
+    entries: list[Entry] = decode_all(_ENTRY, data, where)
     return entries
 
 

@@ -258,12 +258,13 @@ class LeaseOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
-    """Not now. With code ``no-answer`` it may have happened: ask again with the same ``ask``, or name the lease."""
+    """Not now; ``hint``: the way out. Code ``no-answer``: perhaps done; ask again by ``ask``, or name the lease."""
 
     domain: str
     code: str
     message: str
     ask: Ask | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,9 +492,9 @@ class LeaseClient:
         for start, end in _calls(requests):
             part = requests[start:end]
             replies = self._call(part, wait_ns, give_up_ns)
-            if isinstance(replies, str):
+            if isinstance(replies, LeaseUnavailable):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
-                results += [LeaseUnavailable(domain, "no-answer", replies, ask) for domain, ask in unknown]
+                results += [msgspec.structs.replace(replies, domain=domain, ask=ask) for domain, ask in unknown]
                 continue
             verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
             now = now if verifier is None else verifier.now
@@ -513,11 +514,11 @@ class LeaseClient:
 
     def _call(
         self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
-    ) -> list[wire.Reply] | str:
-        """Call up to three times under the same ids; a text says why no answer came."""
-        why = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
+    ) -> list[wire.Reply] | LeaseUnavailable:
+        """Call up to three times under the same ids; unavailable: why no answer came."""
+        why, hint, tried = "no time was left", "", 0
+        while tried < ATTEMPTS:
+            if tried:
                 pause = self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1)
                 left = pause if give_up_ns is None else max(0, give_up_ns - self._time.now().latest)
                 self._time.sleep(min(pause, left))
@@ -525,12 +526,13 @@ class LeaseClient:
             if give_up_ns is not None:
                 timeout = min(timeout, give_up_ns - self._time.now().latest)
                 if timeout <= 0:
-                    return f"{attempt} attempts: {why or 'no time was left'}"
+                    break
             try:
                 return self._transport.call(requests, timeout)
             except ShardUnavailable as problem:
-                why = problem.message
-        return f"{ATTEMPTS} attempts: {why}"
+                why, hint = problem.message, "" if problem.code == "no-answer" else problem.hint
+            tried += 1
+        return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
     def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
         match reply:
@@ -545,9 +547,8 @@ class LeaseClient:
             case wire.Unavailable():
                 return LeaseUnavailable(domain, reply.code, reply.message, ask)
             case _:
-                return LeaseUnavailable(
-                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
-                )
+                what = type(reply).__name__
+                return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {what}", ask)
 
     def _judge_witness(
         self,
@@ -566,9 +567,8 @@ class LeaseClient:
         except Damaged as problem:
             return LeaseUnavailable(domain, "answer-damaged", problem.message, ask)
         if witness.domain != domain or witness.holder != self._holder:
-            reason: str | None = (
-                f"it is about {witness.domain!r} and holder {witness.holder.node}/{witness.holder.process}"
-            )
+            whose = witness.holder
+            reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
         else:
             reason = verifier.suspicion(witness.expiry_ns, head_time, before)
         return LeaseGranted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)

@@ -91,7 +91,7 @@ class SessionClient(LeaseClient):
         """
         request = wire.Inspect(after_domain=after_domain, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
         replies = self._call([request])
-        if isinstance(replies, str) or not isinstance(replies[0], wire.LeasePage):
+        if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], wire.LeasePage):
             return None
         page = replies[0]
         return list(page.leases), page.after_domain if page.more else None
@@ -101,8 +101,8 @@ class SessionClient(LeaseClient):
     ) -> SessionResult:
         before = self._time.token()
         replies = self._call([request], 0, give_up_ns)
-        if isinstance(replies, str):
-            return LeaseUnavailable("", "no-answer", replies)
+        if isinstance(replies, LeaseUnavailable):
+            return replies
         (reply,) = replies
         match reply:
             case SessionGranted():

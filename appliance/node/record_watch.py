@@ -262,10 +262,14 @@ class TrustWatch(RecordWatch):
         except BadRequest:
             return None
 
+    def members(self) -> list[str]:
+        """Return the nodes of the cluster: those that have a key for connections that is good now."""
+        entries = self._known[1].entries(Purpose.TLS)
+        return sorted({each.node for each in entries if self.refuses(id_of(each.public)) is None})
+
     def nodes(self) -> list[str]:
-        """Return the nodes that answer others somewhere and have a key that is good now."""
-        entries = [each for each in self._known[1].entries(Purpose.TLS) if self.refuses(id_of(each.public)) is None]
-        return sorted({each.node for each in entries if self.address_of(each.node) is not None})
+        """Return those of the members that answer others somewhere."""
+        return [node for node in self.members() if self.address_of(node) is not None]
 
     def _take_newest(self) -> None:
         self._known = self._newest()

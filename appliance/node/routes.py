@@ -1,8 +1,8 @@
 """How a process reaches the shards of its cluster, and finds them again when they have moved.
 
 Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
-the Unix socket in the directory that the settings name. The own shard runs in whichever process of this
-machine took the lock on tmpfs first (``shards.py``).
+the Unix socket in the directory that the settings name. So is the own shard, which the daemon runs, or in a cluster of
+one node whichever process took the lock on tmpfs first (``shards.py``).
 
 A call goes to the node that answered last, first to the one that the map names. Where nobody answers there, or another
 is the owner by now, the newest map is looked for and the next call goes to the next node in the order in which they
@@ -35,11 +35,9 @@ from ..lease.wire import (
     Unavailable,
 )
 from .records import StoredChain
-from .runtime import shard_socket
-from .shard_runtime import kept_by
+from .runtime import kept_by, shard_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from timeagent.clock import NodeTime
@@ -93,9 +91,9 @@ class ShardWay:
         node = self._routes.node_at(self._shard)
         try:
             replies = self._routes.line(self._shard, node).call(requests, timeout_ns)
-        except ShardUnavailable:
+        except ShardUnavailable as problem:
             self._routes.missed(self._shard, node)
-            raise
+            raise self._routes.explained(self._shard, problem) from None
         if any(_is_elsewhere(reply) for reply in replies):
             self._routes.missed(self._shard, node)
         return [_not_now(reply) for reply in replies]
@@ -115,7 +113,7 @@ def _not_now(reply: Reply) -> Reply:
 
 
 class OwnShard:
-    """The transport to this machine's own shard: hosts it when nobody else does."""
+    """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
     def __init__(self, host: ShardHost, shard: int, maps: MapWatch, socket: UnixTransport) -> None:
         """Call nothing yet."""
@@ -142,9 +140,9 @@ class ShardRoutes:
         time: NodeTime,
         policy: PolicyNumbers,
         runtime: Path,
-        trust: Callable[[], TrustWatch],
+        trust: TrustWatch,
     ) -> None:
-        """Reach nothing yet. ``trust`` is asked for when another node is reached for the first time."""
+        """Reach nothing yet."""
         self.host = host
         self.maps = maps
         self._storage = storage
@@ -199,8 +197,17 @@ class ShardRoutes:
         place = order.index(node) + 1 if node in order else 0
         self._at[shard] = newest.number, order[place % len(order)]
 
+    def explained(self, shard: int, problem: ShardUnavailable) -> ShardUnavailable:
+        """Return why a shard did not answer; also, if it is this node's, that its daemon is missing here."""
+        newest = self._map
+        own = shard < len(newest.owners) and newest.owners[shard] == self._settings.node
+        missing = self.host.missing_daemon(shard) if own else None
+        if missing is None or problem.code == missing.code:
+            return problem
+        return ShardUnavailable(missing.code, f"{problem.message}; {missing.message}", hint=missing.hint)
+
     def _reachable(self) -> list[str]:
-        return [*self._settings.peers, self._settings.node, *self._trust().nodes()]
+        return [*self._settings.peers, self._settings.node, *self._trust.nodes()]
 
     def line(self, shard: int, node: str) -> Transport:
         """Return the line to a shard at a node. Raises ShardUnavailable when none is known."""
@@ -227,13 +234,13 @@ class ShardRoutes:
         path = self._socket_of(shard, node)
         if path is None:
             return False
-        return node == self._map.owners[shard] or path.exists() or self._trust().address_of(node) is None
+        return node == self._map.owners[shard] or path.exists() or self._trust.address_of(node) is None
 
     def where(self, shard: int) -> str:
         """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
         owner = self._map.owners[shard]
         path = self._socket_of(shard, owner)
-        return str(path or self._trust().address_of(owner) or "no address")
+        return str(path or self._trust.address_of(owner) or "no address")
 
     def _line(self, shard: int, node: str, *, local: bool) -> SocketTransport:
         """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
@@ -244,7 +251,7 @@ class ShardRoutes:
             path = self._socket_of(shard, node)
             assert path is not None
             return UnixTransport(path, self._time, greeting)
-        trust = self._trust()
+        trust = self._trust
         if trust.address_of(node) is None:
             trust.look()
             raise ShardUnavailable(

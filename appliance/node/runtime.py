@@ -11,12 +11,15 @@ import fcntl
 import grp
 import hashlib
 import os
+import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakSet
 
 from timeagent.errors import BadConfiguration, Environment
+
+from ..lease.connection import credentials
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -162,6 +165,25 @@ def shard_socket(runtime: Path, shard: int) -> Path:
 def writer_socket(runtime: Path) -> Path:
     """Return the socket by which a node's writer is reached on this machine."""
     return runtime / "writer.sock"
+
+
+def kept_by(path: Path) -> str | None:
+    """Return in words which other process of this machine listens at a shard's socket; None: none that is seen.
+
+    Touches tmpfs only; never blocks. It is there also while it stands still.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(0)
+        try:
+            asking.connect(str(path))
+            process = credentials(asking)[0]
+        except BlockingIOError:
+            process = 0  # so many wait to be let in that nobody hears who it is
+        except OSError:
+            return None
+    if process == os.getpid():
+        return None
+    return f"process {process} of this machine" if process else "another process of this machine"
 
 
 class LocalLock:

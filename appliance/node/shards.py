@@ -1,52 +1,55 @@
 """How a machine's own shard comes to run, and how it ends.
 
-It runs in whichever process of this machine took the lock on tmpfs first, a daemon or, while there is none, an
-application (``givingway.py``); the others reach it over its Unix socket (``routes.py``). When that process ends, the
-next call takes its place: a new incarnation with an empty database. A shard that another node runs is waited for as
-long as it may still grant: to begin at once would be safe, and everybody would settle up to a ceiling for nothing.
+In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
+have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
+lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
+takes its place: a new incarnation with an empty database. An application stops its shard in good order as soon as it
+sees that the cluster has another node, or a daemon runs here.
+
+A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
+everybody would settle up to a ceiling for nothing. Who decides which shards run (``ShardFailover``) and how one begins
+and ends take what they need of the machine from a ``ShardRuntime``, so that the same runs on a simulated one.
 """
 
 from __future__ import annotations
 
 import logging
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final, Protocol
 
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
-from ..lease.ceiling import CeilingChain, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
+from ..lease.ceiling import CeilingChain, CeilingExtender, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
+from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
+from ..lease.witness_ledger import LedgerSpool
 from .records import StoredChain, StoredLedger
-from .runtime import group_id, shard_socket
-from .shard_runtime import ShardHandover, ShardRuntime
+from .runtime import LocalLock, daemon_lock, group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
-    from threading import Lock
 
     from timeagent.clock import NodeTime
     from timeagent.keys import KeyInUse
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
     from ..bag.storage import Storage
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import CeilingExtender, Stop
-    from ..lease.store import LeaseStore
-    from ..lease.witness_ledger import LedgerSpool
+    from ..lease.ceiling import Stop
     from .own_keys import OwnKeys
     from .pulse import Pulse
     from .record_watch import TrustWatch
     from .records import Registers
-    from .runtime import LocalLock
     from .settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -61,8 +64,74 @@ LEDGER_END_NS: Final = 5 * SECOND
 OWNERS_TIME_NS: Final = 60 * SECOND
 """How long owners under an earlier map have to stop in good order, as seen by a process without a daemon's patience."""
 
+NODES_NAMED: Final = 5
+"""How many other nodes a message names."""
+
 STOP_SLACK_NS: Final = 2 * SECOND
 """How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
+
+
+LOOK_NS: Final[Span] = 250 * MS
+"""How often the loop of an application's shard looks whether it may go on."""
+
+
+class Running(Protocol):
+    """Something that was begun and goes on by itself."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet. Never blocks."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or for so many seconds."""
+        ...
+
+
+type Spawn = Callable[[str, Callable[[], object]], Running]
+"""Begins something that goes on by itself, under a name for people."""
+
+
+def in_thread(name: str, body: Callable[[], object]) -> Running:
+    """Begin something in a thread of its own, which does not outlive the process."""
+    thread = Thread(target=body, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class ShardRuntime:
+    """A real machine's. ``runtime``: this node's directory on tmpfs."""
+
+    def __init__(self, runtime: Path) -> None:
+        """Make nothing yet."""
+        self._runtime = runtime
+
+    def spawn(self, name: str, body: Callable[[], object]) -> Running:
+        """Begin something in a thread of its own."""
+        return in_thread(name, body)
+
+    def mutex(self) -> Lock:
+        """Return a lock between threads of this process."""
+        return Lock()
+
+    def lock(self, shard: int) -> LocalLock:
+        """Return the lock by which one process of this machine at a time runs a shard."""
+        return LocalLock(self._runtime / f"shard-{shard:04d}.lock")
+
+    def daemon_runs(self) -> bool:
+        """Whether a process of this machine is the node's daemon. Never blocks."""
+        return daemon_lock(self._runtime).is_held()
+
+    def store(self, shard: int) -> LeaseStore:
+        """Return an empty database for a shard. Raises Environment."""
+        return LeaseStore(self._runtime / f"shard-{shard:04d}.db")
+
+    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
+        """Return a chain whose mount work keeps no request waiting."""
+        return CeilingExtender(right, time, policy)
+
+    def spool(self, ledger: StoredLedger) -> LedgerSpool:
+        """Return the queue by which blocks reach a run's ledger."""
+        return LedgerSpool(ledger)
 
 
 def stopping_ns(policy: PolicyNumbers) -> Span:
@@ -181,6 +250,7 @@ class ShardHost:
         policy: PolicyNumbers,
         runtime: Path,
         randomness: random.Random,
+        trust: TrustWatch,
         shard_runtime: ShardRuntime | None = None,
     ) -> None:
         """Run nothing yet. ``runtime``: this node's directory on tmpfs. ``shard_runtime``: default a real machine's."""
@@ -196,14 +266,30 @@ class ShardHost:
         self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
         self._lock = self._shard_runtime.mutex()
         self._closed = False
-        self._trust: TrustWatch | None = None
-        self._pulse: Pulse | None = None
-        self._handover = ShardHandover(self._shard_runtime, time, self.leave, self.keys_end)
-
-    def serve_nodes(self, trust: TrustWatch, pulse: Pulse) -> None:
-        """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
         self._trust = trust
+        self._pulse: Pulse | None = None
+        self._looked: dict[int, Instant] = {}
+        self._leaving: dict[int, Running] = {}
+
+    def be_daemon(self, pulse: Pulse) -> None:
+        """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
         self._pulse = pulse
+
+    def missing_daemon(self, shard: int) -> ShardUnavailable | None:
+        """Return that a shard of this node waits for this node's daemon, or None. Never blocks; touches tmpfs only."""
+        others = self._other_nodes()
+        if self._pulse is not None or not others or self._shard_runtime.daemon_runs():
+            return None
+        node = self._settings.node
+        return ShardUnavailable(
+            "no-daemon",
+            f"the daemon of node {node} does not run, and shard {shard} is run by no application: this cluster has "
+            f"other nodes ({', '.join(others[:NODES_NAMED])}), which only a daemon answers",
+            hint=f"start it, on {node}: tenure node run, or its unit, tenure-node@NAME",
+        )
+
+    def _other_nodes(self) -> list[str]:
+        return [node for node in self._trust.members() if node != self._settings.node]
 
     def keys_end(self) -> str | None:
         """Return why no shard may go on here: the keys it signs with end too soon for a later orderly stop; or None."""
@@ -218,8 +304,8 @@ class ShardHost:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
         One that has ended here is replaced: a new incarnation, an empty database. Hosts nothing once closed. Raises
-        BadTime, Environment, Damaged, ShardUnavailable, NotTrusted (for keys that are revoked, or end:
-        it would be in the way).
+        BadTime, Environment, Damaged, ShardUnavailable (code ``no-daemon``: an application runs no shard in a cluster
+        of several nodes), NotTrusted (for keys that are revoked, or end: it would be in the way).
         """
         with self._lock:
             if shard in self._hosted:
@@ -231,15 +317,14 @@ class ShardHost:
                 del self._hosted[shard]
                 hosted.abandon()
                 held.release()
-            if self._closed:
+            if self._closed or (self._pulse is None and self._shard_runtime.daemon_runs()):
                 return False
+            if (missing := self.missing_daemon(shard)) is not None:
+                raise missing
             lock = self._shard_runtime.lock(shard)
             if not lock.try_acquire():
                 return False
             try:
-                if self._pulse is None and self._shard_runtime.daemon_runs():
-                    lock.release()
-                    return False
                 if self.waits_for(shard, shard_map) is not None:
                     lock.release()
                     return False
@@ -405,15 +490,34 @@ class ShardHost:
         )
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
-        name, pulse = f"shard {shard}", self._pulse
+        pulse, on_loop = self._pulse, lambda: self._give_way(shard)
         if pulse is not None:
+            name = f"shard {shard}"
             pulse.watch(name)
+            on_loop = lambda: pulse.beat(name)  # noqa: E731
         return ShardServer(
             running,
             shard_socket(self._runtime, shard),
             guard,
             clock=self._time,
-            trust=self._trust,
+            trust=self._trust if pulse is not None else None,
             group=group_id(self._settings.group),
-            on_loop=(lambda: pulse.beat(name)) if pulse is not None else (lambda: self._handover.look(shard)),
+            on_loop=on_loop,
         )
+
+    def _give_way(self, shard: int) -> None:
+        """Begin to end an application's shard, beside its loop, once there is a reason. Touches tmpfs only."""
+        now = self._time.boot_ns()
+        if now - self._looked.get(shard, 0) < LOOK_NS:
+            return
+        self._looked[shard] = now
+        leaving = self._leaving.get(shard)
+        if leaving is not None and leaving.is_alive():
+            return
+        if self._shard_runtime.daemon_runs():
+            why: str | None = "the daemon runs"
+        else:
+            why = "the cluster has other nodes" if self._other_nodes() else self.keys_end()
+        if why is not None:
+            _log.info("shard-gives-way shard=%d reason=%s", shard, why)
+            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: self.leave(shard))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.transport import Transport
-    from appliance.lease.wire import Age
+    from appliance.lease.wire import Age, Denied
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
@@ -140,6 +140,8 @@ class _AcquireAttempt:
     deadline: AcquireDeadline
     together: bool = False
     """Under a session lease with each shard."""
+    waiting: Callable[[LeaseDenied], object] = lambda _: None
+    """Told who has what."""
     age: Age | None = None
     asks: dict[str, Ask] = field(default_factory=dict)
 
@@ -182,14 +184,16 @@ class Leasing:
         stuck: Callable[[Age | None], bool] = lambda _: False,
         *,
         together: bool = False,
+        waiting: Callable[[LeaseDenied], object] = lambda _: None,
     ) -> list[Lease]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
-        ``together``: under session leases. ``stuck``: gives it up too, asked with its age. Raises TryAgain, BadRequest,
+        ``together``: under session leases. ``stuck``: gives it up too, asked with its age. ``waiting``: told who has
+        what. Raises TryAgain, BadRequest,
         BadTime.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
-        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together)
+        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together, waiting)
         pause = PAUSE_NS_MIN
         while True:
             got = self._try(attempt)
@@ -234,6 +238,8 @@ class Leasing:
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
             obstacles: list[_Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
+                if isinstance(result, LeaseDenied):
+                    attempt.waiting(result)
                 if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
                 if not _may_ask_again(result):
@@ -456,25 +462,32 @@ class Leasing:
         waited = span_text(timeout_ns)
         match obstacle:
             case LeaseDenied():
-                holder = obstacle.holder
-                purpose = f" ({holder.purpose})" if holder.purpose else ""
                 return TryAgain(
                     "busy",
-                    f"{obstacle.domain!r} is {obstacle.reason} by {holder.node}/{holder.process}{purpose} since "
-                    f"{rfc3339(obstacle.since_ns)} until {rfc3339(obstacle.until_ns)} at least; waited {waited}, as "
-                    f"number {obstacle.place} of those who wait",
+                    f"{denial_text(obstacle.domain, obstacle)}; waited {waited}, as number {obstacle.place} of those "
+                    "who wait",
                     hint="allow more time, or ask the holder",
                 )
             case LeaseUnavailable():
                 return ShardUnavailable(
                     obstacle.code,
                     f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
-                    hint="tenure time sources, at that node, says why"
-                    if obstacle.code == "bad-time"
-                    else "tenure lease ls shows which shards answer",
+                    hint=obstacle.hint
+                    or ("tenure time sources, at that node, says why" if obstacle.code == "bad-time" else "")
+                    or "tenure lease ls shows which shards answer",
                 )
             case _:
                 return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
+
+
+def denial_text(domain: str, denied: LeaseDenied | Denied) -> str:
+    """Return who has a domain, since when and until when at least, as people read it."""
+    holder = denied.holder
+    purpose = f" ({holder.purpose})" if holder.purpose else ""
+    return (
+        f"{domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} since {rfc3339(denied.since_ns)} "
+        f"until {rfc3339(denied.until_ns)} at least"
+    )
 
 
 def _may_ask_again(result: Result) -> bool:

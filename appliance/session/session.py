@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
+    from appliance.lease.client import LeaseDenied
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span
 
@@ -198,6 +199,7 @@ class Session:
         sticky_s: Seconds | None = None,
         session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
+        waiting: Callable[[LeaseDenied], object] = lambda _: None,
     ) -> Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 
@@ -224,13 +226,15 @@ class Session:
 
         ``given_up``: asked now and then, from this thread; once it is true, this ends as if the time-out had come,
         leaves no waiter behind, and takes at most about one attempt's time-out for it.
+
+        ``waiting``: called, from this thread, each time that a shard says who has one of the domains: to show it.
         """
         timeout_ns = span_of(timeout_s, "timeout_s")
         term_ns, hold_ns_max, progress_ns, sticky_ns = spans_of(
             term_s=term_s, hold_s_max=hold_s_max, progress_within_s=progress_within_s, sticky_s=sticky_s
         )
         check_type(bool, record_only=record_only)
-        check_callable(given_up=given_up)
+        check_callable(given_up=given_up, waiting=waiting)
         until = self._context.time.boot_ns() + timeout_ns
         self._check_open()
         term = chosen_term(self._policy, term_ns, hold_ns_max)
@@ -242,7 +246,9 @@ class Session:
             if misfits:
                 self._give_back(misfits)
             leases = leases or self._recalls.in_no_circle(
-                lambda stuck: self._leasing.acquire(wanted, term, timeout_ns, over, stuck, together=together)
+                lambda stuck: self._leasing.acquire(
+                    wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
+                )
             )
             try:
                 with self._lock:

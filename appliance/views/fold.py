@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from appliance.bag.batch import MessageBatch
 from appliance.formats.names import check_log, check_view
 from appliance.formats.view import FoldIdentity, LogStart
 from timeagent.errors import BadRequest, check_callable, check_type
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from appliance.bag.batch import MessageBatch
-    from timeagent.units import Instant
+from timeagent.units import Instant
 
 
 @dataclass(frozen=True, slots=True)

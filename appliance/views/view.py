@@ -14,9 +14,10 @@ anywhere and begin again. The steps of one advance:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from appliance.bag.batch import MessageBatch, merged
+from appliance.bag.reader import Reader
 from appliance.bag.storage import Published
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
@@ -28,20 +29,13 @@ from appliance.formats.view import (
     open_checkpoint,
     parse_horizon,
 )
+from appliance.session.open_logs import LogBook
 from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
-from timeagent.units import rfc3339
+from timeagent.units import Instant, rfc3339
 
+from ..bag.context import BagContext
 from ..bag.message import before
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from appliance.bag.reader import Reader
-    from appliance.session.open_logs import LogBook
-    from timeagent.units import Instant
-
-    from ..bag.context import BagContext
-    from .fold import Fold
+from .fold import Fold
 
 
 def in_one_order(logs: Sequence[Iterator[MessageBatch]]) -> Iterator[MessageBatch]:

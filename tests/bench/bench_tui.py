@@ -42,7 +42,7 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     from tui.model.state import LeaseRows
     from tui.model.subjects import Cell, DetailLine, Subject
     from tui.widgets.cluster_tables import LeaseList
-    from tui.widgets.details import DetailTable
+    from tui.widgets.row_table import DetailTable
 
     class Messages(Sequence[DetailLine]):
         def __len__(self) -> int:
@@ -107,7 +107,7 @@ def live(leases: int, seconds: int) -> dict[str, object]:
     """Watch a real shard that has so many leases out, for so long, and say which share of a core it takes."""
     from timeagent.clock import SystemClock
     from tui.app import TopApp
-    from tui.sources.feed import Feed
+    from tui.feed import Feed
     from tui.sources.live import LiveSource
     from tui.sources.mount import MountLocation
 

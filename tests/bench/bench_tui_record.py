@@ -84,8 +84,8 @@ def measure(index: Path) -> dict[str, object]:
     """Open the screens on an index, go through the record, and say what it took."""
     from tests.support.machine import HandMachine
     from tui.app import TopApp
+    from tui.feed import Feed
     from tui.screens.replay import ReplayScreen
-    from tui.sources.feed import Feed
     from tui.sources.record import RecordSource
 
     found: dict[str, object] = {}

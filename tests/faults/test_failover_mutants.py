@@ -8,7 +8,7 @@ import pytest
 
 from appliance.daemon import failover
 from appliance.formats import shardmap
-from appliance.node import shard_runtime, shards
+from appliance.node import shards
 from tests.support.cluster import Site, sites
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_failover as tests
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-GIVES_WAY = "ShardHandover.look"
+GIVES_WAY = "ShardHost._give_way"
 INHERITS = "ShardFailover._inherits"
 LOOK = "ShardFailover._look_at"
 BEFORE = "all((self._routes.probe(shard, node) in _DEAD for node in order[:order.index(self._node)]))"
@@ -353,28 +353,28 @@ MUTANTS = {
         tests.test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen,
     ),
     "an application keeps its shard": Mutant(
-        shard_runtime,
+        shards,
         GIVES_WAY,
-        "'the daemon runs' if self._shard_runtime.daemon_runs() else self._keys_end()",
-        "self._keys_end()",
+        "self._shard_runtime.daemon_runs()",
+        "False",
         test_shard_handover.test_shard_is_given_up_beside_its_loop_once_a_daemon_runs,
     ),
     "a shard is left whether there is a daemon or not": Mutant(
-        shard_runtime,
+        shards,
         GIVES_WAY,
-        "'the daemon runs' if self._shard_runtime.daemon_runs() else self._keys_end()",
-        "'the daemon runs'",
+        "why is not None",
+        "True",
         test_shard_handover.test_shard_is_given_up_beside_its_loop_once_a_daemon_runs,
     ),
     "it is left twice at once": Mutant(
-        shard_runtime,
+        shards,
         GIVES_WAY,
         "leaving is not None and leaving.is_alive()",
         "False",
         test_shard_handover.test_it_is_not_begun_twice_and_each_shard_by_itself,
     ),
     "tmpfs is looked at whenever the loop goes round": Mutant(
-        shard_runtime,
+        shards,
         GIVES_WAY,
         "now - self._looked.get(shard, 0) < LOOK_NS",
         "False",
@@ -386,6 +386,27 @@ MUTANTS = {
         "self._pulse is None and self._shard_runtime.daemon_runs()",
         "False",
         test_shard_handover.test_application_begins_no_shard_while_a_daemon_runs,
+    ),
+    "an application begins a shard that other nodes need": Mutant(
+        shards,
+        "ShardHost.missing_daemon",
+        "not others",
+        "True",
+        test_shard_handover.test_application_begins_no_shard_in_a_cluster_of_several_nodes,
+    ),
+    "an application keeps its shard from the nodes that join": Mutant(
+        shards,
+        GIVES_WAY,
+        "self._other_nodes()",
+        "False",
+        test_shard_handover.test_shard_is_given_up_once_another_node_has_joined,
+    ),
+    "a node is another one to itself": Mutant(
+        shards,
+        "ShardHost._other_nodes",
+        "node != self._settings.node",
+        "True",
+        test_shard_handover.test_shard_is_given_up_once_another_node_has_joined,
     ),
 }
 

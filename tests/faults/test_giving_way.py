@@ -1,4 +1,4 @@
-"""A daemon gets its machine's shard back from an application that ran it meanwhile, and other nodes their leases."""
+"""An application runs a shard in a cluster of one node, until a daemon or another node comes; of several, never."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.admin.founding import enroll
 from appliance.daemon.daemon import Node
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
@@ -14,14 +15,12 @@ from appliance.node.records import StoredChain
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock
-from timeagent.errors import LeaseLost, ShardUnavailable, TryAgain
+from timeagent.errors import LeaseLost, ShardUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from appliance.cluster import Cluster
-    from appliance.session.session import Session
 
 CLOCK = SystemClock()
 
@@ -31,29 +30,44 @@ def site(tmp_path: Path) -> Iterator[Site]:
     yield from sites(tmp_path)
 
 
-def runs_the_shard(cluster: Cluster, session: Session, domain: str) -> bool:
-    with suppress(TryAgain, ShardUnavailable), session.acquire(domain, timeout_s=1):
-        pass
-    return cluster.routes.host.hosted(cluster.map.shard_of(domain)) is not None
-
-
-def test_daemon_that_was_killed_comes_back_while_an_application_goes_on(tmp_path: Path) -> None:
+def test_application_that_goes_on_beside_its_dead_daemon_opens_no_shard_and_another_node_takes_it_over(
+    tmp_path: Path,
+) -> None:
     with Daemons(tmp_path, "node1", "node2") as daemons:
         daemons.start("node1", "node2")
         with daemons.site.open("node1") as cluster, cluster.session("goes on") as session:
-            domain = next(
-                name for n in range(99) if cluster.map.owners[cluster.map.shard_of(name := f"d{n}")] == "node1"
-            )
+            shard_map = cluster.map
+            domain = next(name for n in range(99) if shard_map.owners[shard_map.shard_of(name := f"d{n}")] == "node1")
             with session.acquire(domain):
-                assert cluster.routes.host.hosted(cluster.map.shard_of(domain)) is None
+                pass
             daemons.kill("node1")
-            wait_until(CLOCK, lambda: runs_the_shard(cluster, session, domain))
-            daemons.start("node1")
             elsewhere = daemons.tenure("node2", "lease", "hold", domain, "--seconds", "0", "--wait", "60s")
             assert elsewhere.returncode == 0, elsewhere.stderr
             with session.acquire(domain, timeout_s=60):
-                assert cluster.routes.host.hosted(cluster.map.shard_of(domain)) is None
+                assert cluster.routes.host.everything() == {}
+            daemons.start("node1")
+            with session.acquire(domain, timeout_s=60):
+                assert cluster.routes.host.everything() == {}
         assert daemons.stop("node1") == 0
+
+
+def test_shard_of_a_single_node_is_given_up_when_another_joins_and_then_needs_a_daemon(
+    site: Site, tmp_path: Path
+) -> None:
+    with site.open() as application, application.session() as session:
+        with session.acquire("a"):
+            assert application.routes.host.hosted(0) is not None
+        enroll(site.registers, site.root, site.root_key, "node2", CLOCK.realtime_ns(), tmp_path / "node2")
+        wait_until(CLOCK, lambda: application.routes.host.hosted(0) is None)
+        with pytest.raises(ShardUnavailable, match="the daemon of node node1 does not run"):
+            session.acquire("a", timeout_s=0)
+        with site.open() as other:
+            node = Node(other)
+            assert node.start() == [0], "it was left in good order"
+            with session.acquire("a", timeout_s=20) as (lease,):
+                assert lease.settle_to_ns == 0
+            node.stop()
+        node.close()
 
 
 # It ends in good order: what is held is held until it is given back, and nobody waits for a ceiling.

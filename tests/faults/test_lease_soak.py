@@ -66,7 +66,7 @@ def take_turns(cluster: Cluster, watch: Watch, seed: int) -> None:
 # Every thread asks in another order, and each must get every set that it asks for: no deadlock, no starvation.
 def test_sets_in_opposite_orders_over_two_shards_all_get_their_turn(site: Site) -> None:
     watch = Watch()
-    with site.open("node1") as one, site.open("node2") as two:
+    with site.daemon("node1") as one, site.daemon("node2") as two:
         assert {one.map.shard_of(name) for name in DOMAINS} == {0, 1}
         for cluster, shard in ((one, 0), (two, 1)):
             cluster.routes.host.try_host(shard, cluster.map)
@@ -107,7 +107,7 @@ def take_one_by_one(
 @pytest.mark.parametrize("size", [2, 3])
 def test_circle_of_single_acquisitions_is_left_by_a_younger_one(site: Site, size: int, recall: str | None) -> None:
     told: list[tuple[str, str, LossReason | None]] = []
-    with site.open("node1") as one, site.open("node2") as two:
+    with site.daemon("node1") as one, site.daemon("node2") as two:
         ordered = sorted(DOMAINS, key=one.map.shard_of)
         circle = [ordered[0], ordered[-1], ordered[1]][:size]
         assert {one.map.shard_of(name) for name in circle} == {0, 1}

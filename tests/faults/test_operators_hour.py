@@ -23,7 +23,8 @@ from tests.support.daemons import Daemons
 from tests.support.mounts import fill, small_mount
 from tests.support.terminal import Terminal
 from timeagent.units import SECOND
-from tui.sources import feed, live
+from tui import feed
+from tui.sources import live
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

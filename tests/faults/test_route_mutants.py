@@ -84,8 +84,8 @@ MUTANTS = {
     "this node is no heir": Mutant(
         routes,
         "ShardRoutes._reachable",
-        "[*self._settings.peers, self._settings.node, *self._trust().nodes()]",
-        "[*self._settings.peers, *self._trust().nodes()]",
+        "[*self._settings.peers, self._settings.node, *self._trust.nodes()]",
+        "[*self._settings.peers, *self._trust.nodes()]",
         tests.test_owner_is_asked_first_then_the_heirs_in_their_order_then_the_owner_again,
     ),
     "what is found out of one shard counts for all": Mutant(

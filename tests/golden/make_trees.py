@@ -10,7 +10,7 @@ import shutil
 import tarfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
@@ -46,7 +46,8 @@ def main() -> None:
         (place / "findings.json").write_bytes(json_bytes(audit(Tree(place / "tree"))))
     with TemporaryDirectory() as cases:
         plant_all(Path(cases))
-        pack(Path(cases), PACKED)
+        with lzma.open(PACKED, "wb") as packed:
+            pack(Path(cases), packed)
 
 
 def plant_all(place: Path) -> None:
@@ -66,9 +67,9 @@ def in_order(place: Path) -> Iterator[Path]:
         yield from sorted((place / code).iterdir())
 
 
-def pack(place: Path, packed: Path) -> None:
-    """Put cases into one file, the same bytes for the same trees."""
-    with lzma.open(packed, "wb") as file, tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
+def pack(place: Path, file: IO[bytes]) -> None:
+    """Put cases into one archive, the same bytes for the same trees."""
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for case in in_order(place):
             archive.add(case, case.relative_to(place).as_posix(), filter=_plain)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -43,5 +44,6 @@ def test_no_golden_tree_is_left_over() -> None:
 
 def test_stories_write_what_the_selftest_audits(tmp_path: Path) -> None:
     plant_all(tmp_path / "cases")
-    pack(tmp_path / "cases", tmp_path / "packed")
-    assert lzma.decompress(PACKED.read_bytes()) == lzma.decompress((tmp_path / "packed").read_bytes())
+    packed = BytesIO()
+    pack(tmp_path / "cases", packed)
+    assert lzma.decompress(PACKED.read_bytes()) == packed.getvalue()

@@ -51,13 +51,12 @@ from timeagent.sources.nonce import (
     NonceClient,
     NonceKind,
     NonceQuestion,
-    NonceServer,
     answers,
-    bind_udp,
     bind_unix,
     encode_question,
+    nonce_door,
 )
-from timeagent.sources.port import UdpExchange
+from timeagent.sources.port import UdpExchange, bind_udp
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -446,8 +445,8 @@ class AgentDoor(Fuzzer):
         self.port = udp.getsockname()[1]
         self.stopped = Event()
         self.doors = [
-            NonceServer(bind_unix(path), hand.agent, local_door=True),
-            NonceServer(udp, hand.agent, local_door=False),
+            nonce_door(bind_unix(path), hand.agent, local_door=True),
+            nonce_door(udp, hand.agent, local_door=False),
         ]
         self.threads = [Thread(target=each.serve, args=(self.stopped.is_set,), daemon=True) for each in self.doors]
         for thread in self.threads:

@@ -191,7 +191,7 @@ class Said:
 
 @dataclass(slots=True)
 class Tenant:
-    """One run of a shard at a node, as the node's daemon had it."""
+    """One run of a shard at a node, as the node's daemon had it, or an application there."""
 
     map_number: int
     shard: int
@@ -204,6 +204,8 @@ class Tenant:
     """When it was told to end; None: it never was."""
     how: str = ""
     """left: in good order; dropped: at once."""
+    application: bool = False
+    """It answers its own machine and nobody else."""
 
 
 @dataclass(slots=True)

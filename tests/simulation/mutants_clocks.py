@@ -17,8 +17,8 @@ CLOCKS: tuple[Mutant, ...] = (
         one(
             sampled,
             "SampledClock._interval",
-            "aged = sample.offset.widened(_drift(reading.after - sample.boot_ns)).shifted(reading.real)",
-            "aged = sample.offset.shifted(reading.real)",
+            "aged = sample.offset.widened(drifted).shifted(reading.real_ns)",
+            "aged = sample.offset.shifted(reading.real_ns)",
         ),
         "truthful",
         "machines",

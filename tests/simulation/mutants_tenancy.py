@@ -19,6 +19,12 @@ TENANCY: tuple[Mutant, ...] = (
         "heirs",
     ),
     Mutant(
+        "an application runs the shard of its dead daemon",
+        one(shards, "ShardHost.missing_daemon", "not others", "True"),
+        "blocked",
+        "heirs",
+    ),
+    Mutant(
         "a shard is taken over from a node that answers",
         one(
             failover,

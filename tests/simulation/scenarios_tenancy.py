@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.actors.mover import Mover
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.street import Maps, Routes, Street
-from tests.simulation.actors.tenant import Daemon
+from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.casting import is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
@@ -62,7 +62,7 @@ def heirs(seed: int, *, traced: bool = False) -> World:
         _plan(world, street, chance, faults_ns)
     street.finish(faults_ns, SETTLES_NS)
     street.populate(lambda process: Daemon(street, process).run)
-    world.routes_of = lambda kit: Routes(street, kit, Maps(kit))
+    world.routes_of = lambda kit: Routes(street, kit, Maps(kit), NodeHost(street, kit))
     if moving:
         count = 3 - conditions.shards
         world.spawn(NODES[5], "mover", lambda process: Mover(world, process, (count,)).run)

@@ -20,6 +20,7 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
+from appliance.node.pulse import Pulse
 from appliance.node.settings import ROOT_KEY, Settings, save_settings
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
@@ -31,6 +32,7 @@ from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY, k
 from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
+from timeagent.notify import Notifier
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ class Site:
 
     def open(self, node: str = "node1", storage: Storage | None = None) -> Cluster:
         return Cluster.open(self.root, node_dir=self.node_dir(node), allow_root=True, storage=storage)
+
+    def daemon(self, node: str = "node1") -> Cluster:
+        """Open a cluster as a process that runs the node's shards for all nodes, as far as those are concerned."""
+        cluster = self.open(node)
+        cluster.routes.host.be_daemon(Pulse(Notifier(), cluster.time))
+        return cluster
 
     def node_dir(self, node: str = "node1") -> Path:
         return self.settings[node].directory

@@ -12,7 +12,7 @@ from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree
 from tests.support.machine import HandMachine
 from tui.app import TopApp
-from tui.sources.feed import Feed
+from tui.feed import Feed
 from tui.sources.record import RecordSource
 
 if TYPE_CHECKING:

@@ -16,10 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag import closer, listedfiles, packer, posix, sealer
-from appliance.bag import writing as logfile
-from appliance.bag import writing as looks
-from appliance.bag import writing as maildir
+from appliance.bag import closer, listedfiles, packer, posix, sealer, writing
 from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
@@ -54,7 +51,7 @@ LOG = "orders"
 INCARNATION = b"killed!!"
 MESSAGES = 3
 LINES_MAX = 4_000
-COUNTED = {module.__file__ for module in (closer, logfile, looks, maildir, listedfiles, packer, posix, packer, sealer)}
+COUNTED = {module.__file__ for module in (closer, writing, listedfiles, packer, posix, sealer)}
 
 
 class Process:

@@ -11,10 +11,12 @@ from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
+from tests.support.machine import HandMachine
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.showing import SourceView
 from timeagent.units import MS, SECOND
+from tui.feed import AskedQuestion, Feed
 from tui.model.state import (
     BagCell,
     ClockView,
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from timeagent.units import Instant
-    from tui.model.doors import Question
-    from tui.model.state import AuditedCopy
     from tui.model.subjects import Subject
 
 NOW_NS = 1_795_212_607_400_000_000
@@ -222,12 +222,12 @@ def busy_state() -> ClusterState:
 class RecordedSource:
     """A StateSource that knows a few instants: the state of an instant is the newest that is not after it."""
 
-    def __init__(self, *states: ClusterState, questions: Sequence[Question] = ()) -> None:
+    def __init__(self, *states: ClusterState, questions: Sequence[AskedQuestion[Any]] = ()) -> None:
         self._states = sorted(states, key=lambda each: each.clock.now.midpoint)
         self._questions = questions
         self.at: Instant | None = None
 
-    def questions(self) -> Sequence[Question]:
+    def questions(self) -> Sequence[AskedQuestion[Any]]:
         return self._questions
 
     record = None
@@ -243,10 +243,11 @@ class RecordedSource:
         return found[-1] if found else self._states[0]
 
 
-class HandFeed:
+class HandFeed(Feed):
     """A feed that hands over what it is told to, when it is told to."""
 
     def __init__(self, source: RecordedSource) -> None:
+        super().__init__(source, HandMachine())
         self.source = source
         self.asked = 0
         self.stopped = False
@@ -261,16 +262,9 @@ class HandFeed:
         assert self._take is not None
         self._take(self.source.state_at())
 
-    @property
-    def record(self) -> AuditedCopy | None:
-        return self.source.record
-
     def look_at(self, instant: Instant | None) -> None:
         self.source.at = instant
         self.hand_over()
-
-    def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
-        return self.source.details(subject, instant)
 
     def do[T](
         self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]

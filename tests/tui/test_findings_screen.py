@@ -20,10 +20,9 @@ from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.model.subjects import FindingSubject, PlaceSubject
 from tui.screens.dialogs import ExportScreen
-from tui.screens.findings import FindingsScreen
+from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen
 from tui.screens.screen import DetailScreen
-from tui.widgets.findings import ChainTable, FindingTable
 from tui.widgets.lines import FilterField
 
 if TYPE_CHECKING:

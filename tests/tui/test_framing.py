@@ -22,7 +22,7 @@ from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
 from tui.model.state import LeaseRows
 from tui.screens.replay import ReplayScreen
-from tui.widgets.framing import Framing, LineBar
+from tui.widgets.framing import KeptLines, LineBar
 from tui.widgets.lines import WordsLine
 
 WIDE, SMALL = (120, 36), (80, 24)
@@ -36,7 +36,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lined(app: TopApp) -> Iterator[Widget]:
     """Yield the widgets that are seen and draw themselves."""
     for widget in app.screen._compositor.visible_widgets:
-        if isinstance(getattr(widget, "_frame", None), Framing) or isinstance(widget, LineBar):
+        if isinstance(widget, KeptLines | LineBar):
             yield widget
 
 
@@ -85,10 +85,10 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [
-        (tui.widgets.framing, "Framing.forget", "self._width = -1", "None"),
-        (tui.widgets.framing, "Framing.show_title", "self._edge = None", "None"),
-        (tui.widgets.framing, "Framing._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
-        (tui.widgets.framing, "Framing.lines", "crop.width != self._width", "self._width < 0"),
+        (tui.widgets.framing, "KeptLines.notify_style_update", "self._width = -1", "None"),
+        (tui.widgets.framing, "KeptLines.show_title", "self._edge = None", "None"),
+        (tui.widgets.framing, "KeptLines._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
+        (tui.widgets.framing, "KeptLines.render_lines", "crop.width != self._width", "self._width < 0"),
         (tui.widgets.framing, "LineBar.render_lines", "bar.position", "0"),
         (tui.widgets.framing, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
          "Strip([piece], self.thickness)"),
@@ -120,7 +120,7 @@ def test_without_colours_lines_look_as_the_library_draws_them(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [
-        (tui.widgets.framing, "Framing._put_around", "line.apply_filter(each, self._background)", "line"),
+        (tui.widgets.framing, "KeptLines._put_around", "line.apply_filter(each, self._background)", "line"),
         (tui.widgets.framing, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
     ],
 )

@@ -1,5 +1,7 @@
 """The help of each screen says what every mark means that may be drawn on it."""
 
+from typing import Any
+
 import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
@@ -8,14 +10,20 @@ from tests.support.screens import HandFeed
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
 from tui.model import findings, gantt, replaying
-from tui.model.words import BAG_SYMBOLS, SYMBOLS
+from tui.model.subjects import Cell
+from tui.model.words import BAG_CELLS, CONDITION_CELLS
 from tui.screens.screen import TopScreen
 from tui.widgets import bag_grid
 
+
+def symbols(*tables: dict[Any, Cell]) -> tuple[str, ...]:
+    return tuple(cell.text for table in tables for cell in table.values())
+
+
 MARKS: dict[str, tuple[str, ...]] = {
-    "1": (*SYMBOLS.values(), *BAG_SYMBOLS.values()),
-    "2": (*SYMBOLS.values(),),
-    "3": (*BAG_SYMBOLS.values(), bag_grid.DAMAGED),
+    "1": symbols(CONDITION_CELLS, BAG_CELLS),
+    "2": symbols(CONDITION_CELLS),
+    "3": (*symbols(BAG_CELLS), bag_grid.DAMAGED),
     "4": ("●", "◐", "✗", "·", "…", "├━━┤", UNICODE.beyond_low, UNICODE.beyond_high, UNICODE.shared),
     "5": tuple(mark for mark, _ in (*findings.FINDING_MARKS.values(), *findings.CHECKED.values())),
     "6": (

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-import tui.widgets.findings
+import tui.screens.findings
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock
 from tui.app import TopApp
-from tui.sources.feed import Feed
+from tui.feed import Feed
 from tui.sources.record import RecordSource
 
 ROUNDS_MAX = 3_000
@@ -72,7 +72,7 @@ def test_cursor_that_does_not_stand_on_what_fails_is_caught(monkeypatch: pytest.
     monkeypatch.setitem(globals(), "ROUNDS_MAX", 400)
     plant(
         monkeypatch,
-        tui.widgets.findings,
+        tui.screens.findings,
         "ChainTable.show_chain",
         "self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)",
         "self.cursor = 0",

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-import tui.sources.feed
+import tui.feed
 import tui.sources.ledger
 import tui.sources.live
 from appliance.cluster import Cluster
@@ -20,8 +20,8 @@ from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
 from timeagent.units import HOUR, MINUTE, MS, SECOND
+from tui.feed import AskedQuestion, Feed, ask_once
 from tui.model.state import ClusterState
-from tui.sources.feed import AskedQuestion, Feed, ask_once
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 
@@ -128,7 +128,7 @@ def test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once() -> No
 
 
 def test_frame_for_every_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant_in_text(monkeypatch, tui.sources.feed, "Feed._asking", "if waited_for", "if True")
+    plant_in_text(monkeypatch, tui.feed, "Feed._asking", "if waited_for", "if True")
     with pytest.raises(AssertionError):
         test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once()
 

@@ -20,9 +20,9 @@ from timeagent.errors import ShardUnavailable
 from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, MS, SECOND
 from tui.model.clocks import Agreement, ClockRows, agreement_words
-from tui.model.health import health
+from tui.model.overview import health
 from tui.model.state import NodeClock, Reach, ViewKind
-from tui.sources.node_clocks import CLOCK_PERIOD_NS, NodeClocks, NodeReading
+from tui.sources.node_clocks import CLOCK_PERIOD_NS, NodeClocks, told_clock
 
 BOOT_NS = 1_000 * SECOND
 
@@ -45,18 +45,18 @@ def there(
 
 
 def test_slow_round_trip_widens_and_never_moves_the_truth_outside() -> None:
-    quick, slow = NodeReading.of(there()), NodeReading.of(there(trip=40 * MS))
+    quick, slow = told_clock(there()), told_clock(there(trip=40 * MS))
     truth = NOW_NS - BOOT_NS
     assert quick.ahead == TimeInterval.around(truth, MS)
     assert slow.ahead == TimeInterval(truth - MS - 40 * MS, truth + MS)  # it looked as the question was sent
     assert (slow.radius_ns, slow.trip_ns) == (MS, 40 * MS)
-    looked_last = NodeReading.of(there(midpoint=NOW_NS + 40 * MS, trip=40 * MS)).ahead
+    looked_last = told_clock(there(midpoint=NOW_NS + 40 * MS, trip=40 * MS)).ahead
     assert looked_last is not None
     assert looked_last.earliest <= truth <= looked_last.latest
 
 
 def test_node_without_a_bound_has_no_interval_and_says_why() -> None:
-    reading = NodeReading.of(there(problem="no source has a bound"))
+    reading = told_clock(there(problem="no source has a bound"))
     assert (reading.ahead, reading.radius_ns, reading.problem) == (None, None, "no source has a bound")
 
 
@@ -316,7 +316,7 @@ def test_silence_shown_as_the_last_answer_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks._answered", "drift_ns(age, DRIFT_PPM)", "0")
+    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks._by_now", "drift_ns(age, DRIFT_PPM)", "0")
     with pytest.raises(AssertionError):
         test_answer_is_carried_to_now_and_ages()
 

@@ -29,7 +29,7 @@ from tui.model.findings import (
     FindingOrder,
     arranged_findings,
     chain_lines,
-    explanation_lines,
+    evidence_of,
     finding_row,
     wrapped_lines,
 )
@@ -93,14 +93,14 @@ def test_cut_is_shown() -> None:
 def test_scrubber_has_exactly_its_width_wherever_one_is(eventful: Archive, width: int) -> None:
     timeline = eventful.timeline
     for instant in (timeline.start_ns, timeline.start_ns + 7 * SECOND, timeline.end_ns):
-        drawn = gantt.scrubber(timeline, timeline.start_ns, timeline.end_ns, instant, width)
+        drawn = gantt.ground_of(timeline, timeline.start_ns, timeline.end_ns, width).with_cursor(instant)
         assert width_of(drawn.axis) == width_of(drawn.density) == width
         assert text(drawn.axis).count(gantt.CURSOR) == 1
 
 
 def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
     timeline = eventful.timeline
-    drawn = gantt.scrubber(timeline, timeline.start_ns, timeline.end_ns, timeline.start_ns, 100)
+    drawn = gantt.ground_of(timeline, timeline.start_ns, timeline.end_ns, 100).with_cursor(timeline.start_ns)
     bars = text(drawn.density).removeprefix("  events ")
     counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
     assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
@@ -116,9 +116,9 @@ def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() 
         (stamps[1], finding(about="bob")),
         (stamps[2], finding(verdict=Verdict.INDETERMINATE)),
     ]
-    here = text(gantt.scrubber(timeline, stamps[0], stamps[2], stamps[0], 80).axis)
+    here = text(gantt.ground_of(timeline, stamps[0], stamps[2], 80).with_cursor(stamps[0]).axis)
     assert [mark for mark in here if mark in "▲△▵"] == ["▲", "△"]
-    on = gantt.scrubber(timeline, stamps[0], stamps[2], stamps[1], 80)
+    on = gantt.ground_of(timeline, stamps[0], stamps[2], 80).with_cursor(stamps[1])
     assert gantt.ON_FINDING in text(on.axis)
     assert on.findings_here == 2
 
@@ -401,10 +401,7 @@ def test_closed_link_still_says_how_much_fails_inside(overlap: Archive) -> None:
 
 
 def test_explanation_is_what_explain_prints_in_the_width_there_is(overlap: Archive) -> None:
-    from auditor.explain.context import context_of
-
-    found = overlap.audit.findings[0]
-    lines = explanation_lines(found, overlap.tree, context_of(found, overlap.timeline))
+    lines = evidence_of(overlap.audit.findings[0], overlap).explanation
     assert any(line.startswith("The leases around it") for line in lines)
     for each in wrapped_lines(lines, 60):
         assert width_of(each.cells) <= 60 or " " not in each.cells[0].text.strip()

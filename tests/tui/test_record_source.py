@@ -151,13 +151,13 @@ def test_passing_index_leaves_nothing_behind(copy: Path, tmp_path: Path, monkeyp
 def test_reading_a_copy_says_how_far_it_is(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = RecordSource(copy, HandMachine())
     said = []
-    step = source.reading._step
+    step = source._step
 
     def heard(done: int, total: int, messages: int, part: str) -> None:
         step(done, total, messages, part)
-        said.append(source.reading.freshness().problem)
+        said.append(source.state_at().mount.problem)
 
-    monkeypatch.setattr(source.reading, "_step", heard)
+    monkeypatch.setattr(source, "_step", heard)
     source.reading.put()
     assert said
     assert "[##########..........]" in said[len(said) // 2 - 1]

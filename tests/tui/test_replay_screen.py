@@ -109,14 +109,14 @@ def test_record_is_counted_once_for_all_keys_and_what_was_drawn_of_events_is_kep
         await drawn(pilot, screen)
         timeline, table = screen.timeline, app.screen.query_one(EventTable)
         assert timeline is not None
-        kept = dict(table._frame._drawn)
+        kept = dict(table._drawn)
         assert kept
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(timeline, "density", lambda *_: pytest.fail("counted again"))
             for key in ("comma", "comma", "full_stop"):
                 await pilot.press(key)
                 await drawn(pilot, screen)
-        assert all(table._frame._drawn.get(name) is strip for name, strip in kept.items())
+        assert all(table._drawn.get(name) is strip for name, strip in kept.items())
 
     drive_copy(good, body)
 

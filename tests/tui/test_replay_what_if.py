@@ -17,9 +17,8 @@ from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.tui.test_replay_screen import drawn, open_replay
 from tui.model.replaying import at_instant
-from tui.screens.findings import FindingsScreen
+from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen, WhatIfScreen
-from tui.widgets.findings import ChainTable, FindingTable
 from tui.widgets.lines import WordsLine
 from tui.widgets.replay import EventTable, ScrubberLine
 

@@ -24,8 +24,8 @@ from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import MS, SECOND
 from tui.app import TopApp
 from tui.cli import Revoker
+from tui.feed import ask_once
 from tui.screens.dialogs import RevokeScreen
-from tui.sources.feed import ask_once
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 from tui.widgets.lines import WordsLine
@@ -52,7 +52,7 @@ class Heard:
 
 def drive(course: Callable[[Pilot[None]], Awaitable[None]], heard: Heard | None) -> None:
     async def run() -> None:
-        app = TopApp(HandFeed(RecordedSource(state())), revoker=heard)
+        app = TopApp(HandFeed(RecordedSource(state())), revoke=None if heard is None else heard.revoke)
         async with app.run_test(size=(80, 24)) as pilot:
             await pilot.pause()
             await course(pilot)

@@ -38,7 +38,7 @@ from tui.model.state import LeaseRows
 from tui.model.words import clock_text
 from tui.screens.replay import ReplayScreen
 from tui.widgets.cluster_tables import LeaseList
-from tui.widgets.framing import Framing
+from tui.widgets.framing import KeptLines
 from tui.widgets.lines import TitleBar
 from tui.widgets.row_table import RowTable
 
@@ -98,7 +98,7 @@ def test_row_down_draws_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         await pilot.pause()
         with monkeypatch.context() as patch:
             drawn = Counted(patch, RowTable, "strip_of")
-            framed = Counted(patch, Framing, "_put_around")
+            framed = Counted(patch, KeptLines, "_put_around")
             await pilot.press("j")
             await pilot.pause()
             assert pilot.app.screen.query_one(LeaseList).cursor == 2
@@ -155,8 +155,8 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
 @pytest.mark.parametrize(
     ("module", "place", "old"),
     [
-        (tui.widgets.framing, "Framing.kept", "strip is None"),
-        (tui.widgets.framing, "Framing.lines", "known is None"),
+        (tui.widgets.framing, "KeptLines.kept", "strip is None"),
+        (tui.widgets.framing, "KeptLines.render_lines", "known is None"),
     ],
 )
 def test_lines_that_are_drawn_again_and_again_are_caught(
@@ -188,7 +188,7 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.widgets.cluster_tables, "LeaseList._at_once", old, "len(state.leases) <= INLINE_MAX")
+    plant(monkeypatch, tui.widgets.cluster_tables, "LeaseTable._at_once", old, "len(state.leases) <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 
@@ -257,7 +257,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
         (tui.widgets.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
         (tui.widgets.lines, "WordsLine.say_lines", "len(after) != len(before)", "True"),
-        (tui.widgets.framing, "Framing.lines", "self._ground is None", "True"),
+        (tui.widgets.framing, "KeptLines.render_lines", "crop.x or crop.width != self.outer_size.width", "True"),
         (tui.widgets.framing, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),

@@ -3,12 +3,11 @@
 import pytest
 
 import tui.app
+import tui.feed
 import tui.model.clocks
 import tui.model.overview
 import tui.model.words
-import tui.sources.feed
 import tui.widgets.bag_grid
-import tui.widgets.details
 import tui.widgets.row_table
 from tests.support.mutants import plant
 from tests.tui import test_screens as screens
@@ -34,8 +33,7 @@ def test_leases_of_a_silent_shard_counted_as_none_are_caught(monkeypatch: pytest
 
 
 def test_source_that_is_read_on_the_screens_thread_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    asking = "Thread(target=self._guarded, args=(run, failed), daemon=True, name='top work').start()"
-    plant(monkeypatch, tui.sources.feed, "Feed.do", asking, "self._guarded(run, failed)")
+    plant(monkeypatch, tui.feed, "Feed.do", "self._thread('top work', run, failed)", "run()")
     monkeypatch.setattr(details.Hanging, "patience_s", 0.5)
     with pytest.raises(AssertionError):
         details.test_hung_mount_leaves_details_waiting_in_words_and_the_keys_alive()
@@ -43,7 +41,7 @@ def test_source_that_is_read_on_the_screens_thread_is_caught(monkeypatch: pytest
 
 @pytest.mark.verify
 def test_hung_mount_taken_for_one_that_is_slow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.sources.feed, "AskedQuestion.freshness", "now - asked > SILENT_NS", "False")
+    plant(monkeypatch, tui.feed, "AskedQuestion.freshness", "now - asked > SILENT_NS", "False")
     with pytest.raises(AssertionError):
         shell.test_hung_mount_leaves_the_keys_alive_and_is_named()
 
@@ -56,7 +54,7 @@ def test_cursor_that_keeps_its_place_and_loses_its_lease_is_caught(monkeypatch: 
 
 
 def test_answer_about_another_subject_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.details, "DetailTable.ask", "number == self._asked", "True")
+    plant(monkeypatch, tui.widgets.row_table, "DetailTable.ask", "number == self._asked", "True")
     with pytest.raises(AssertionError):
         details.test_answer_that_is_overtaken_is_not_shown()
 

@@ -19,7 +19,7 @@ from tui.model.state import ClusterState
 from tui.model.subjects import BagSubject
 from tui.screens.screen import DetailScreen
 from tui.widgets.bag_grid import BagGrid
-from tui.widgets.details import DetailTable
+from tui.widgets.row_table import DetailTable
 
 # -- bags --------------------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,11 @@ from tests.tui.piloting import drive, press, screen, seen
 from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.app import TopApp
+from tui.feed import Feed
 from tui.model.state import ClusterState
 from tui.model.subjects import ClockSubject, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
 from tui.screens.cluster import LeasesScreen, OverviewScreen
-from tui.sources.feed import Feed
-from tui.widgets.details import DetailTable
+from tui.widgets.row_table import DetailTable
 
 # -- details that fail, or do not come ---------------------------------------------------------------------------------
 

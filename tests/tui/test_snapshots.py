@@ -15,14 +15,13 @@ from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from timeagent.clock import SystemClock
 from tui.app import TopApp
+from tui.feed import Feed
 from tui.model.replaying import Switches
 from tui.screens import screen
-from tui.screens.findings import FindingsScreen
+from tui.screens.findings import ChainTable, FindingsScreen
 from tui.screens.replay import ReplayScreen, WhatIfScreen
 from tui.screens.screen import SCREENS, TopScreen
-from tui.sources.feed import Feed
 from tui.sources.record import RecordSource
-from tui.widgets.findings import ChainTable
 from tui.widgets.lines import KeysLine
 
 KEPT = Path(__file__).with_name("snapshots")
@@ -59,7 +58,7 @@ def recorded_picture(name: str, kept: str) -> str:
     """The screens that read evidence, on a golden tree: its instants are fixed too. ``kept``: what is waited for."""
     size, keys = RECORDED[name]
     source = RecordSource(TREE, SystemClock())
-    source._path = Path("/srv/copy")  # not where this checkout is
+    source._path = "/srv/copy"  # not where this checkout is
 
     async def run() -> str:
         app = TopApp(Feed(source, SystemClock()))
@@ -100,11 +99,9 @@ def settled(app: TopApp) -> bool:
     return isinstance(screen, FindingsScreen) and screen.query_one(ChainTable).link is not None
 
 
-class Nobody:
+def nobody(domain: str, correlation_id: str, typed: str, reason: str) -> str:
     """Revokes nothing: a picture of being asked."""
-
-    def revoke(self, domain: str, correlation_id: str, typed: str, reason: str) -> str:
-        raise AssertionError((domain, correlation_id, typed, reason))
+    raise AssertionError((domain, correlation_id, typed, reason))
 
 
 def picture(name: str, kept: str = "") -> str:
@@ -113,7 +110,7 @@ def picture(name: str, kept: str = "") -> str:
     size, keys = PICTURES[name]
 
     async def run() -> str:
-        app = TopApp(HandFeed(RecordedSource(busy_state())), revoker=Nobody() if name.startswith("revoke") else None)
+        app = TopApp(HandFeed(RecordedSource(busy_state())), revoke=nobody if name.startswith("revoke") else None)
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
             for key in keys:

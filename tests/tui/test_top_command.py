@@ -28,11 +28,11 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.units import MINUTE, MS, SECOND
 from tui.cli import run_top
+from tui.feed import AskedQuestion, ask_once
 from tui.model.clocks import agreement, agreement_words
 from tui.model.overview import json_fields, text_snapshot
 from tui.model.state import ClusterState, LeaseOrigin, Reach
 from tui.model.words import Condition, condition
-from tui.sources.feed import AskedQuestion, ask_once
 from tui.sources.live import LiveSource, ShardAnswer, process_is_present
 from tui.sources.mount import MountLocation, WatchingStorage
 

@@ -27,9 +27,9 @@ from tests.support.screens import (
 )
 from timeagent.units import MS, SECOND
 from tui.app import StateArrived, TopApp
+from tui.feed import AskedQuestion, Feed
 from tui.model.state import ClusterState, LeaseRows
 from tui.screens.dialogs import HelpScreen
-from tui.sources.feed import AskedQuestion, Feed
 from tui.widgets.bag_grid import BagStrip
 from tui.widgets.cluster_tables import LeaseTable, NodeTable
 from tui.widgets.lines import FilterField, WordsLine

@@ -34,24 +34,23 @@ from tui.model.columns import (
     shortened,
     text_of,
 )
-from tui.model.health import health
-from tui.model.overview import leases_count, nothing_words, numbers_words
+from tui.model.overview import health, leases_count, nothing_words, numbers_words
 from tui.model.state import ClusterState, Freshness, LeaseOrigin, NodeView, Reach
 from tui.model.subjects import Cell
 from tui.model.words import (
+    BAG_CELLS,
     BAG_LEGEND,
-    BAG_SYMBOLS,
-    SYMBOLS,
+    CONDITION_CELLS,
     Condition,
     bytes_text,
     clock_words,
     condition,
     fence_text,
-    filtered,
     lease_row,
     lease_words,
     log_words,
     many_lease_row,
+    matching,
     node_rows,
     overdue_bags,
     short_span,
@@ -123,10 +122,10 @@ def test_time_left_below_a_second_is_marked_in_text() -> None:
 
 
 def test_every_condition_has_a_symbol_of_its_own() -> None:
-    assert set(SYMBOLS) == set(Condition)
-    assert len(set(SYMBOLS.values())) == len(Condition)
-    assert len(set(BAG_SYMBOLS.values())) == len(BAG_SYMBOLS)
-    assert all(symbol in BAG_LEGEND for symbol in BAG_SYMBOLS.values())
+    assert set(CONDITION_CELLS) == set(Condition)
+    assert len({cell.text for cell in CONDITION_CELLS.values()}) == len(Condition)
+    assert len({cell.text for cell in BAG_CELLS.values()}) == len(BAG_CELLS)
+    assert all(cell.text in BAG_LEGEND for cell in BAG_CELLS.values())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,8 @@ def test_every_condition_has_a_symbol_of_its_own() -> None:
     ],
 )
 def test_filter_wants_every_word(words: str, found: list[str]) -> None:
-    assert [row.domain for row in filtered(state().leases, words)] == found
+    leases = state().leases
+    assert [leases[place].domain for place in matching(leases.texts, words)] == found
 
 
 # -- shards and nodes --------------------------------------------------------------------------------------------------

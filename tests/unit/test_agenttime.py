@@ -14,7 +14,7 @@ from timeagent.agent.page import PAGE_NAME, STALE_NS, AgentTime, Page, PageWrite
 from timeagent.errors import BadTime
 from timeagent.sampled import DISRUPTED_NS
 from timeagent.signedtime import ClockStatus
-from timeagent.sources.nonce import NonceServer, bind_unix
+from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.units import HOUR, MS, SECOND
 
 RADIUS = 5 * MS
@@ -159,7 +159,7 @@ def test_page_whose_token_is_damaged_is_refused(bench: Bench) -> None:
 @pytest.fixture
 def open_door(bench: Bench) -> Iterator[Bench]:
     stopped = threading.Event()
-    door = NonceServer(bind_unix(bench.directory), bench.hand.agent, local_door=True)
+    door = nonce_door(bind_unix(bench.directory), bench.hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     yield bench

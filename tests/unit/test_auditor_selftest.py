@@ -7,6 +7,8 @@ import lzma
 import tarfile
 from typing import TYPE_CHECKING
 
+import pytest
+
 from auditor import selftest
 from auditor.rules.registry import RULES
 from tenure.__main__ import main
@@ -16,14 +18,13 @@ from tests.fault_injection.fixtures import small_tree
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     status = main(["audit", "--selftest", *arguments])
     return status, capsys.readouterr().out
 
 
+@pytest.mark.verify  # they are the trees of test_auditor_rules, packed: tests/golden/test_trees.py says so
 def test_every_rule_finds_what_is_planted_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "--json")
     shown = json.loads(out)
@@ -33,7 +34,7 @@ def test_every_rule_finds_what_is_planted_for_it(capsys: pytest.CaptureFixture[s
     assert shown["summary"] == {"trees": len(shown["cases"]), "rules": len(RULES), "failed": 0, "untried": []}
 
 
-def test_judge_that_has_gone_blind_fails_its_selftest(
+def test_selftest_finds_what_is_planted_and_a_judge_that_has_gone_blind_fails_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unseen = {"lost-frame", "sequence-reused", "sequence-disorder", "r2-breach"}
@@ -43,6 +44,13 @@ def test_judge_that_has_gone_blind_fails_its_selftest(
             if member.name.split("/")[0] in {*unseen, "r1-breach", selftest.GOOD}:
                 some.addfile(member, every.extractfile(member) if member.isfile() else None)
     monkeypatch.setattr(selftest, "PACKED", packed)
+    status, out = run(capsys, "--json")
+    shown = json.loads(out)
+    assert (shown["schema"], shown["version"]) == ("tenure.selftest", 1)
+    assert {each["planted"] for each in shown["cases"]} == {*unseen, "r1-breach", selftest.GOOD}
+    untried = sorted(RULES.keys() - {*unseen, "r1-breach"})
+    assert shown["summary"] == {"trees": len(shown["cases"]), "rules": len(RULES), "failed": 0, "untried": untried}
+    assert status == 1  # for the rules that nothing is planted for
     monkeypatch.setattr("auditor.judging.check_sequences", lambda *_: iter(()))
     status, out = run(capsys)
     assert status == 1

@@ -119,6 +119,17 @@ def test_reader_that_is_overtaken_is_told_to_read_on_or_that_it_is_gone() -> Non
     assert told == {"gone", "pack-vanished"}
 
 
+def test_reader_under_whom_a_rack_is_packed_reads_on() -> None:
+    for packed_at in range(1, CALLS_MAX):
+        sealed = SealedRack()
+        slow = Overtaken(sealed, {packed_at: lambda sealed=sealed: pack(sealed)})  # type: ignore[misc]
+        process: Node = sealed.process(slow)
+        assert process.settled() == MESSAGES
+        if slow.calls < packed_at:
+            break
+    assert packed_at > 10
+
+
 # The mark alone proves nothing: a bag that stands there with its lock lost its file by somebody's hand.
 def test_missing_file_of_a_bag_that_is_there_is_damage_whatever_the_mark_says() -> None:
     sealed = SealedRack()

@@ -1,5 +1,6 @@
 """A log is what its birth record says."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import stamp
 from tests.support.bags import CLUSTER, LOG, POLICY, T0, Node
-from tests.support.storage import FailingStorage, Fault, MemoryStorage
+from tests.support.storage import FailingStorage, Fault, MemoryStorage, WrappedStorage
 from timeagent.errors import BadRequest, Damaged, Environment
 from timeagent.units import SECOND
 
@@ -66,6 +67,20 @@ def test_kind_is_fixed_by_whoever_makes_the_log_first(node: Node) -> None:
     assert create_log(node.context, "x", BagKind.LOG).kind is BagKind.LOG
     assert create_log(node.context, "x", BagKind.MAILDIR).kind is BagKind.LOG
     assert create_log(node.context, LOG, BagKind.LOG).kind is BagKind.MAILDIR
+
+
+# Two make it at once: both find none, and the second one's record is not the one that is there.
+def test_who_is_overtaken_while_it_makes_a_log_returns_the_birth_of_the_first(node: Node) -> None:
+    class Overtaken(WrappedStorage):
+        def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+            del path
+            if verb == "publish":
+                create_log(node.context, "x", BagKind.LOG)
+            return call()
+
+    birth = create_log(node.again(Overtaken(node.context.storage)).context, "x", BagKind.MAILDIR)
+    assert birth.kind is BagKind.LOG
+    assert birth == open_log(node.context, "x")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_who_is_outrun_by_another_map_says_so(say: Say, site: Site, monkeypatch:
 
 
 def test_shards_are_shown_with_owner_place_and_state(say: Say, site: Site) -> None:
-    with site.open() as node:
+    with site.daemon() as node:
         assert node.routes.host.try_host(0, node.map)
         out, _ = say("ls")
         assert "shard 0  node1" in out
@@ -124,7 +124,7 @@ def test_leases_are_listed_with_the_shards_that_did_not_answer(site: Site, capfd
         capfd.readouterr()
         return (main(["lease", "ls", *words, *site.options()]), *capfd.readouterr())
 
-    with site.open() as one:
+    with site.daemon() as one:
         assert one.routes.host.try_host(0, one.map)
         status, out, err = ls()
         assert (status, out) == (69, "")
@@ -133,13 +133,13 @@ def test_leases_are_listed_with_the_shards_that_did_not_answer(site: Site, capfd
         assert "shard 1 at node node2 is not running" in err
         status, out, err = ls("--json")
         assert (status, [each["answers"] for each in json.loads(out)["shards"]]) == (69, [True, False])
-        with site.open("node2") as two:
+        with site.daemon("node2") as two:
             assert two.routes.host.try_host(1, two.map)
             assert ls() == (0, "", "tenure: nobody has a lease\n")
 
 
 def test_shard_that_does_not_answer_is_said_once(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    with site.open() as one, site.open("node2") as two:
+    with site.daemon() as one, site.daemon("node2") as two:
         assert one.routes.host.try_host(0, one.map)
         assert two.routes.host.try_host(1, two.map)
 
@@ -154,7 +154,7 @@ def test_shard_that_does_not_answer_is_said_once(say: Say, site: Site, monkeypat
 
 # 0 is no instant of 1970: nothing has ever moved it.
 def test_floor_and_settle_to_that_nothing_moved_are_no_instants(site: Site, capfd: pytest.CaptureFixture[str]) -> None:
-    with site.open() as one, one.session() as session:
+    with site.daemon() as one, one.session() as session:
         domain = next(name for name in "abcdefgh" if one.map.shard_of(name) == 0)
         session.acquire(domain)
         capfd.readouterr()
@@ -174,7 +174,7 @@ def test_nodes_that_run_different_releases_are_named(say: Say, site: Site, monke
         found: Any = numbers(self, shard)
         return msgspec.structs.replace(found, release="0.0.9") if shard else found  # type: ignore[no-any-return]
 
-    with site.open() as one, site.open("node2") as two:
+    with site.daemon() as one, site.daemon("node2") as two:
         assert one.routes.host.try_host(0, one.map)
         assert two.routes.host.try_host(1, two.map)
         monkeypatch.setattr(ShardRoutes, "numbers", other_release)

@@ -1,7 +1,5 @@
 """Reports: liars are proven, honest servers never accused, and whatever is spoiled proves nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 from roughly import ecosystem
 from roughly.shared import DELEGATION_CONTEXT_STRING, RESPONSE_CONTEXT_STRING, ProtocolProfile
 
@@ -81,14 +80,14 @@ def spoiled(change: Callable[[list[Queried]], object]) -> list[Queried]:
 
 
 def replaced(position: int, **fields: object) -> Callable[[list[Queried]], object]:
-    return lambda chain: chain.__setitem__(position, dataclasses.replace(chain[position], **fields))  # type: ignore[arg-type]
+    return lambda chain: chain.__setitem__(position, structs.replace(chain[position], **fields))
 
 
 def flipped(position: int, field: str, offset: int) -> Callable[[list[Queried]], object]:
     def change(chain: list[Queried]) -> None:
         data = bytearray(getattr(chain[position], field))
         data[offset] ^= 1
-        chain[position] = dataclasses.replace(chain[position], **{field: bytes(data)})
+        chain[position] = structs.replace(chain[position], **{field: bytes(data)})
 
     return change
 

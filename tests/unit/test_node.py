@@ -161,7 +161,7 @@ def test_daemon_says_of_a_shard_that_it_waits_for_and_from_whom_until_it_runs_he
     begun: list[int] = []
     with site.open() as application, site.open() as other:
         assert application.routes.host.try_host(0, application.map)
-        monkeypatch.setattr(application.routes.host._handover, "look", lambda _: None)
+        monkeypatch.setattr(application.routes.host, "_give_way", lambda _: None)
         node, stop = Node(other), Event()
         assert node.start() == []
         assert node.awaited == {0: "process 7 of this machine runs it, and gives it up in good order"}

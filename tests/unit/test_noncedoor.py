@@ -18,18 +18,17 @@ from timeagent.sources.nonce import (
     NonceClient,
     NonceKind,
     NonceQuestion,
-    NonceServer,
     answer,
     answers,
-    bind_udp,
     bind_unix,
     decode_question,
     encode_question,
     encode_refusal,
+    nonce_door,
     peer_digest,
     token_of,
 )
-from timeagent.sources.port import UdpExchange
+from timeagent.sources.port import UdpExchange, bind_udp
 from timeagent.units import MS, SECOND
 
 NONCE = bytes(range(32))
@@ -48,7 +47,7 @@ def hand() -> HandAgent:
 def udp(hand: HandAgent) -> Iterator[int]:
     bound = bind_udp("127.0.0.1", 0)
     stopped = threading.Event()
-    door = NonceServer(bound, hand.agent, local_door=False)
+    door = nonce_door(bound, hand.agent, local_door=False)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     yield bound.getsockname()[1]
@@ -140,7 +139,7 @@ def test_peers_door_survives_ten_thousand_datagrams_that_are_none(udp: int) -> N
 
 def test_client_asks_for_the_report_over_the_unix_socket(hand: HandAgent, tmp_path: Path) -> None:
     stopped = threading.Event()
-    door = NonceServer(bind_unix(tmp_path), hand.agent, local_door=True)
+    door = nonce_door(bind_unix(tmp_path), hand.agent, local_door=True)
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()
     assert b'"tenure.time.report"' in NonceClient(tmp_path).report()

@@ -151,7 +151,7 @@ def test_radius_of_a_running_process_is_limited_anew(site: Site) -> None:
 
 @pytest.mark.parametrize("first", ["shard", "holder"])
 def test_what_was_granted_before_a_lowering_is_written_under_and_read_for_ever(site: Site, first: str) -> None:
-    with site.open("node1") as served, site.open("node2") as holding:
+    with site.daemon("node1") as served, site.daemon("node2") as holding:
         served.routes.own_shards()
         session = holding.session()
         with session.acquire("d") as leases:
@@ -172,7 +172,7 @@ def test_what_was_granted_before_a_lowering_is_written_under_and_read_for_ever(s
 
 
 def test_longer_term_is_granted_to_a_session_that_runs(site: Site) -> None:
-    with site.open("node1") as served, site.open("node2") as holding:
+    with site.daemon("node1") as served, site.daemon("node2") as holding:
         served.routes.own_shards()
         session = holding.session()
         change(site, **LONGER)

@@ -209,7 +209,7 @@ def test_other_client_answers_what_it_can_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hands = LocalHands(tmp_path, "x")
-    hands.begin()
+    hands.__enter__()
     asked_ = [
         '["make", "a", "1"]',
         "junk",
@@ -224,7 +224,7 @@ def test_other_client_answers_what_it_can_and_goes_on(
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer.get("said") for answer in answers] == [True, None, None, None, None, "1", None]
     assert all("problem" in answer for answer in answers if "said" not in answer)
-    hands.end()
+    hands.__exit__(None, None, None)
 
 
 def test_peer_that_says_nothing_is_given_up() -> None:
@@ -233,7 +233,7 @@ def test_peer_that_says_nothing_is_given_up() -> None:
         there.sees("x")
     assert silent.value.code == "peer-silent"
     there._process.kill()
-    there.end()
+    there.close()
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a..b", "A", "x" * 65])

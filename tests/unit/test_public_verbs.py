@@ -68,6 +68,7 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "to_ns": (int,),
     "under": (),
     "until_ns": (int, NONE),
+    "waiting": (),
 }
 """Of each parameter, whatever the verb, the types of ``WRONG`` that are right; others are not listed there."""
 

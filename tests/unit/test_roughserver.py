@@ -18,11 +18,11 @@ from timeagent.keyfiles import CREDENTIALS
 from timeagent.roughtime.server import (
     OWN_LIFE_NS,
     Delegations,
-    RoughDoor,
     RoughServer,
     load_delegation,
     load_delegations,
     make_ahead,
+    rough_door,
     save_delegation,
     whole_seconds,
 )
@@ -247,7 +247,7 @@ class OverTheWire:
         bound.bind(("127.0.0.1", 0))
         self.port: int = bound.getsockname()[1]
         self._stopped = threading.Event()
-        self.door = RoughDoor(bound, answering)
+        self.door = rough_door(bound, answering)
         self._thread = threading.Thread(target=self.door.serve, args=(self._stopped.is_set,), daemon=True)
         self._thread.start()
 

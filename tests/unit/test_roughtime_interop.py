@@ -26,7 +26,7 @@ from roughly.shared import partial_sha512
 from tests.support.roughtime import ask_twice, free_port, signer
 from timeagent.clock import SystemClock
 from timeagent.interval import TimeInterval
-from timeagent.roughtime.server import Delegations, RoughDoor, RoughServer
+from timeagent.roughtime.server import Delegations, RoughServer, rough_door
 from timeagent.roughtime.wire import VERSIONS
 from timeagent.units import MS, SECOND
 
@@ -147,7 +147,7 @@ def port() -> Iterator[int]:
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     bound.bind(("127.0.0.1", 0))
     now = lambda: TimeInterval.around(CLOCK.realtime_ns(), 5 * MS)  # noqa: E731 - a port of one line
-    door = RoughDoor(bound, RoughServer(now, Delegations([], LONG_TERM)))
+    door = rough_door(bound, RoughServer(now, Delegations([], LONG_TERM)))
     stopped = threading.Event()
     thread = threading.Thread(target=door.serve, args=(stopped.is_set,), daemon=True)
     thread.start()

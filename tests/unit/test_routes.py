@@ -37,7 +37,7 @@ class Town(ShardRoutes):
         settings: Any = SimpleNamespace(node="node-d", peers={})
         trust: Any = SimpleNamespace(nodes=lambda: list(NODES[:3]))
         nothing: Any = None
-        super().__init__(nothing, maps, nothing, settings, nothing, nothing, runtime, lambda: trust)
+        super().__init__(nothing, maps, nothing, settings, nothing, nothing, runtime, trust)
         self.answers: list[Reply] | None = None
         self.asked: list[str] = []
 

@@ -1,4 +1,4 @@
-"""When an application gives its machine's shard up: once a daemon runs, and never in the shard's own loop."""
+"""When an application gives its shard up: once there are other nodes or a daemon, and never in the shard's own loop."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from threading import Lock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.node.runtime import daemon_lock
-from appliance.node.shard_runtime import LOOK_NS, ShardHandover, kept_by
+from appliance.node.runtime import daemon_lock, kept_by
+from appliance.node.shards import LOOK_NS, ShardHost
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, sites
 from tests.support.values import NOW_NS, TIME_KEY
+from timeagent.errors import ShardUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from appliance.node.shard_runtime import Running
+    from appliance.node.shards import Running
 
 
 @dataclass(slots=True)
@@ -45,6 +48,9 @@ class Parts:
     looked: int = 0
     begun: list[Begun] = field(default_factory=list)
 
+    def mutex(self) -> Lock:
+        return Lock()
+
     def daemon_runs(self) -> bool:
         self.looked += 1
         return self.daemon
@@ -55,18 +61,30 @@ class Parts:
         return self.begun[-1]
 
 
-class Looking:
-    keys_end: str | None = None
+class Looking(ShardHost):
+    """An application's host of which a test says what it sees, and whose threads it moves by hand."""
 
     def __init__(self) -> None:
-        self.parts, self.time, self.left = Parts(), HandTime(TIME_KEY, NOW_NS), list[int]()
-        shard_runtime: Any = self.parts
-        self.way = ShardHandover(shard_runtime, self.time, self.left.append, lambda: self.keys_end)
+        self.parts, self.hand, self.left = Parts(), HandTime(TIME_KEY, NOW_NS), list[int]()
+        self.nodes, self.key_ends = ["node1"], ""
+        parts: Any = self.parts
+        settings: Any = SimpleNamespace(node="node1")
+        trust: Any = SimpleNamespace(members=lambda: self.nodes)
+        nothing: Any = None
+        super().__init__(
+            nothing, nothing, settings, nothing, self.hand, nothing, nothing, nothing, trust, shard_runtime=parts
+        )
+
+    def keys_end(self) -> str | None:
+        return self.key_ends or None
+
+    def leave(self, shard: int) -> None:
+        self.left.append(shard)
 
     def later(self, *shards: int) -> None:
-        self.time.advance(LOOK_NS)
+        self.hand.advance(LOOK_NS)
         for shard in shards:
-            self.way.look(shard)
+            self._give_way(shard)
 
 
 def test_shard_is_given_up_beside_its_loop_once_a_daemon_runs() -> None:
@@ -76,6 +94,16 @@ def test_shard_is_given_up_beside_its_loop_once_a_daemon_runs() -> None:
     at.parts.daemon = True
     at.later(0)
     assert at.left == [], "the loop still serves the holders"
+    at.parts.begun[0].go()
+    assert at.left == [0]
+
+
+def test_shard_is_given_up_once_another_node_has_joined() -> None:
+    at = Looking()
+    at.later(0)
+    assert at.parts.begun == []
+    at.nodes = ["node1", "node2"]
+    at.later(0)
     at.parts.begun[0].go()
     assert at.left == [0]
 
@@ -96,7 +124,7 @@ def test_it_is_not_begun_twice_and_each_shard_by_itself() -> None:
 def test_shard_is_given_up_before_the_keys_of_its_process_end() -> None:
     at = Looking()
     at.later(0)
-    at.keys_end = "the witness key ends"
+    at.key_ends = "the witness key ends"
     at.later(0)
     assert len(at.parts.begun) == 1
 
@@ -104,12 +132,12 @@ def test_shard_is_given_up_before_the_keys_of_its_process_end() -> None:
 def test_it_is_looked_now_and_then_only() -> None:
     at = Looking()
     at.later(0)
-    at.way.look(0)
-    at.time.advance(LOOK_NS - 1)
-    at.way.look(0)
+    at._give_way(0)
+    at.hand.advance(LOOK_NS - 1)
+    at._give_way(0)
     assert at.parts.looked == 1
-    at.time.advance(1)
-    at.way.look(0)
+    at.hand.advance(1)
+    at._give_way(0)
     assert at.parts.looked == 2
 
 
@@ -127,6 +155,15 @@ def test_application_begins_no_shard_while_a_daemon_runs(site: Site) -> None:
         lock.release()
         assert not lock.is_held()
         assert application.routes.host.try_host(0, application.map)
+
+
+def test_application_begins_no_shard_in_a_cluster_of_several_nodes() -> None:
+    at = Looking()
+    at.nodes = ["node1", "node2"]
+    nothing: Any = None
+    with pytest.raises(ShardUnavailable) as refused:
+        at.try_host(0, nothing)
+    assert refused.value.code == "no-daemon"
 
 
 def test_looking_at_a_lock_takes_it_from_nobody(site: Site) -> None:

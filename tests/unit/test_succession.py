@@ -132,6 +132,41 @@ def test_chain_of_a_later_map_waits_until_the_old_ones_have_ended() -> None:
     assert chains.port(2, 0).records == {}
 
 
+def test_one_chain_that_has_ended_says_nothing_of_the_others() -> None:
+    chains = Chains()
+    for shard in range(3):
+        chains.run(1, shard, b"owner").begin()
+    for unknown in range(3):
+        chains.port(1, unknown).list_afresh, listed = _fails, chains.port(1, unknown).list_afresh  # type: ignore[method-assign]
+        assert isinstance(chains.succession(3, 2).beginning(), InDoubt)
+        chains.port(1, unknown).list_afresh = listed  # type: ignore[method-assign]
+    assert isinstance(chains.succession(3, 2).beginning(), Beginning)
+
+
+# A listing that takes long: the slot is pruned and linked again after it began, and what came meanwhile is not in it.
+def test_terminal_record_in_a_pruned_slot_is_not_the_end_for_who_did_not_link_it() -> None:
+    chains = Chains()
+    owner = chains.run(1, 0, b"owner")
+    owner.begin()
+    port, listed = chains.port(1, 0), chains.port(1, 0).list_afresh
+    port.list_afresh = lambda: [1]  # type: ignore[method-assign]
+    chains.succession(1, 2).beginning()
+    (terminal,) = (data for number, data in port.records.items() if number == 2)
+    del port.records[2]
+    port.list_afresh = listed  # type: ignore[method-assign]
+    for _ in range(4):
+        TIME.advance(SECOND)
+        owner.extend()
+    port.records[2] = terminal
+
+    def slowly() -> list[int]:
+        port.list_afresh = listed  # type: ignore[method-assign]
+        return [1, 2]
+
+    port.list_afresh = slowly  # type: ignore[method-assign]
+    assert chains.succession(1, 2).beginning() == Beginning(owner.ceiling_ns, owner.ceiling_ns)
+
+
 def _fails() -> list[int]:
     raise Environment("mount-failed", "planted")
 

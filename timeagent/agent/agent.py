@@ -159,7 +159,7 @@ class Carried:
         )
         token = body + self._sign(PAGE_PREFIX + body)
         self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALE_NS, 0, token))
-        return ClockSample(boot, real, mono, raw, after), slewed_ns
+        return ClockSample(boot, real, after, mono, raw), slewed_ns
 
 
 PERIOD_NS: Final[Span] = 50 * MS
@@ -204,7 +204,6 @@ class Agent:
         run: AgentRun,
         limits: Limits,
     ) -> None:
-        """Take the ports."""
         self._clock = clock
         self._signer = signer
         self._page = page
@@ -352,8 +351,7 @@ class Agent:
         self._state, outcome = decide(self._state, event, now, self._rules)
         after = status_of(self._state)
         if before is not after:
-            words = (status.name.lower().replace("_", "-") for status in (before, after))
-            _log.warning("status-changed from=%s to=%s", *words)
+            _log.warning("status-changed from=%s to=%s", before.word, after.word)
         self._tell(outcome, now)
 
     def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
@@ -518,7 +516,6 @@ class Agent:
         return BadTime("no-time", "no time source has a bound", hint="tenure time sources says why")
 
     def report(self) -> bytes:
-        """Return what each source says, as JSON."""
         with self._lock:
             reading = read_clocks(self._clock)
             now = self._moment(reading)
@@ -527,7 +524,7 @@ class Agent:
             fields: dict[str, Any] = {
                 "schema": "tenure.time.report",
                 "version": 1,
-                "status": status_of(self._state).name.lower().replace("_", "-"),
+                "status": status_of(self._state).word,
                 "clock_epoch": self._state.epoch,
                 "boot_ns": reading.boot_ns,
                 "earliest_ahead_ns": ahead.earliest if ahead else None,

@@ -11,14 +11,11 @@ wider, so it votes on the result and never shapes it. More dissent than liars ar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from ..interval import TimeInterval
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Weight(Enum):

@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from ..clock import AgentClock
 from ..notify import Notifier
-from ..roughtime.server import RoughDoor
-from ..sources.nonce import NonceServer
+from ..sources.port import DatagramDoor
 from ..units import SECOND, Span
 from .agent import PERIOD_NS, Agent
 from .discipline import OWN_GROUP, Listed
@@ -39,7 +38,6 @@ class QueuedEvidence:
         self.dropped = 0
 
     def keep(self, record: dict[str, Any]) -> None:
-        """Hand a record over."""
         try:
             self._waiting.put_nowait(record)
         except queue.Full:
@@ -70,11 +68,10 @@ class Daemon:
         agent: Agent,
         clock: AgentClock,
         listed: Sequence[Listed],
-        doors: Sequence[NonceServer | RoughDoor],
+        doors: Sequence[DatagramDoor],
         evidence: QueuedEvidence,
         notifier: Notifier,
     ) -> None:
-        """Take the parts. Starts nothing yet."""
         self._agent = agent
         self._clock = clock
         self._listed = listed

@@ -299,7 +299,6 @@ class Hearing:
     """The newest answer of each source."""
 
     def __init__(self, listed: Sequence[Listed], rules: Rules) -> None:
-        """Begin with nothing heard."""
         assert len({each.name for each in listed}) == len(listed), "two sources have one name"
         self.listed = tuple(listed)
         self._rules = rules
@@ -308,7 +307,6 @@ class Hearing:
         """Whether anything was noted since this was last set to False."""
 
     def note(self, listed: Listed, bound: Bound) -> None:
-        """Keep what a source said."""
         self._heard[listed.name] = _Heard(bound, "")
         self.changed = True
 

@@ -85,7 +85,6 @@ class Page(msgspec.Struct, frozen=True, gc=False):
     """An encoded SignedTime, or nothing where the status is not usable."""
 
     def fields(self) -> PageFields:
-        """Return what it says, for a PageSink."""
         return (
             self.boot,
             self.as_of_boot_ns,
@@ -177,7 +176,6 @@ class PageWriter:
         self.put(page.fields())
 
     def put(self, fields: PageFields) -> None:
-        """Publish."""
         odd = self._generation + 1
         self._generation = even = (odd + 1) % 2**63
         data = _BODY.pack(*_KIND, even, *fields)
@@ -298,11 +296,9 @@ class AgentTime:
         self._width_max = 2 * radius_ns_max
 
     def boot_ns(self) -> int:
-        """Return CLOCK_BOOTTIME."""
         return self._boot_ns()
 
     def sleep(self, span: Span) -> None:
-        """Wait about that long."""
         self._machine.sleep(span)
 
     def now(self) -> TimeInterval:

@@ -151,7 +151,6 @@ class RoughtimeSource:
         chain: RoughChain,
         exchange: Callable[[str, int], Exchange] = lambda host, port: UdpExchange(host, port, timeout_ns=TIMEOUT_NS),
     ) -> None:
-        """Take the server and the chain that its answers go into."""
         self.name = f"roughtime {server.name}"
         self._machine = machine
         self._server = server

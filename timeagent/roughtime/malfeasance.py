@@ -14,20 +14,22 @@ of it does not verify, so it proves nothing; 65 it is no report.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import logging
 import random
 import re
+from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Final, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
-from ..console import instant_fields, note, print_json, say
+from ..canonical import Bytes32
+from ..console import instant_fields, note, present
 from ..errors import Damaged
 from ..keys import fingerprint
 from ..units import SECOND, rfc3339
@@ -36,18 +38,15 @@ from .wire import NONCE_BYTES, RoughtimeAnswer, chained_nonce, make_request, non
 RESPONSES_MAX: Final = 1024
 """More than any honest chain that proves something: two answers do."""
 
-_PUBLIC_BYTES: Final = 32
 
+class Queried(msgspec.Struct, frozen=True, omit_defaults=True, rename={"public": "publicKey"}):
+    """One request and its answer, as they went over the wire; in JSON a response of a report, all in base64."""
 
-@dataclass(frozen=True, slots=True)
-class Queried:
-    """One request and its answer, as they went over the wire."""
-
-    public: bytes
+    public: Bytes32
     """The server's long-term key."""
     request: bytes
     response: bytes
-    rand: bytes | None
+    rand: Bytes32 | None = None
     """With the answer before it, this made the request's nonce. None: the first of its chain."""
 
 
@@ -133,35 +132,18 @@ def accused(chain: Sequence[Queried], proven: Proven) -> list[tuple[bytes, int]]
 # ---- the report ----
 
 
-class _Response(msgspec.Struct, rename="camel"):
-    public_key: str
-    request: str
-    response: str
-    rand: str | msgspec.UnsetType = msgspec.UNSET
-
-
 class _Report(msgspec.Struct):
-    responses: Annotated[list[_Response], msgspec.Meta(max_length=RESPONSES_MAX)]
+    responses: Annotated[list[Queried], msgspec.Meta(max_length=RESPONSES_MAX)]
 
 
 def encode_report(chain: Sequence[Queried]) -> bytes:
     """Return the JSON of a report, ending in a newline."""
-    report = _Report([_response(each) for each in chain])
-    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
-
-
-def _response(each: Queried) -> _Response:
-    return _Response(
-        public_key=_base64(each.public),
-        request=_base64(each.request),
-        response=_base64(each.response),
-        rand=msgspec.UNSET if each.rand is None else _base64(each.rand),
-    )
+    return msgspec.json.format(msgspec.json.encode(_Report(list(chain))), indent=2) + b"\n"
 
 
 def encode_line(queried: Queried) -> bytes:
     """Return one exchange as a line of JSON, in the members of a report's response."""
-    return msgspec.json.encode(_response(queried)) + b"\n"
+    return msgspec.json.encode(queried) + b"\n"
 
 
 def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
@@ -173,30 +155,10 @@ def decode_report(data: bytes, where: str) -> tuple[Queried, ...]:
             lines = data.splitlines()
             if not 0 < len(lines) <= RESPONSES_MAX or not all(line.startswith(b'{"publicKey"') for line in lines):
                 raise
-            report = _Report([msgspec.json.decode(line, type=_Response) for line in lines])
+            report = _Report([msgspec.json.decode(line, type=Queried) for line in lines])
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
         raise Damaged("report-damaged", f"{where} is no malfeasance report: {problem}") from None
-    return tuple(_queried(each, f"{where}: response {position}") for position, each in enumerate(report.responses))
-
-
-def _queried(each: _Response, where: str) -> Queried:
-    public = _bytes(each.public_key, f"{where}: publicKey")
-    rand = None if each.rand is msgspec.UNSET else _bytes(each.rand, f"{where}: rand")
-    for name, value, length in (("publicKey", public, _PUBLIC_BYTES), ("rand", rand, NONCE_BYTES)):
-        if value is not None and len(value) != length:
-            raise Damaged("report-damaged", f"{where}: {name} has {len(value)} bytes, not {length}")
-    return Queried(public, _bytes(each.request, f"{where}: request"), _bytes(each.response, f"{where}: response"), rand)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: str, where: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise Damaged("report-damaged", f"{where} is not base64") from None
+    return tuple(report.responses)
 
 
 LINES_MAX: Final = 256
@@ -258,7 +220,6 @@ class RoughEvidenceFiles:
             self._failed(problem)
 
     def report(self, chain: Sequence[Queried]) -> None:
-        """Write one report."""
         try:
             path = self._new("report", ".json", encode_report(chain))
         except OSError as problem:
@@ -297,7 +258,6 @@ class RoughChain:
     """The chain of one process. Thread-safe: questions are asked one after the other."""
 
     def __init__(self, chance: random.Random, evidence: RoughEvidence) -> None:
-        """Take randomness that nobody can foretell, and where evidence is kept."""
         self._chance = chance
         self._evidence = evidence
         self._lock = Lock()
@@ -339,14 +299,11 @@ _CONSISTENT: Final = 1
 _UNVERIFIED: Final = 3
 
 
-def verify_report(data: bytes, where: str, *, as_json: bool) -> int:
+def verify_report(data: bytes, where: str, options: Namespace) -> int:
     """Judge a report and say so; return the exit code. Raises Damaged, naming ``where``."""
     chain = decode_report(data, where)
     verdict = judge(chain)
-    if as_json:
-        print_json("tenure.time.verify.report", _fields(chain, verdict))
-    else:
-        _say(chain, verdict)
+    present(options, "tenure.time.verify.report", _fields(chain, verdict), *_lines(chain, verdict))
     match verdict:
         case Proven():
             return _PROVEN
@@ -356,6 +313,10 @@ def verify_report(data: bytes, where: str, *, as_json: bool) -> int:
         case Unverified():
             note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
             return _UNVERIFIED
+
+
+def _base64(public: bytes) -> str:
+    return base64.b64encode(public).decode()
 
 
 def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
@@ -368,7 +329,7 @@ def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
             for pair in (verdict.contradictions if isinstance(verdict, Proven) else ())
         ],
         "accused": [
-            {"public_key": base64.b64encode(public).decode(), "contradictions": count}
+            {"public_key": _base64(public), "contradictions": count}
             for public, count in (accused(chain, verdict) if isinstance(verdict, Proven) else ())
         ],
         "position": verdict.position if isinstance(verdict, Unverified) else None,
@@ -378,7 +339,7 @@ def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
 
 def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
     return {
-        "public_key": base64.b64encode(each.public).decode(),
+        "public_key": _base64(each.public),
         "fingerprint": fingerprint(each.public),
         "roughtime_version": answer.version,
         **instant_fields("earliest", max(0, answer.interval.earliest)),
@@ -386,19 +347,23 @@ def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
     }
 
 
-def _say(chain: tuple[Queried, ...], verdict: Verdict) -> None:
+def _lines(chain: tuple[Queried, ...], verdict: Verdict) -> list[str]:
     if isinstance(verdict, Unverified):
-        say(f"{len(chain)} responses; nothing is proven")
-        return
-    for position, (each, answer) in enumerate(zip(chain, verdict.answers, strict=True)):
-        said = f"{rfc3339(answer.midpoint_s * SECOND)} ± {answer.radius_s} s"
-        say(f"{position:3}  {base64.b64encode(each.public).decode()}  {said}")
+        return [f"{len(chain)} responses; nothing is proven"]
+    lines = [
+        f"{position:3}  {_base64(each.public)}  {rfc3339(answer.midpoint_s * SECOND)} ± {answer.radius_s} s"
+        for position, (each, answer) in enumerate(zip(chain, verdict.answers, strict=True))
+    ]
     if isinstance(verdict, Consistent):
-        say("consistent")
-        return
-    for pair in verdict.contradictions:
-        say(f"response {pair.later} came after response {pair.earlier} and lies wholly before it, by {pair.apart_s} s")
+        return [*lines, "consistent"]
     named = accused(chain, verdict)
     public, count = named[0]
-    say(f"proven: at least one of {len(named)} servers was wrong")
-    say(f"named in most of the contradictions ({count}): {base64.b64encode(public).decode()}")
+    return [
+        *lines,
+        *(
+            f"response {pair.later} came after response {pair.earlier} and lies wholly before it, by {pair.apart_s} s"
+            for pair in verdict.contradictions
+        ),
+        f"proven: at least one of {len(named)} servers was wrong",
+        f"named in most of the contradictions ({count}): {_base64(public)}",
+    ]

@@ -11,15 +11,12 @@ datagram that is no request is not answered, and no answer is longer than its re
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,7 +24,7 @@ from ..errors import BadConfiguration, BadTime, Damaged
 from ..interval import TimeInterval
 from ..keyfiles import CREDENTIAL_MODE, CREDENTIALS
 from ..keys import Signer, load_private_text, parse_public_line, public_line, save_private_text
-from ..sources.nonce import end_reading
+from ..sources.port import DatagramDoor
 from ..units import DAY, HOUR, SECOND, Instant, Span, rfc3339
 from .wire import PACKET_BYTES_MAX, OnlineKey, answer_batch, delegate, open_online_key
 
@@ -49,7 +46,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, rename={"schema_name": "
     valid_from: str
     valid_until: str
     long_term: str
-    certificates: list[str]
+    certificates: list[bytes]
     private_key: str
 
 
@@ -109,7 +106,7 @@ def save_delegation(directory: Path, online: OnlineKey) -> Path:
         valid_from=rfc3339(online.from_s * SECOND),
         valid_until=rfc3339(online.until_s * SECOND),
         long_term=public_line(online.long_term, "roughtime"),
-        certificates=[base64.b64encode(raw).decode("ascii") for raw in online.certificates.values()],
+        certificates=list(online.certificates.values()),
         private_key=online.signer.to_pem().decode("ascii"),
     )
     save_private_text(path, msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n")
@@ -121,10 +118,9 @@ def load_delegation(path: Path, *, tolerated_mode: int = 0) -> OnlineKey:
     data = load_private_text(path, tolerated_mode=tolerated_mode)
     try:
         read = msgspec.json.decode(data, type=_File)
-        certificates = [base64.b64decode(text, validate=True) for text in read.certificates]
         long_term = parse_public_line(read.long_term, str(path))
-        return open_online_key(long_term, Signer.from_pem(read.private_key.encode(), str(path)), certificates)
-    except (msgspec.DecodeError, binascii.Error, UnicodeError, Damaged) as problem:
+        return open_online_key(long_term, Signer.from_pem(read.private_key.encode(), str(path)), read.certificates)
+    except (msgspec.DecodeError, UnicodeError, Damaged) as problem:
         raise BadConfiguration(
             "bad-delegation", f"{path} is no delegation: {problem}", hint="make it anew: tenure trust delegate"
         ) from None
@@ -205,43 +201,6 @@ class RoughServer:
         self._silent = silent
 
 
-class RoughDoor:
-    """One UDP socket, served by whoever calls ``serve``."""
-
-    def __init__(self, bound: socket.socket, server: RoughServer) -> None:
-        """Take a bound socket."""
-        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
-        self._socket = bound
-        self._server = server
-
-    def serve(self, stopped: Callable[[], bool]) -> None:
-        """Answer until ``wake`` is called while ``stopped`` says so. Blocks. What waits is answered as one batch."""
-        while not stopped():
-            try:
-                asked = [self._socket.recvfrom(PACKET_BYTES_MAX + 1)]
-            except OSError as problem:
-                if stopped():
-                    return
-                _log.warning("roughtime-receive-failed reason=%s", problem.strerror)
-                continue
-            asked += self._waiting()
-            answers = self._server.answers([data for data, _ in asked])
-            for answer, (_, sender) in zip(answers, asked, strict=True):
-                if answer is not None and sender:
-                    with contextlib.suppress(OSError):  # who asked is gone, or cannot be reached: it asks again
-                        self._socket.sendto(answer, socket.MSG_DONTWAIT, sender)
-
-    def _waiting(self) -> list[tuple[bytes, Any]]:
-        found: list[tuple[bytes, Any]] = []
-        with contextlib.suppress(OSError):  # nothing more is there
-            while len(found) < BATCH_MAX - 1:
-                found.append(self._socket.recvfrom(PACKET_BYTES_MAX + 1, socket.MSG_DONTWAIT))
-        return found
-
-    def wake(self) -> None:
-        """End the wait of ``serve``: nothing is answered from now on."""
-        end_reading(self._socket)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+def rough_door(bound: socket.socket, server: RoughServer) -> DatagramDoor:
+    """Return a server's UDP socket. What waits is answered as one batch."""
+    return DatagramDoor(bound, server.answers, bytes_max=PACKET_BYTES_MAX, batch_max=BATCH_MAX)

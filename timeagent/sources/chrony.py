@@ -20,20 +20,15 @@ import random
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import MachineClock
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND, span_text
+from timeagent.units import MS, SECOND, Instant, Span, span_text
 
 from ..signedtime import ClockStatus
-from .port import Sample
-
-if TYPE_CHECKING:
-    from timeagent.clock import MachineClock
-    from timeagent.units import Instant, Span
-
-    from .port import Exchange
+from .port import Exchange, Sample
 
 PORT: Final = 323
 LOCAL_REFERENCE: Final = 0x7F7F0101

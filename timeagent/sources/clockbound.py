@@ -13,21 +13,17 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from timeagent.clock import AgentClock
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND, span_text
+from timeagent.units import MS, SECOND, Span, span_text
 
 from ..sampled import drift_ns
 from ..signedtime import ClockStatus
 from .port import Sample
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from timeagent.clock import AgentClock
-    from timeagent.units import Span
 
 MAGIC: Final = bytes.fromhex("414d5a4e43420200")
 VERSION: Final = 2

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
+from timeagent.clock import MachineClock
 from timeagent.errors import BadTime, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.units import MS, US
+from timeagent.units import MS, US, Instant, Span
 
 from ..signedtime import ClockStatus
 from .port import Sample
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.clock import MachineClock
-    from timeagent.units import Instant, Span
 
 SLEW_ALLOWANCE_NS: Final = MS
 """For a correction that the kernel was not told of. The chrony source, which reads it, needs no such guess."""

@@ -8,12 +8,10 @@ datagram, however malformed, ends it.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -23,6 +21,7 @@ from ..canonical import DIGEST_BYTES, digest
 from ..errors import BadTime, Damaged, Environment
 from ..signedtime import TOKEN_BYTES, SignedTime
 from ..units import SECOND, Span
+from .port import DatagramDoor
 
 QUESTION_BYTES: Final = 256
 PEER_CONTEXT: Final = "peer exchange"
@@ -81,7 +80,6 @@ def decode_question(data: bytes) -> NonceQuestion | None:
 
 
 def encode_answer(question: NonceQuestion, content: bytes) -> bytes:
-    """Return the answer with what was asked for."""
     return _ANSWER.pack(_ANSWER_MAGIC, _VERSION, question.kind, 0, question.name) + content
 
 
@@ -129,7 +127,6 @@ ANSWER_BYTES_MAX: Final = 60_000
 TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
-_log = logging.getLogger(__name__)
 _STRANGE_MAX: Final = 8
 
 
@@ -167,44 +164,13 @@ def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
     return encode_answer(question, content)
 
 
-class NonceServer:
-    """One socket, served by whoever calls ``serve``."""
+def nonce_door(bound: socket.socket, signing: Signing, *, local_door: bool) -> DatagramDoor:
+    """Return a door of the agent: that of its own machine, which answers everything, or that for peers."""
 
-    def __init__(self, bound: socket.socket, signing: Signing, *, local_door: bool) -> None:
-        """Take a bound socket."""
-        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
-        self._socket = bound
-        self._signing = signing
-        self._local = local_door
+    def answers_to(asked: Sequence[bytes]) -> list[bytes | None]:
+        return [answer(signing, data, local_door=local_door) for data in asked]
 
-    def serve(self, stopped: Callable[[], bool]) -> None:
-        """Answer until ``wake`` is called while ``stopped`` says so. Blocks."""
-        while not stopped():
-            try:
-                data, sender = self._socket.recvfrom(QUESTION_BYTES + 1)
-            except OSError as problem:
-                if stopped():
-                    return
-                _log.warning("door-receive-failed reason=%s", problem.strerror)
-                continue
-            reply = answer(self._signing, data, local_door=self._local)
-            if reply is not None and sender:
-                with contextlib.suppress(OSError):  # who asked is gone, or does not read: it asks again
-                    self._socket.sendto(reply, socket.MSG_DONTWAIT, sender)
-
-    def wake(self) -> None:
-        """End the wait of ``serve``: nothing is answered from now on."""
-        end_reading(self._socket)
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
-
-
-def end_reading(door: socket.socket) -> None:
-    """Wake whoever waits for a datagram, and let nobody wait again."""
-    with contextlib.suppress(OSError):  # a socket that nobody is connected to is shut down all the same, with ENOTCONN
-        door.shutdown(socket.SHUT_RDWR)
+    return DatagramDoor(bound, answers_to, bytes_max=QUESTION_BYTES)
 
 
 def bind_unix(directory: Path) -> socket.socket:
@@ -222,30 +188,10 @@ def bind_unix(directory: Path) -> socket.socket:
     return door
 
 
-def bind_udp(host: str, port: int) -> socket.socket:
-    """Return the bound door for peers. Raises Environment."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
-        door = socket.socket(family, kind)
-    except OSError as problem:
-        raise Environment(
-            "door-unbound", f"no address {host}: {problem.strerror or problem}", hint="check listen in time.toml"
-        ) from None
-    try:
-        door.bind(address)
-    except OSError as problem:
-        door.close()
-        raise Environment(
-            "door-unbound", f"cannot listen on {host} port {port}: {problem.strerror}", hint="check listen in time.toml"
-        ) from None
-    return door
-
-
 class NonceClient:
     """Asks the agent of this machine. Thread-safe, and the same in a child after fork: each question has its socket."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the node's tmpfs directory. Asks nothing yet."""
         self._path = directory / DOOR_NAME
         self._asked = itertools.count(1)
 

@@ -1,24 +1,22 @@
-"""The port of a time source: an interval at a boot-time instant; and how one is asked over a datagram socket.
+"""The port of a time source: an interval at a boot-time instant; and datagram sockets, to ask one and to answer.
 
 The port is a function, so that a simulated network can stand in for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from timeagent.errors import BadTime
-from timeagent.units import SECOND
+from timeagent.errors import BadTime, Environment
+from timeagent.interval import TimeInterval
+from timeagent.units import SECOND, Span
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Span
-
-    from ..signedtime import ClockStatus
+from ..signedtime import ClockStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,6 @@ class UdpExchange:
     """A question to one address, from a socket of its own: nobody else can answer without having seen it."""
 
     def __init__(self, host: str, port: int, *, timeout_ns: Span) -> None:
-        """Take the address. Sends nothing yet."""
         self._host = host
         self._port = port
         self._timeout = timeout_ns / SECOND
@@ -93,3 +90,74 @@ def _first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes
         if wanted(answer):
             return answer
     raise TimeoutError("only answers to other questions came")
+
+
+_log = logging.getLogger(__name__)
+
+
+class DatagramDoor:
+    """One bound socket that answers, served by whoever calls ``serve``."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        answers: Callable[[Sequence[bytes]], Sequence[bytes | None]],
+        *,
+        bytes_max: int,
+        batch_max: int = 1,
+    ) -> None:
+        """``answers``: one to each datagram, None for what is not answered; it gets at most ``batch_max`` at once.
+
+        ``bytes_max``: of a question; of a longer one it gets one byte more.
+        """
+        bound.settimeout(None)  # it waits without waking: ``wake`` ends that
+        self._socket = bound
+        self._answers = answers
+        self._read_max = bytes_max + 1
+        self._batch_max = batch_max
+
+    def serve(self, stopped: Callable[[], bool]) -> None:
+        """Answer until ``wake`` is called while ``stopped`` says so. Blocks."""
+        while not stopped():
+            try:
+                asked = [self._socket.recvfrom(self._read_max)]
+            except OSError as problem:
+                if stopped():
+                    return
+                _log.warning("door-receive-failed reason=%s", problem.strerror)
+                continue
+            with contextlib.suppress(OSError):  # nothing more is there
+                while len(asked) < self._batch_max:
+                    asked.append(self._socket.recvfrom(self._read_max, socket.MSG_DONTWAIT))
+            answers = self._answers([data for data, _ in asked])
+            for answer, (_, sender) in zip(answers, asked, strict=True):
+                if answer is not None and sender:
+                    with contextlib.suppress(OSError):  # who asked is gone, or does not read: it asks again
+                        self._socket.sendto(answer, socket.MSG_DONTWAIT, sender)
+
+    def wake(self) -> None:
+        """End the wait of ``serve``: nothing is answered from now on."""
+        with contextlib.suppress(OSError):  # one that nobody is connected to is shut down all the same, with ENOTCONN
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def bind_udp(host: str, port: int) -> socket.socket:
+    """Return a bound socket. Raises Environment."""
+
+    def unbound(what: str, problem: OSError) -> Environment:
+        return Environment("door-unbound", f"{what}: {problem.strerror or problem}", hint="check listen in time.toml")
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)[0]
+        door = socket.socket(family, kind)
+    except OSError as problem:
+        raise unbound(f"no address {host}", problem) from None
+    try:
+        door.bind(address)
+    except OSError as problem:
+        door.close()
+        raise unbound(f"cannot listen on {host} port {port}", problem) from None
+    return door

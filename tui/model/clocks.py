@@ -71,7 +71,6 @@ def agreement(clocks: Sequence[NodeClock]) -> Agreement:
 
 
 def agreement_words(found: Agreement) -> str:
-    """Say what comes of it; empty where no clock is known."""
     count = len(found.compared)
     rest = f"; of {found.not_known} more nothing is known" if found.not_known else ""
     if not count:

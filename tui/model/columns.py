@@ -31,7 +31,6 @@ def _len(text: str) -> int:
 
 
 def cells_of(text: str) -> int:
-    """Return how many cells a text takes, as the screen's library reckons them."""
     return len(text) if text.isascii() or _NARROW(text) else _len(text)
 
 
@@ -45,7 +44,6 @@ def head_of(text: str, width: int) -> str:
 
 
 def tail_of(text: str, width: int) -> str:
-    """Return the end of a text in at most so many cells."""
     if text.isascii() or _NARROW(text):
         return text[max(0, len(text) - width) :]
     start, room = len(text), width
@@ -81,7 +79,6 @@ def wrapped_ranges(text: str, width: int) -> list[tuple[int, int]]:
 
 
 def width_of(line: Iterable[Cell]) -> int:
-    """Return how many cells a line takes."""
     return sum(cells_of(cell.text) for cell in line)
 
 
@@ -280,7 +277,6 @@ def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
 
 
 def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
-    """Return pieces of text in at most a width; a cut is shown by an ellipsis."""
     return _cut(pieces, max(1, width), right=False)
 
 
@@ -309,10 +305,8 @@ def laid_out(columns: Sequence[Column], as_laid: Layout, row: Sequence[Field]) -
 
 
 def heading(columns: Sequence[Column]) -> list[Field]:
-    """Return the titles as a row."""
     return [Cell(column.title, Tone.DIM) for column in columns]
 
 
 def text_of(line: Sequence[Cell]) -> str:
-    """Return a line without its tones."""
     return "".join(piece.text for piece in line).rstrip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from auditor.explain.context import context_of
@@ -26,9 +27,7 @@ from .words import clock_text, matching
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from auditor.evidence.tree import Tree
     from auditor.explain.archive import Archive
-    from auditor.explain.context import Context
     from auditor.report.result import Summary
     from auditor.rules.finding import Finding
     from timeagent.units import Instant
@@ -93,15 +92,10 @@ def arranged_findings(
         for each in findings
     ]
     found = [findings[place] for place in matching(texts, wanted.words)] if wanted.words else list(findings)
-    match wanted.order:
-        case FindingOrder.WORST:
-            pass
-        case FindingOrder.TIME:
-            found.sort(key=lambda each: times.get(each.id, 0))
-        case FindingOrder.CODE:
-            found.sort(key=lambda each: each.code)
-        case FindingOrder.ABOUT:
-            found.sort(key=lambda each: each.subject)
+    if wanted.order is FindingOrder.TIME:
+        found.sort(key=lambda each: times.get(each.id, 0))
+    elif wanted.order is not FindingOrder.WORST:
+        found.sort(key=attrgetter({FindingOrder.CODE: "code", FindingOrder.ABOUT: "subject"}[wanted.order]))
     if wanted.backwards:
         found.reverse()
     if wanted.group is FindingGroup.NONE:
@@ -123,7 +117,6 @@ def verdict_word(finding: Finding) -> str:
 
 
 def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
-    """Return the cells of a finding, in the order of FINDING_COLUMNS."""
     mark, tone = FINDING_MARKS[finding.verdict]
     return (
         Cell(mark, tone),
@@ -193,7 +186,6 @@ def _lines(link: Link, path: LinkPath, closed: Collection[LinkPath]) -> Iterator
 
 
 def check_cells(check: Check) -> tuple[Cell, ...]:
-    """Return a check: mark, what, value, limit."""
     mark, tone = CHECKED[check.holds]
     plain = Tone.PLAIN if check.holds else tone
     limit = f"{'limit ' if check.holds is not False else 'but must be '}{check.limit}" if check.limit else ""
@@ -214,11 +206,6 @@ def subject_of(link: Link) -> Subject | None:
     return None if link.node is None else NodeSubject(link.node)
 
 
-def explanation_lines(finding: Finding, tree: Tree, context: Context) -> list[str]:
-    """Return the explanation as ``tenure explain`` prints it. Reads the pieces of evidence from the tree."""
-    return [*explain_lines(finding, tree), *context_lines(context)]
-
-
 def wrapped_lines(lines: Collection[str], width: int) -> list[DetailLine]:
     """Return text in lines of at most a width, what goes on further in."""
     found = []
@@ -237,14 +224,15 @@ class FindingEvidence:
     link: Link
     """The top of its chain of evidence."""
     explanation: list[str]
+    """As ``tenure explain`` prints it."""
 
 
 def evidence_of(finding: Finding, archive: Archive) -> FindingEvidence:
     """Put together what is known of a finding. Blocks: it reads the tree. Raises Damaged, Environment."""
     if archive.copy is None:
         return FindingEvidence(_without_bytes(finding), list(_told(finding, archive)))
-    context = context_of(finding, archive.timeline)
-    return FindingEvidence(lineage(finding, archive), explanation_lines(finding, archive.tree, context))
+    context = context_lines(context_of(finding, archive.timeline))
+    return FindingEvidence(lineage(finding, archive), [*explain_lines(finding, archive.tree), *context])
 
 
 def _without_bytes(finding: Finding) -> Link:

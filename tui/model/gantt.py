@@ -111,11 +111,6 @@ def ground_of(timeline: Timeline, first: Instant, last: Instant, width: int) -> 
     )
 
 
-def scrubber(timeline: Timeline, first: Instant, last: Instant, cursor: Instant, width: int) -> Scrubber:
-    """Draw [first, last] in so many cells, labels included."""
-    return ground_of(timeline, first, last, width).with_cursor(cursor)
-
-
 def cell_of(instant: Instant, first: Instant, last: Instant, cells: int) -> int:
     """Return in which of so many equal parts of [first, last] an instant lies; what is outside in the nearest."""
     if last <= first:
@@ -178,7 +173,6 @@ class LeaseBar:
 
 
 def bar_of(domain: str, trace: LeaseTrace) -> LeaseBar:
-    """Return a lease as a bar."""
     first, last = trace.told[0], trace.told[-1]
     over = trace.session.over if trace.session is not None else None
     said = trace.ended or over

@@ -1,34 +1,49 @@
-"""The overview in words: titles and rows that screen and text share, the text of ``--once``, and its JSON. Pure."""
+"""A cluster in words: is it healthy, titles and rows that screen and text share, text of ``--once``, its JSON. Pure.
+
+What a state shows is laid before the one judgement (``doctor.health``); of a record it is what its audit says.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from appliance.doctor.check import not_well
+from appliance.doctor.check import CheckVerdict, HealthCheck, not_well, passed, unknown, worst
+from appliance.doctor.health import (
+    ASSUMED_WORDS,
+    judge_clock,
+    judge_clocks,
+    judge_ends,
+    judge_log,
+    judge_mount,
+    judge_shard,
+    judge_silent_shard,
+)
+from appliance.formats.ceiling import CeilingKind
 from timeagent.console import instant_fields
 
 from .clocks import agreement, agreement_words
 from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, heading, laid_out, layout, text_of
-from .health import health, level_cell
 from .state import Reach, ViewKind
-from .subjects import Cell
+from .subjects import Cell, Tone
 from .words import (
+    BAG_CELLS,
     BAG_LEGEND,
-    bag_cell,
     clock_text,
     clock_words,
     condition,
+    counted_ends,
     is_idle,
     lease_row,
     lease_words,
     log_words,
     node_rows,
+    overdue_bags,
     radius_words,
     short_span,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from timeagent.interval import TimeInterval
 
@@ -37,14 +52,109 @@ if TYPE_CHECKING:
     from .state import ClusterState, Freshness, LeaseRow, LogView, NodeClock, ShardView, TimeSources
 
 
+LEVEL_CELLS: Final = {
+    CheckVerdict.PASS: Cell("● HEALTHY", Tone.GOOD),
+    CheckVerdict.UNSURE: Cell("◐ ATTENTION", Tone.WARN),
+    CheckVerdict.FAIL: Cell("✗ NOT HEALTHY", Tone.BAD),
+    CheckVerdict.UNKNOWN: Cell("◇ NOT KNOWN", Tone.DIM),
+}
+"""What one glance should tell, by the worst verdict."""
+
+
+def level_cell(checks: Iterable[HealthCheck]) -> Cell:
+    return LEVEL_CELLS[worst(checks)]
+
+
+def health(state: ClusterState) -> list[HealthCheck]:
+    """Return a line for each thing that is known of a cluster; of a record, one for its audit."""
+    return [_audited(state)] if state.view is ViewKind.RECORD else list(_health_lines(state))
+
+
+def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
+    now, mount, clock = state.clock.now, state.mount, state.clock
+    silent = mount.silent_ns or 0 if mount.reach is Reach.SILENT else None
+    yield judge_mount(silent, mount.problem, waiting=mount.reach is Reach.WAITING)
+    if not state.cluster_id:
+        return
+    if state.offline:
+        way_out = "--node-dir names this machine's settings; without any: tenure join, or ask on a node"
+        yield unknown("shards", f"not asked: {state.offline}", way_out)
+    elif state.radius_ns_max is not None:
+        source = ASSUMED_WORDS if clock.assumed else f"{clock.source}, {clock.status}"
+        radius = clock.now.radius if clock.bounded else None
+        yield judge_clock(radius, clock.problem, source, state.radius_ns_max)
+    yield from state.checks
+    for shard in state.shards:
+        yield from _shard_health(shard, now)
+    clocks = agreement(state.clocks)
+    yield judge_clocks(clocks.good, agreement_words(clocks))
+    for log in state.logs:
+        yield judge_log(log.name, log.problem, 0 if state.offline else overdue_bags(log, now))
+    if not state.offline:
+        yield judge_ends(*counted_ends(state.leases, now))
+
+
+def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
+    name, fresh = f"shard {shard.shard}", shard.freshness
+    match fresh.reach:
+        case Reach.ANSWERS:
+            waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
+            yield judge_shard(
+                shard.shard,
+                shard.node,
+                runner=shard.runner,
+                leases=shard.leases,
+                blocks_lost=shard.blocks_lost or 0,
+                until_ns=shard.resumes_ns if waits else None,
+            )
+        case Reach.SILENT:
+            stopped = shard.ceiling_kind is CeilingKind.ORDERLY
+            why, way_out = fresh.problem, fresh.way_out
+            yield judge_silent_shard(shard.shard, shard.node, fresh.silent_ns, why, way_out, stopped=stopped)
+        case Reach.WAITING:
+            yield unknown(name, f"no answer yet from {shard.node}", "wait a moment")
+        case Reach.NOT_ASKED if fresh.problem:
+            yield unknown(name, f"not asked: {fresh.problem}", fresh.way_out)
+        case Reach.NOT_ASKED:
+            pass  # said once, for all of them
+
+
+_OF_FINDINGS: Final = {
+    "violation": CheckVerdict.FAIL,
+    "indeterminate": CheckVerdict.UNKNOWN,
+    "unverifiable": CheckVerdict.UNKNOWN,
+    "provisional": CheckVerdict.UNSURE,
+    "ok": CheckVerdict.PASS,
+}
+
+
+def _audited(state: ClusterState) -> HealthCheck:
+    """Count the findings of a record by what they say."""
+    if state.mount.reach is Reach.SILENT:
+        return HealthCheck(
+            "copy", CheckVerdict.FAIL, f"it cannot be read: {state.mount.problem}", "name a root or a copy of one"
+        )
+    if state.findings is None:
+        return unknown("audit", state.mount.problem, "wait until the copy is read")
+    counts = {verdict: sum(each.verdict == verdict for each in state.findings) for verdict in _OF_FINDINGS}
+    said = [
+        f"{count} {name}{'s' if name == 'violation' and count > 1 else ''}" for name, count in counts.items() if count
+    ]
+    if not said:
+        return passed("audit", "no findings")
+    judged = next(verdict for name, verdict in _OF_FINDINGS.items() if counts[name])  # the worst first
+    return HealthCheck("audit", judged, " · ".join(said), "5 shows what each rests on")
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
 def title_words(state: ClusterState) -> str:
-    """Return the first line: which cluster, live or not, what time."""
     cluster = f"cluster {state.cluster_id[:12]}" if state.cluster_id else "cluster ?"
     return f"{cluster}  {state.path}  {badge_words(state)}  {time_words(state)}"
 
 
 def badge_words(state: ClusterState) -> str:
-    """Say in a word what kind of view this is."""
     if state.view is ViewKind.RECORD:
         if state.mount.reach is not Reach.ANSWERS:
             return "READING" if state.mount.reach is Reach.WAITING else "NO COPY"
@@ -70,7 +180,6 @@ def time_line(state: ClusterState) -> tuple[Cell, ...]:
 
 
 def numbers_words(state: ClusterState) -> str:
-    """Return the numbers that belong on the health line."""
     shards = state.shards
     parts = []
     if shards and not state.offline:
@@ -122,7 +231,6 @@ def _silent(state: ClusterState) -> list[str]:
 
 
 def nothing_words(state: ClusterState, words: str = "") -> str:
-    """Say why there are no rows in the table of leases."""
     if not state.cluster_id:
         return not_known(state)
     if words and state.leases:
@@ -139,7 +247,6 @@ def nothing_words(state: ClusterState, words: str = "") -> str:
 
 
 def not_known(state: ClusterState) -> str:
-    """Say why there is nothing to be seen at all."""
     if state.view is ViewKind.RECORD:
         return state.mount.problem or "not known: the copy is still being read"
     return "not known: the mount has not answered yet"
@@ -147,7 +254,7 @@ def not_known(state: ClusterState) -> str:
 
 def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
     """Return the fields of a log, in the order of LOG_COLUMNS."""
-    return (Cell(log.name), tuple(bag_cell(bag) for bag in log.bags), log_words(log, now))
+    return (Cell(log.name), tuple(BAG_CELLS[bag.state] for bag in log.bags), log_words(log, now))
 
 
 def text_snapshot(state: ClusterState, width: int) -> str:

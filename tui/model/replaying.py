@@ -6,7 +6,7 @@ Pure but for the frames that deliveries are read from.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -60,21 +60,22 @@ class Switches:
     shifts: Mapping[str, Span] = field(default_factory=dict)
 
     def lens(self) -> WhatIf:
-        """Return it as the auditor takes it."""
         shifts = {node: span for node, span in sorted(self.shifts.items()) if span}
         return WhatIf(shifts, self.grace_ns, self.drop_late)
 
     def turned(self, nodes: Sequence[str], row: int, steps: int) -> Switches:
         """Return the switches with one turned, by so many steps; at its end it stays."""
         if row == 0:
-            return Switches(not self.drop_late, self.grace_ns, self.shifts)
+            return replace(self, drop_late=not self.drop_late)
         if row == 1:
-            place = GRACES.index(self.grace_ns) + steps
-            return Switches(self.drop_late, GRACES[max(0, min(place, len(GRACES) - 1))], self.shifts)
+            return replace(self, grace_ns=further(GRACES, self.grace_ns, steps))
         node = nodes[row - 2]
-        place = SHIFTS.index(self.shifts.get(node, 0)) + steps
-        shift = SHIFTS[max(0, min(place, len(SHIFTS) - 1))]
-        return Switches(self.drop_late, self.grace_ns, {**self.shifts, node: shift})
+        return replace(self, shifts={**self.shifts, node: further(SHIFTS, self.shifts.get(node, 0), steps)})
+
+
+def further[T](values: Sequence[T], value: T, steps: int) -> T:
+    """Return the value so many steps from one; at an end it stays."""
+    return values[max(0, min(values.index(value) + steps, len(values) - 1))]
 
 
 def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -89,9 +90,12 @@ def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ..
     ]
     for node in nodes:
         shift = switches.shifts.get(node, 0)
-        words = f"{'+' if shift > 0 else '−'}{span_text(abs(shift))}" if shift else "as it was"
-        rows.append(_row(f"clock of {node}", words, turned=bool(shift)))
+        rows.append(_row(f"clock of {node}", _signed(shift) if shift else "as it was", turned=bool(shift)))
     return rows
+
+
+def _signed(span: Span) -> str:
+    return f"{'+' if span > 0 else '−'}{span_text(abs(span))}"
 
 
 def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
@@ -100,26 +104,22 @@ def _row(what: str, value: str, *, turned: bool) -> tuple[Cell, ...]:
 
 
 def lens_words(lens: WhatIf, changes: Changes | None, problem: str = "") -> str:
-    """Say what is otherwise, and what that changes; or why that cannot be told."""
     parts = ["late messages dropped"] if lens.drop_late else []
     if lens.grace_ns is not None:
         parts.append(f"grace {span_text(lens.grace_ns)}")
-    parts += [f"clock of {node} {'+' if span > 0 else '−'}{span_text(abs(span))}" for node, span in lens.shifts.items()]
+    parts += [f"clock of {node} {_signed(span)}" for node, span in lens.shifts.items()]
     words = f"WHAT IF {', '.join(parts)}"
     if problem:
         return f"{words}: not known: {problem}; all is shown as it was"
     if changes is None:
         return f"{words}: reading the copy so …"
-    return (
-        f"{words}: {_told(len(changes.appear), '+', changes.appear)}, {_told(len(changes.vanish), '−', changes.vanish)}"
-    )
+    return f"{words}: {_told(changes.appear, 'more')}, {_told(changes.vanish, 'fewer')}"
 
 
-def _told(count: int, sign: str, findings: Sequence[object]) -> str:
-    codes = sorted({str(getattr(each, "code", "")) for each in findings})
+def _told(findings: Sequence[Finding], more: str) -> str:
+    codes = sorted({each.code for each in findings})
     shown = ", ".join(codes[:3]) + ("…" if len(codes) > 3 else "")  # noqa: PLR2004
-    more = "more" if sign == "+" else "fewer"
-    return f"{count:,} finding{'' if count == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
+    return f"{len(findings):,} finding{'' if len(findings) == 1 else 's'} {more}" + (f" ({shown})" if codes else "")
 
 
 SPEEDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 600.0)
@@ -174,7 +174,6 @@ def at_instant(timeline: Timeline, instant: Instant) -> ReplayPlace:
 
 
 def at_position(timeline: Timeline, position: int) -> ReplayPlace:
-    """Return the place after so many events."""
     position = max(0, min(position, len(timeline.events)))
     return ReplayPlace(position, timeline.events[position - 1].instant_ns if position else timeline.start_ns)
 
@@ -206,7 +205,6 @@ def _event(timeline: Timeline, place: ReplayPlace, *, back: bool, follow: str | 
 
 
 def domains_of(event: Event) -> tuple[str, ...]:
-    """Return the domains that an event is about."""
     match event:
         case LeaseTold():
             return (event.witness.domain,)
@@ -260,7 +258,6 @@ def instant_near(text: str, near: Instant) -> Instant:
 
 
 def speed_text(speed: float) -> str:
-    """Return a speed as it is shown."""
     return f"{speed:g}×"
 
 

@@ -39,7 +39,6 @@ class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
 
     @cached_property
     def expiries(self) -> NDArray[np.int64]:
-        """When each expires."""
         return np.fromiter((row.expiry_ns for row in self), np.int64, len(self))
 
     @cached_property
@@ -311,7 +310,6 @@ class ClusterState:
 
     @property
     def shards(self) -> tuple[ShardView, ...]:
-        """All shards, in order."""
         return tuple(sorted((s for node in self.nodes for s in node.shards), key=lambda s: s.shard))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 
@@ -35,18 +35,43 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class DomainSubject:
-    """A domain: who has it, what the next holder must respect, who had it before."""
+class NamedSubject:
+    """What a name is enough for."""
 
-    domain: str
+    name: str
+    WHAT: ClassVar[str] = ""
 
     @property
     def title(self) -> str:
-        return f"domain {self.domain}"
+        return f"{self.WHAT} {self.name}"
 
     @property
     def identifier(self) -> str:
-        return self.domain
+        return self.name
+
+
+class DomainSubject(NamedSubject):
+    """A domain: who has it, what the next holder must respect, who had it before."""
+
+    WHAT = "domain"
+
+
+class NodeSubject(NamedSubject):
+    """A node: its shards, its clock, what it holds."""
+
+    WHAT = "node"
+
+
+class ClockSubject(NamedSubject):
+    """A node's clock: what it says of itself, and what it said before."""
+
+    WHAT = "clock of"
+
+
+class FindingSubject(NamedSubject):
+    """One finding of the audit, by its id."""
+
+    WHAT = "finding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,45 +95,12 @@ class LeaseSubject:
     """One lease: the chain of its witnesses, and what was written under it."""
 
     domain: str
-    correlation_id: str
+    identifier: str
+    """Its correlation id."""
 
     @property
     def title(self) -> str:
-        return f"lease {self.correlation_id[-8:]} on {self.domain}"
-
-    @property
-    def identifier(self) -> str:
-        return self.correlation_id
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSubject:
-    """A node: its shards, its clock, what it holds."""
-
-    node: str
-
-    @property
-    def title(self) -> str:
-        return f"node {self.node}"
-
-    @property
-    def identifier(self) -> str:
-        return self.node
-
-
-@dataclass(frozen=True, slots=True)
-class ClockSubject:
-    """A node's clock: what it says of itself, and what it said before."""
-
-    node: str
-
-    @property
-    def title(self) -> str:
-        return f"clock of {self.node}"
-
-    @property
-    def identifier(self) -> str:
-        return self.node
+        return f"lease {self.identifier[-8:]} on {self.domain}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,41 +137,8 @@ class PlaceSubject:
         return f"{printable(self.path)}:{self.offset}+{self.length}"
 
 
-@dataclass(frozen=True, slots=True)
-class FindingSubject:
-    """One finding of the audit."""
-
-    id: str
-
-    @property
-    def title(self) -> str:
-        return f"finding {self.id}"
-
-    @property
-    def identifier(self) -> str:
-        return self.id
-
-
-type Subject = (
-    DomainSubject
-    | HolderSubject
-    | LeaseSubject
-    | NodeSubject
-    | ClockSubject
-    | BagSubject
-    | PlaceSubject
-    | FindingSubject
-)
-SUBJECTS: Final = (
-    DomainSubject,
-    HolderSubject,
-    LeaseSubject,
-    NodeSubject,
-    ClockSubject,
-    BagSubject,
-    PlaceSubject,
-    FindingSubject,
-)
+type Subject = NamedSubject | HolderSubject | LeaseSubject | BagSubject | PlaceSubject
+SUBJECTS: Final = (NamedSubject, HolderSubject, LeaseSubject, BagSubject, PlaceSubject)
 
 
 @dataclass(frozen=True, slots=True)

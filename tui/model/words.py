@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Span
 
-    from .state import BagCell, ClockView, LeaseRow, LeaseRows, LogView, NodeView, ShardView
+    from .state import ClockView, LeaseRow, LeaseRows, LogView, NodeView, ShardView
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,7 +62,6 @@ def short_span(span: Span) -> str:
 
 
 def bytes_text(size: int) -> str:
-    """Return a size in at most seven characters."""
     amount = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if amount < 1000:  # noqa: PLR2004 - decimal units
@@ -89,27 +88,17 @@ class Condition(StrEnum):
     """The ledger said so last; whether it was given back since is not known."""
 
 
-SYMBOLS: Final = {
-    Condition.HELD: "●",
-    Condition.TENTATIVE: "◌",
-    Condition.DYING: "◐",
-    Condition.RECOVERING: "✗",
-    Condition.OVER: "○",
-    Condition.LAST_KNOWN: "◇",
-}
-
-_TONES: Final = {
-    Condition.HELD: Tone.PLAIN,
-    Condition.TENTATIVE: Tone.DIM,
-    Condition.DYING: Tone.WARN,
-    Condition.RECOVERING: Tone.BAD,
-    Condition.OVER: Tone.DIM,
-    Condition.LAST_KNOWN: Tone.DIM,
+CONDITION_CELLS: Final = {
+    Condition.HELD: Cell("●"),
+    Condition.TENTATIVE: Cell("◌", Tone.DIM),
+    Condition.DYING: Cell("◐", Tone.WARN),
+    Condition.RECOVERING: Cell("✗", Tone.BAD),
+    Condition.OVER: Cell("○", Tone.DIM),
+    Condition.LAST_KNOWN: Cell("◇", Tone.DIM),
 }
 
 
 def condition(lease: LeaseRow, now: TimeInterval) -> Condition:
-    """Say how a lease stands."""
     tentative = lease.phase is Phase.TENTATIVE
     if now.surely_past(lease.expiry_ns):
         return Condition.OVER if tentative or now.surely_past(lease.resumes_ns) else Condition.RECOVERING
@@ -131,7 +120,6 @@ def counted_ends(leases: LeaseRows, now: TimeInterval) -> tuple[int, int]:
 
 
 def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
-    """Say how a lease stands, in one line."""
     stands = condition(lease, now)
     left = short_span(max(0, lease.expiry_ns - now.midpoint))
     resumes = clock_text(lease.resumes_ns + SECOND, 0)  # rounded up
@@ -171,7 +159,7 @@ def _why_dying(lease: LeaseRow) -> str:
 def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
     """Return the cells of a lease, in the order of LEASE_COLUMNS."""
     stands = condition(lease, now)
-    tone = _TONES[stands]
+    symbol, tone = CONDITION_CELLS[stands].text, CONDITION_CELLS[stands].tone
     left = lease.expiry_ns - now.midpoint
     left_tone = tone
     if stands in (Condition.OVER, Condition.RECOVERING):
@@ -183,7 +171,7 @@ def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
     words = lease_words(lease, now)
     word_tone = Tone.WARN if words.endswith("!") else Tone.DIM if tone is Tone.PLAIN else tone
     return (
-        Cell(SYMBOLS[stands], Tone.GOOD if stands is Condition.HELD else tone),
+        Cell(symbol, Tone.GOOD if stands is Condition.HELD else tone),
         Cell(lease.domain, plain),
         Cell(lease.mode, plain),
         Cell(lease.phase, plain),
@@ -233,11 +221,6 @@ def matching(texts: Sequence[str], words: str) -> list[int]:
         else:
             found = [index for index in found if word in texts[index]]
     return found
-
-
-def filtered(leases: LeaseRows, words: str) -> Sequence[LeaseRow]:
-    """Return the leases that match a filter."""
-    return [leases[index] for index in matching(leases.texts, words)] if words.split() else leases
 
 
 # -- nodes and shards --------------------------------------------------------------------------------------------------
@@ -302,7 +285,6 @@ def _ledger(shard: ShardView) -> Cell:
 
 
 def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
-    """Say what is remarkable about a shard."""
     waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
     resumes = clock_text(shard.resumes_ns + SECOND, 0) if shard.resumes_ns is not None else "?"
     if shard.freshness.reach is Reach.SILENT:
@@ -322,26 +304,15 @@ def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
 
 # -- bags --------------------------------------------------------------------------------------------------------------
 
-BAG_SYMBOLS: Final[dict[ClosingState | None, str]] = {
-    ClosingState.OPEN: "▯",
-    ClosingState.CLOSING: "◧",
-    ClosingState.CLOSED: "■",
-    ClosingState.SEALED: "▣",
-    None: "·",
+BAG_CELLS: Final = {
+    None: Cell("·", Tone.DIM),
+    ClosingState.SEALED: Cell("▣", Tone.DIM),
+    ClosingState.CLOSED: Cell("■"),
+    ClosingState.CLOSING: Cell("◧", Tone.WARN),
+    ClosingState.OPEN: Cell("▯", Tone.GOOD),
 }
-BAG_TONES: Final[dict[ClosingState | None, Tone]] = {
-    ClosingState.OPEN: Tone.GOOD,
-    ClosingState.CLOSING: Tone.WARN,
-    ClosingState.CLOSED: Tone.PLAIN,
-    ClosingState.SEALED: Tone.DIM,
-    None: Tone.DIM,
-}
+"""By how much each wants to be looked at. None: nobody wrote."""
 BAG_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote"
-
-
-def bag_cell(bag: BagCell) -> Cell:
-    """Return a bag's symbol."""
-    return Cell(BAG_SYMBOLS[bag.state], BAG_TONES[bag.state])
 
 
 UNFINISHED: Final = (ClosingState.OPEN, ClosingState.CLOSING)
@@ -363,7 +334,6 @@ def overdue_bags(log: LogView, now: TimeInterval) -> int:
 
 
 def log_words(log: LogView, now: TimeInterval) -> Cell:
-    """Say how far a log is closed."""
     if log.problem:
         return Cell(log.problem, Tone.BAD)
     if log.horizon_ns is None:
@@ -399,7 +369,6 @@ def moment(instant: Instant | None, near: Instant | None = None) -> str:
 
 
 def clock_words(clock: ClockView) -> tuple[Cell, ...]:
-    """Say what this node knows of the time, in one line."""
     if not clock.bounded:
         return (Cell(f"no bound: {clock.problem}", Tone.BAD),)
     between = f"{clock_text(clock.now.earliest, 3)} .. {clock_text(clock.now.latest, 3)} UTC"
@@ -410,7 +379,6 @@ def clock_words(clock: ClockView) -> tuple[Cell, ...]:
 
 
 def radius_words(clock: ClockView) -> str:
-    """Return the radius for the title bar."""
     if not clock.bounded:
         return "no bound"
     return f"±{span_text(clock.now.radius)}" + (" assumed" if clock.assumed else "")

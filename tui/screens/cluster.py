@@ -16,9 +16,9 @@ from ..model.subjects import ClockSubject, Tone
 from ..model.words import clock_text, log_words
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.cluster_tables import ClockTable, LeaseFacts, LeaseList, LeaseTable, NodeTable
-from ..widgets.details import DetailTable
+from ..widgets.framing import STYLES
 from ..widgets.lines import ClockLine, HealthLine, WordsLine
-from ..widgets.theme import STYLES
+from ..widgets.row_table import DetailTable
 from .screen import LEASE_LEGEND, TopScreen
 
 if TYPE_CHECKING:
@@ -33,40 +33,51 @@ if TYPE_CHECKING:
     from ..model.subjects import Subject
 
 
-class OverviewScreen(TopScreen):
-    """One glance at a cluster."""
+class LeaseScreen(TopScreen):
+    """One with a table of leases: it can be narrowed, and a lease in it revoked."""
 
-    NAME = "overview"
     FILTERS = True
     REVOKES = True
+    TABLE: ClassVar[type[LeaseTable]] = LeaseTable
+
+    @property
+    def table(self) -> LeaseTable:
+        return self.query_one(self.TABLE)
+
+    def lease(self) -> LeaseRow | None:
+        return self.table.row if self.table.has_focus else None
+
+    @property
+    def options(self) -> LeaseOptions:
+        return self.table.wanted
+
+    def want(self, options: ListOptions[Any, Any]) -> None:
+        assert isinstance(options, LeaseOptions)
+        self.table.want(options)
+
+
+class OverviewScreen(LeaseScreen):
+    """One glance at a cluster, worst news first."""
+
+    NAME = "overview"
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
-        """Return the parts, worst news first."""
         return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), ClockLine()
 
     def draw(self, state: ClusterState) -> None:
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
-        self.query_one(LeaseTable).show(state)
+        self.table.show(state)
         self.query_one(BagStrip).show(state)
         self.query_one(ClockLine).show(state)
 
-    def lease(self) -> LeaseRow | None:
-        """Return the one under the cursor, where that is among the leases."""
-        table = self.query_one(LeaseTable)
-        return table.row if table.has_focus else None
 
-    def filter_words(self, words: str) -> None:
-        self.query_one(LeaseTable).narrow(words)
-
-
-class LeasesScreen(TopScreen):
+class LeasesScreen(LeaseScreen):
     """Many leases, and all that is known of the one under the cursor."""
 
     NAME = "leases"
-    FILTERS = True
-    REVOKES = True
+    TABLE = LeaseList
     LEGENDS = (LEASE_LEGEND,)
     AUTO_FOCUS = "#lease-list"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,28 +87,15 @@ class LeasesScreen(TopScreen):
     ]
 
     def parts(self) -> Iterable[Widget]:
-        """Return the table, and what is known of one row."""
         return LeaseList(), LeaseFacts()
 
     def draw(self, state: ClusterState) -> None:
-        table = self.query_one(LeaseList)
-        table.show(state)
-        self.query_one(LeaseFacts).show(table.row, state)
+        self.table.show(state)
+        self.query_one(LeaseFacts).show(self.table.row, state)
 
     def on_pick_table_moved(self) -> None:
         if self.state is not None:
-            self.query_one(LeaseFacts).show(self.query_one(LeaseList).row, self.state)
-
-    def lease(self) -> LeaseRow | None:
-        return self.query_one(LeaseList).row
-
-    @property
-    def options(self) -> LeaseOptions:
-        return self.query_one(LeaseList).wanted
-
-    def want(self, options: ListOptions[Any, Any]) -> None:
-        assert isinstance(options, LeaseOptions)
-        self.query_one(LeaseList).want(options)
+            self.query_one(LeaseFacts).show(self.table.row, self.state)
 
     def action_turn(self) -> None:
         super().action_turn()
@@ -123,7 +121,6 @@ class BagsScreen(TopScreen):
         self._shown: BagCell | None = None
 
     def parts(self) -> Iterable[Widget]:
-        """The log, its bags, and one of them."""
         return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
@@ -251,7 +248,7 @@ class TimeScreen(TopScreen):
 
     def _show_history(self) -> None:
         subject = self.query_one(ClockTable).key
-        lines = self._history.words(subject.node) if isinstance(subject, ClockSubject) else [""]
+        lines = self._history.words(subject.name) if isinstance(subject, ClockSubject) else [""]
         self.query_one("#history", WordsLine).say_lines([(line,) for line in lines])
 
     def on_pick_table_moved(self) -> None:

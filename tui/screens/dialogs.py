@@ -90,7 +90,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
             self.dismiss(ExportForm(form))
 
     def action_leave(self) -> None:
-        """Close; nothing is written."""
         self.dismiss(None)
 
 
@@ -109,7 +108,6 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
         self._row = row
 
     def compose(self) -> ComposeResult:
-        """Show whose lease it is, and ask."""
         row = self._row
         with Vertical(id="dialog") as box:
             box.border_title = "Revoke a lease"
@@ -142,5 +140,4 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
         self.set_focus(self.query_one(field, Input))
 
     def action_leave(self) -> None:
-        """Close; nothing changes."""
         self.dismiss(None)

@@ -32,6 +32,8 @@ from ..model.replaying import (
     at_instant,
     at_position,
     events_shown,
+    further,
+    instant_near,
     moment_of,
     speed_text,
     status_words,
@@ -116,7 +118,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self._clocks = list(nodes)
 
     def compose(self) -> ComposeResult:
-        """Show the switches, and which keys turn them."""
         with Vertical(id="dialog") as box:
             box.border_title = "What if"
             yield SwitchTable(SWITCH_COLUMNS, "", id="switches")
@@ -138,11 +139,9 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self._fill()
 
     def action_apply(self) -> None:
-        """Close, and read the copy so."""
         self.dismiss(self._switches)
 
     def action_leave(self) -> None:
-        """Close; nothing changes."""
         self.dismiss(None)
 
 
@@ -196,7 +195,6 @@ class ReplayScreen(EvidenceScreen):
         self._wanted: tuple[Instant | None, str | None] | None = None
 
     def parts(self) -> Iterable[Widget]:
-        """Return the scrubber, what was at the moment, and the events."""
         yield ScrubberLine()
         yield WordsLine(id="where")
         with Container(id="replay-parts"):
@@ -356,7 +354,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def action_step(self, step: str, back: bool) -> None:  # noqa: FBT001 - as bindings call it
-        """Go to the next event, bag or finding, or to the one before."""
         if self.timeline is not None:
             self.playing = False
             self._go(stepped(self.timeline, self.place, Step(step), back=back, follow=self.follow))
@@ -369,12 +366,10 @@ class ReplayScreen(EvidenceScreen):
             self._tell()
 
     def action_faster(self, steps: int) -> None:
-        place = SPEEDS.index(self.speed) + steps
-        self.speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
+        self.speed = further(SPEEDS, self.speed, steps)
         self._paint()
 
     def action_widen(self, steps: int) -> None:
-        """Let the bars show more, or less."""
         self._span = max(0, min(self._span + steps, len(SPANS) - 1))
         self._paint()
 
@@ -433,15 +428,24 @@ class ReplayScreen(EvidenceScreen):
     # An instant that is typed.
 
     def action_go_to(self) -> None:
-        self.query_one(InstantField).open(self.place.instant_ns)
+        field = self.query_one(InstantField)
+        field.display = True
+        self.set_focus(field)
 
-    def on_instant_field_given(self, event: InstantField.Given) -> None:
+    def on_input_submitted(self, event: InstantField.Submitted) -> None:
+        """Go to the instant. What is none is refused by name, and stays to be mended."""
+        text = event.value.strip()
+        try:
+            instant = instant_near(text, self.place.instant_ns) if text else None
+        except TenureError as problem:
+            self.notify(problem.message, severity="warning", markup=False)
+            return
         self._leave_instant()
         timeline = self.timeline
-        if timeline is not None and event.instant is not None:
-            self._go(at_instant(timeline, event.instant))
+        if timeline is not None and instant is not None:
+            self._go(at_instant(timeline, instant))
             self._tell()
-            if self.place.instant_ns != event.instant:
+            if self.place.instant_ns != instant:
                 self.notify(f"the record goes from {rfc3339(timeline.start_ns)} to {rfc3339(timeline.end_ns)}")
 
     def action_back(self) -> None:
@@ -455,7 +459,8 @@ class ReplayScreen(EvidenceScreen):
             super().action_back()
 
     def _leave_instant(self) -> None:
-        self.query_one(InstantField).close()
+        field = self.query_one(InstantField)
+        field.value, field.display = "", False
         self.set_focus(self.query_one(EventTable))
 
     def exported(self) -> ExportSheet:

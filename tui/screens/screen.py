@@ -11,10 +11,9 @@ from textual.screen import Screen
 
 from ..model.exporting import ExportSheet
 from ..model.subjects import SUBJECTS
-from ..model.words import BAG_LEGEND, SYMBOLS
-from ..widgets.details import DetailTable
+from ..model.words import BAG_LEGEND, CONDITION_CELLS
 from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
-from ..widgets.row_table import PickTable, RowTable
+from ..widgets.row_table import DetailTable, PickTable, RowTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from timeagent.errors import TenureError
     from timeagent.units import Instant
 
-    from ..model.archive_loader import ArchiveLoader
+    from ..feed import ArchiveLoader
     from ..model.lease_list import ListOptions
     from ..model.state import ClusterState, LeaseRow
     from ..model.subjects import DetailLine, Subject
@@ -85,7 +84,7 @@ class Program(Protocol):
 
 BESIDE_WIDTH_MIN: Final = 110
 """From this width on two parts stand beside each other."""
-LEASE_LEGEND: Final = "Leases", "  ".join(f"{symbol} {condition}" for condition, symbol in SYMBOLS.items())
+LEASE_LEGEND: Final = "Leases", "  ".join(f"{cell.text} {name}" for name, cell in CONDITION_CELLS.items())
 
 
 class TopScreen(Screen[None], inherit_bindings=False):
@@ -214,11 +213,9 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     @property
     def options(self) -> ListOptions[Any, Any]:
-        """How its list is arranged."""
         raise NotImplementedError
 
     def want(self, options: ListOptions[Any, Any]) -> None:
-        """Arrange it otherwise."""
         raise NotImplementedError
 
     def action_sort(self) -> None:
@@ -244,12 +241,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
             self.top.open(subject)
 
     def copied(self) -> str:
-        """Return what ``y`` copies."""
         subject = self.subject()
         return "" if subject is None else subject.identifier
 
     def lease(self) -> LeaseRow | None:
-        """Return the lease that the cursor is on."""
         return None
 
     def action_revoke(self) -> None:
@@ -268,7 +263,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return ExportSheet(self.NAME or "details", table.rows_shown()) if isinstance(table, RowTable) else None
 
     def action_export(self) -> None:
-        """Ask in which form, and write it down."""
         self.top.export(self.exported())
 
 
@@ -328,7 +322,6 @@ class DetailScreen(TopScreen):
         return self.query_one(DetailTable).subject
 
     def copied(self) -> str:
-        """Return the identifier that the line leads to; else the line."""
         subject, line = self.subject(), self.query_one(DetailTable).line
         if subject is not None:
             return subject.identifier

@@ -25,10 +25,11 @@ from appliance.node.runtime import runtime_of
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.showing import known_by_agent, sources_without_agent, word
+from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
+from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
     ClockView,
@@ -44,7 +45,6 @@ from ..model.state import (
     TimeSources,
     ViewKind,
 )
-from .feed import AskedQuestion
 from .live_details import live_details
 from .mount import MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
@@ -255,7 +255,7 @@ class LiveSource:
                 problem = refused.message
             else:
                 sample = look.sample
-                status = word(sample.status)
+                status = sample.status.word
                 return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
@@ -263,7 +263,7 @@ class LiveSource:
     def _told_clocks(self, answer: MountAnswer, now: TimeInterval) -> Iterator[NodeClock]:
         signed = _signed(answer)
         if answer.offline:
-            return (NodeClock(*signed_clock(node, token, now)) for node, token in sorted(signed.items()))
+            return (signed_clock(node, token, now) for node, token in sorted(signed.items()))
         return self._clocks.told(sorted({*answer.nodes, *answer.shard_map.owners}), signed, now)
 
     def _times(self) -> TimeSources:
@@ -364,7 +364,7 @@ class LiveRows:
         self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
     ) -> tuple[list[object], list[object]]:
         """Return all that rows are made from: what is large, to be compared by identity, and small values."""
-        things: list[object] = [answer.leases, answer.fences, answer.previous]
+        things: list[object] = [answer.ledgers]
         for each in said:
             things += [None, None] if each is None else [each.leases, each if each.earlier else None]
         values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
@@ -392,10 +392,10 @@ class LiveRows:
             if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
                 for each in said.earlier:
                     known.add(each.domain)
-                    if answer.fences.get(each.domain, 0) > each.fence:
+                    if answer.ledgers.fences.get(each.domain, 0) > each.fence:
                         continue  # the present run has granted it since, and the lease before it is no matter any more
                     yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
-        for ledger in answer.leases:
+        for ledger in answer.ledgers.leases:
             shard = shards[ledger.shard] if ledger.shard < len(shards) else None
             if shard is None or ledger.witness.domain in known:
                 continue
@@ -459,7 +459,7 @@ class LiveRows:
             resumes_ns,
             as_of_ns,
             there,
-            answer.previous.get(view.correlation_id),
+            answer.ledgers.previous.get(view.correlation_id),
             view.granted_ns,
             view.floor_ns,
             view.settle_to_ns,

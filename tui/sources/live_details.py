@@ -24,9 +24,9 @@ from ..model.subjects import (
     ClockSubject,
     DetailLine,
     DomainSubject,
-    FindingSubject,
     HolderSubject,
     LeaseSubject,
+    NamedSubject,
     NodeSubject,
     PlaceSubject,
     Tone,
@@ -58,18 +58,18 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
         case PlaceSubject():
             return place_details(tree, subject)
         case DomainSubject():
-            return list(_domain(state, answer, tree, subject.domain))
+            return list(_domain(state, answer, tree, subject.name))
         case LeaseSubject():
             return list(_lease(state, answer, tree, subject))
         case HolderSubject():
             return list(_holder(state, subject))
         case NodeSubject():
-            return list(_node(state, subject.node))
+            return list(_node(state, subject.name))
         case ClockSubject():
-            return list(_clock(state, subject.node))
+            return list(_clock(state, subject.name))
         case BagSubject():
             return list(_bag(state, tree, subject))
-        case FindingSubject():
+        case NamedSubject():  # a finding
             return [words("a live cluster is not audited: tenure audit judges a copy")]
 
 
@@ -95,9 +95,9 @@ def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -
 
 
 def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseSubject) -> Iterator[DetailLine]:
-    row = next((row for row in state.leases if row.correlation_id == subject.correlation_id), None)
+    row = next((row for row in state.leases if row.correlation_id == subject.identifier), None)
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
-    yield fact("lease", subject.correlation_id)
+    yield fact("lease", subject.identifier)
     if row is None:
         yield words("it is not out any more, as far as is known", tone=Tone.WARN)
     else:
@@ -112,7 +112,7 @@ def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseS
         yield fact("waiting", "not known" if row.waiting is None else str(row.waiting))
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
-    yield from _chain(answer, tree, answer.shard_map.shard_of(subject.domain), subject.domain, subject.correlation_id)
+    yield from _chain(answer, tree, answer.shard_map.shard_of(subject.domain), subject.domain, subject.identifier)
 
 
 def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str | None = None) -> Iterator[DetailLine]:

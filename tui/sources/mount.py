@@ -35,14 +35,13 @@ from timeagent.sampled import SampledClock
 from timeagent.units import DAY
 
 from ..model.state import BagCell, LogView
-from .ledger import LedgerBook, LedgerLease, LedgerTail
+from .ledger import LedgerBook, LedgerTail
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from appliance.bag.storage import Published, Storage
+    from appliance.bag.storage import Storage
     from appliance.doctor.check import HealthCheck
-    from appliance.formats.lease import LeaseOutcome
     from appliance.formats.policy import Policy
     from appliance.formats.shardmap import ShardMap
     from timeagent.clock import MachineClock
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from timeagent.sources.port import Source
     from timeagent.units import Instant, Span
 
+    from .ledger import LedgersTell
+
 
 _KEPT_MAX: Final = 8_192
 
@@ -60,70 +61,30 @@ class WatchingStorage:
     """A Storage whose writing verbs are refused. Listings of closed bags, which cannot change, are kept."""
 
     def __init__(self, inner: Storage) -> None:
-        self._inner = inner
+        self._list_afresh = inner.list_afresh
         self._closed: dict[str, list[str]] = {}
-
-    def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
-        """Open the directory afresh, then say which of the names are there."""
-        return self._inner.look(directory, names)
+        self.look, self.size_of = inner.look, inner.size_of
+        self.read, self.read_each, self.read_from = inner.read, inner.read_each, inner.read_from
 
     def list_afresh(self, directory: str) -> list[str] | None:
         """Open the directory afresh and return its names; those of a bag that was seen closed, without asking."""
         kept = self._closed.get(directory)
         if kept is not None:
             return kept
-        names = self._inner.list_afresh(directory)
+        names = self._list_afresh(directory)
         if names and LOCK in names and directory.startswith(f"{LOGS}/"):
             if len(self._closed) >= _KEPT_MAX:
                 self._closed.clear()
             self._closed[directory] = names
         return names
 
-    def read(self, path: str) -> bytes | None:
-        return self._inner.read(path)
+    def _refuse(self, *what: object, **_named: object) -> NoReturn:
+        raise Environment(
+            "read-only", f"{what[0]}: whoever only looks does not write there", hint="leave that to a node"
+        )
 
-    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
-        return self._inner.read_each(directory, names)
-
-    def size_of(self, path: str) -> int | None:
-        return self._inner.size_of(path)
-
-    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
-        """Return at most so many bytes of a file from an offset."""
-        return self._inner.read_from(path, offset, limit)
-
-    def ensure_directory(self, path: str) -> None:
-        """Refuse."""
-        _refuse("make", path)
-
-    def publish(self, path: str, data: bytes, tmp: str) -> Published:
-        del data, tmp
-        _refuse("publish", path)
-
-    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
-        del chunks, tmp
-        _refuse("publish", path)
-
-    def ensure_marker(self, path: str) -> bool:
-        _refuse("make", path)
-
-    def append(self, path: str, data: bytes, expected_size: int) -> int:
-        del data, expected_size
-        _refuse("append to", path)
-
-    def unlink(self, path: str) -> None:
-        _refuse("remove", path)
-
-    def remove_directory(self, path: str) -> bool:
-        _refuse("remove", path)
-
-    def server_clock(self, tmp: str) -> Instant:
-        """Refuse: it makes a file."""
-        _refuse("make a file in", tmp)
-
-
-def _refuse(verb: str, path: str) -> NoReturn:
-    raise Environment("read-only", f"{path}: whoever only looks does not {verb} it", hint="leave that to a node")
+    ensure_directory = ensure_marker = publish = publish_stream = append = _refuse
+    unlink = remove_directory = server_clock = _refuse
 
 
 class WatchingTime:
@@ -154,7 +115,6 @@ class WatchingTime:
         raise NotTrusted("no-key", "whoever only looks signs nothing")
 
     def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
-        """Refuse."""
         return self.now(), self.token()
 
     def token_over(self, digest: bytes) -> SignedTime:
@@ -207,10 +167,7 @@ class MountAnswer:
     shard_map: ShardMap
     nodes: tuple[str, ...]
     chains: dict[int, ChainEnd]
-    leases: tuple[LedgerLease, ...]
-    fences: dict[str, int]
-    """The newest fence of each domain, as the ledgers say."""
-    previous: dict[bytes, LeaseOutcome]
+    ledgers: LedgersTell
     logs: tuple[LogView, ...]
     checks: tuple[HealthCheck, ...]
     """Of this node's keys, and of what room is left; none of a copy."""
@@ -262,7 +219,6 @@ class OpenMount:
         """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
         chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
-        told = self._book.told()
         return MountAnswer(
             self.root,
             self.registers.cluster_id,
@@ -272,9 +228,7 @@ class OpenMount:
             shard_map,
             tuple(known_nodes(self.registers)),
             chains,
-            told.leases,
-            told.fences,
-            told.previous,
+            self._book.told(),
             tuple(self._log(name) for name in list_logs(self._context)),
             tuple(self._checks()),
         )

@@ -7,18 +7,17 @@ each was asked. Each is widened by its round trip, and ages by how fast this mac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.sampled import DRIFT_PPM, drift_ns
-from timeagent.showing import word
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
+from ..feed import AskedQuestion
 from ..model.state import NodeClock, Reach
-from .feed import AskedQuestion
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from appliance.node.routes import TimeThere
     from timeagent.clock import MachineClock
     from timeagent.sampled import Look
-    from timeagent.units import Instant, Span
 
 
 CLOCK_PERIOD_NS: Final = SECOND
@@ -36,42 +34,41 @@ UNKNOWN_REQUEST: Final = "call-damaged"
 NO_ADDRESS: Final = "no-address"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReading:
-    """What a node said of its time, and when that was, by this machine's CLOCK_BOOTTIME."""
+def told_clock(there: TimeThere) -> NodeClock:
+    """Return what a shard answered of its node's clock, as of that answer. Raises Damaged."""
+    told, ahead = there.told, there.ahead
+    token = None if told.token is None else SignedTime.decode(told.token, f"the clock of node {told.node}")
+    trip = there.answered_ns - there.asked_ns
+    return NodeClock(
+        told.node,
+        None,
+        None if ahead is None else (ahead.latest - ahead.earliest - trip + 1) // 2,  # without the round trip
+        (ClockStatus.UNKNOWN if token is None else token.status).word,
+        token is not None and bool(token.flags & TimeFlags.ASSUMED),
+        0,
+        reach=Reach.ANSWERS,
+        problem=told.problem if ahead is None else "",
+        ahead=ahead,
+        trip_ns=trip,
+        read_ns=there.answered_ns,
+    )
 
-    ahead: TimeInterval | None
-    """True time minus CLOCK_BOOTTIME here. None: the node has no bound, and ``problem`` says why."""
-    radius_ns: Span | None
-    """As it was said: without the round trip."""
-    status: str
-    assumed: bool
-    trip_ns: Span
-    answered_ns: int
-    problem: str = ""
 
-    @classmethod
-    def of(cls, there: TimeThere) -> NodeReading:
-        """Read what a shard answered. Raises Damaged."""
-        told, ahead = there.told, there.ahead
-        token = None if told.token is None else SignedTime.decode(told.token, f"the clock of node {told.node}")
-        trip = there.answered_ns - there.asked_ns
-        return cls(
-            ahead,
-            None if ahead is None else (ahead.latest - ahead.earliest - trip + 1) // 2,
-            word(ClockStatus.UNKNOWN if token is None else token.status),
-            token is not None and bool(token.flags & TimeFlags.ASSUMED),
-            trip,
-            there.answered_ns,
-            told.problem if ahead is None else "",
-        )
-
-    @classmethod
-    def here(cls, look: Look, answered_ns: int) -> NodeReading:
-        """Take this machine's own clock, where no shard of it can be asked."""
-        trip = answered_ns - look.boot_ns
-        ahead = TimeInterval(look.now.earliest - answered_ns, look.now.latest - look.boot_ns)
-        return cls(ahead, look.now.radius, word(look.sample.status), look.sample.assumed, trip, answered_ns)
+def own_clock(node: str, look: Look, answered_ns: int) -> NodeClock:
+    """Return what this machine's own clock says, where no shard of it can be asked."""
+    ahead = TimeInterval(look.now.earliest - answered_ns, look.now.latest - look.boot_ns)
+    return NodeClock(
+        node,
+        None,
+        look.now.radius,
+        look.sample.status.word,
+        look.sample.assumed,
+        0,
+        reach=Reach.ANSWERS,
+        ahead=ahead,
+        trip_ns=answered_ns - look.boot_ns,
+        read_ns=answered_ns,
+    )
 
 
 class NodeClocks:
@@ -79,26 +76,26 @@ class NodeClocks:
 
     def __init__(self, machine: MachineClock) -> None:
         self._machine = machine
-        self._questions: dict[str, AskedQuestion[NodeReading]] = {}
+        self._questions: dict[str, AskedQuestion[NodeClock]] = {}
         self._mute: set[tuple[str, bytes]] = set()
         """Nodes and incarnations that do not know the question: asked again once another release may run there."""
 
     def question(
         self, node: str, cluster: Cluster, at: Callable[[], tuple[int, bytes] | None]
-    ) -> AskedQuestion[NodeReading] | None:
+    ) -> AskedQuestion[NodeClock] | None:
         """Return the question about a node that runs shards, unless there is one already.
 
         ``at``: which shard to ask there, and of which incarnation it last was.
         """
 
-        def ask() -> NodeReading:
+        def ask() -> NodeClock:
             shard = at()
             if shard is None:
                 raise TryAgain("no-shard", f"{node} runs no shard now that could be asked")
             if (node, shard[1]) in self._mute:
                 raise ShardUnavailable(UNKNOWN_REQUEST, "its release does not tell what time it is there")
             try:
-                return NodeReading.of(cluster.clock_of(shard[0], node))
+                return told_clock(cluster.clock_of(shard[0], node))
             except ShardUnavailable as problem:
                 if problem.code == UNKNOWN_REQUEST:
                     self._mute.add((node, shard[1]))
@@ -106,11 +103,11 @@ class NodeClocks:
 
         return self._new(node, ask)
 
-    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeReading] | None:
+    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock] | None:
         """Return the question about this machine's own clock, unless there is one already."""
-        return self._new(node, lambda: NodeReading.here(look(), self._machine.boot_ns()))
+        return self._new(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
 
-    def _new(self, node: str, ask: Callable[[], NodeReading]) -> AskedQuestion[NodeReading] | None:
+    def _new(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock] | None:
         if node in self._questions:
             return None
         self._questions[node] = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
@@ -125,42 +122,29 @@ class NodeClocks:
             question = self._questions.get(node)
             last = signed_clock(node, signed.get(node), now)
             if question is None:
-                yield NodeClock(*last, problem="runs no shard that could be asked")
+                yield replace(last, problem="runs no shard that could be asked")
                 continue
             freshness, said, error = question.freshness(), question.answer, question.error
             if error is not None and error.code == NO_ADDRESS:
-                yield NodeClock(*last, problem="this node's settings have no address of it")
+                yield replace(last, problem="this node's settings have no address of it")
             elif said is None or freshness.reach is not Reach.ANSWERS:
-                yield NodeClock(*last, reach=freshness.reach, problem=freshness.problem, silent_ns=freshness.silent_ns)
+                yield replace(last, reach=freshness.reach, problem=freshness.problem, silent_ns=freshness.silent_ns)
             else:
-                yield self._answered(node, said)
+                yield replace(self._by_now(said), node=node)
 
-    def _answered(self, node: str, said: NodeReading) -> NodeClock:
+    def _by_now(self, said: NodeClock) -> NodeClock:
+        """Return a clock as of this instant: its interval has grown by how fast this machine's clock may run away."""
+        assert said.read_ns is not None
         boot = self._machine.boot_ns()
-        age = max(0, boot - said.answered_ns)
+        age = max(0, boot - said.read_ns)
         ahead = None if said.ahead is None else said.ahead.widened(drift_ns(age, DRIFT_PPM))
-        midpoint: Instant | None = None if ahead is None else boot + ahead.midpoint
-        return NodeClock(
-            node,
-            midpoint,
-            said.radius_ns,
-            said.status,
-            said.assumed,
-            age,
-            reach=Reach.ANSWERS,
-            problem=said.problem,
-            ahead=ahead,
-            trip_ns=said.trip_ns,
-            read_ns=said.answered_ns,
-        )
+        return replace(said, midpoint_ns=None if ahead is None else boot + ahead.midpoint, age_ns=age, ahead=ahead)
 
 
-def signed_clock(
-    node: str, token: SignedTime | None, now: TimeInterval
-) -> tuple[str, Instant | None, Span | None, str, bool, Span | None]:
-    """Return the first fields of a NodeClock, from what a node signed; None where nothing was seen."""
+def signed_clock(node: str, token: SignedTime | None, now: TimeInterval) -> NodeClock:
+    """Return a clock of which only is known what it signed; nothing where that was not seen."""
     if token is None:
-        return node, None, None, word(ClockStatus.UNKNOWN), False, None
+        return NodeClock(node, None, None, ClockStatus.UNKNOWN.word, assumed=False, age_ns=None)
     age = max(0, now.midpoint - token.midpoint_ns)
     assumed = bool(token.flags & TimeFlags.ASSUMED)
-    return node, token.midpoint_ns, token.radius_ns, word(token.status), assumed, age
+    return NodeClock(node, token.midpoint_ns, token.radius_ns, token.status.word, assumed, age)

@@ -19,7 +19,6 @@ from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged
-from timeagent.showing import word
 from timeagent.units import span_text
 
 from ..model.subjects import (
@@ -78,7 +77,6 @@ def _of(tree: Tree, subject: PlaceSubject, piece: Piece, data: bytes) -> Sequenc
 
 
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
-    """Yield a line for each record of a file."""
     offset = 0
     while isinstance(piece := piece_at(data, offset), Piece):
         place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
@@ -105,7 +103,6 @@ class FrameLines(Sequence[DetailLine]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[DetailLine]: ...
     def __getitem__(self, index: int | slice) -> DetailLine | Sequence[DetailLine]:
-        """Return one line, or several."""
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
         if index < len(self._head):
@@ -199,7 +196,7 @@ def _ledger(piece: Piece, path: str) -> Iterator[DetailLine]:
 
 
 def _signed(token: SignedTime, node: str) -> DetailLine:
-    text = f"{moment(token.midpoint_ns)} ±{span_text(token.radius_ns)}, {word(token.status)}"
+    text = f"{moment(token.midpoint_ns)} ±{span_text(token.radius_ns)}, {token.status.word}"
     return fact("signed at", f"{text} by {node}", ClockSubject(node))
 
 
@@ -212,12 +209,10 @@ def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Ton
 
 
 def heading(text: str) -> DetailLine:
-    """Return a line above others."""
     return DetailLine((Cell(text, Tone.STRONG),))
 
 
 def words(text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
-    """Return a line that stands below a heading."""
     return DetailLine((Cell(f"  {text}", tone),), subject)
 
 

@@ -20,9 +20,9 @@ from auditor.timeline.timeline_reader import open_audited
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.showing import word
 from timeagent.units import DAY
 
+from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
     AuditedCopy,
@@ -70,59 +70,46 @@ _BAG_STATES: Final = {
 }
 
 
-class ReadingQuestion:
-    """Reads the tree once; asked again it has nothing to do."""
+class RecordSource:
+    """A StateSource over a copied tree. Made without touching it."""
 
-    name = "record"
-    period_ns: Span = DAY
-
-    def __init__(self, path: Path | None, index_file: Path | None = None) -> None:
-        """Read nothing yet. ``path``: None where there is only the index.
-
-        ``index_file``: of ``audit --db``, made or brought up to date; without one there is a passing one.
-        """
-        self._path = path
+    def __init__(self, path: Path | None, machine: MachineClock, index_file: Path | None = None) -> None:
+        """Read nothing yet. ``index_file``: where the audit keeps what it has read; without a path, all there is."""
+        self._copy = path
         self._index_file = index_file
-        self.answer: AuditedCopy | None = None
-        self.error: TenureError | None = None
+        self._path = str(path if path is not None else index_file)
+        self._machine = machine
+        self.reading = AskedQuestion("record", DAY, machine, self._ask)
         self._words = "reading the copy"
+        self._lock = threading.Lock()
+        self._last: tuple[Instant, ClusterState] | None = None
 
-    def put(self) -> None:
-        """Read tree, audit and timeline. Blocks as long as it takes; a tree that is none is kept as the error."""
-        if self.answer is not None:
-            return
-        try:
-            self.answer = self._read()
-        except TenureError as problem:
-            self.error = problem
+    def questions(self) -> Sequence[AskedQuestion[AuditedCopy]]:
+        return [self.reading]
 
-    def freshness(self) -> Freshness:
-        """Say whether there is an answer; in ``problem``, how far the reading is."""
-        if self.answer is not None:
-            return Freshness(Reach.ANSWERS, 0)
-        if self.error is not None:
-            return Freshness(Reach.SILENT, None, 0, self.error.message)
-        return Freshness(Reach.WAITING, problem=self._words)
-
-    def _read(self) -> AuditedCopy:
-        if self._path is None:
+    def _ask(self) -> AuditedCopy:
+        """Read tree, audit and timeline, once. Blocks as long as it takes."""
+        if self.reading.answer is not None:
+            return self.reading.answer
+        if self._copy is None:
             assert self._index_file is not None
-            kept = open_audited(self._index_file)
-            return AuditedCopy(None, kept.audit, kept.timeline, kept.policy)
-        tree = open_tree(self._path)
+            return self._indexed(None, self._index_file)
+        tree = open_tree(self._copy)
         if self._index_file is not None:
-            return self._indexed(tree, self._path, self._index_file)
+            make_index(self._copy, self._index_file, self._step)
+            return self._indexed(tree, self._index_file)
         try:
             # Gone as soon as it is open: nothing is left behind, however this program ends.
             with TemporaryDirectory(prefix="tenure-top-") as directory:
-                return self._indexed(tree, self._path, Path(directory) / "index")
+                make_index(self._copy, Path(directory) / "index", self._step)
+                return self._indexed(tree, Path(directory) / "index")
         except OSError as problem:
             raise Environment(
                 "no-room", f"no index can be made: {problem}", hint="name a file for it with --db, or set TMPDIR"
             ) from None
 
-    def _indexed(self, tree: Tree, path: Path, index_file: Path) -> AuditedCopy:
-        make_index(path, index_file, self._step)
+    @staticmethod
+    def _indexed(tree: Tree | None, index_file: Path) -> AuditedCopy:
         kept = open_audited(index_file)
         return AuditedCopy(tree, kept.audit, kept.timeline, kept.policy)
 
@@ -131,21 +118,6 @@ class ReadingQuestion:
         filled = BAR_CELLS * done // max(1, total)
         bar = "#" * filled + "." * (BAR_CELLS - filled)
         self._words = f"reading the copy [{bar}] {done:,} of {total:,} parts, {messages:,} messages"
-
-
-class RecordSource:
-    """A StateSource over a copied tree. Made without touching it."""
-
-    def __init__(self, path: Path | None, machine: MachineClock, index_file: Path | None = None) -> None:
-        """Read nothing yet. ``index_file``: where the audit keeps what it has read; without a path, all there is."""
-        self._path = path if path is not None else index_file
-        self._machine = machine
-        self.reading = ReadingQuestion(path, index_file)
-        self._lock = threading.Lock()
-        self._last: tuple[Instant, ClusterState] | None = None
-
-    def questions(self) -> Sequence[ReadingQuestion]:
-        return [self.reading]
 
     @property
     def record(self) -> AuditedCopy | None:
@@ -158,12 +130,15 @@ class RecordSource:
         if record is None:
             now = TimeInterval.around(self._machine.realtime_ns(), 0)
             clock = ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy")
-            return ClusterState(str(self._path), clock, self.reading.freshness(), view=ViewKind.RECORD)
+            error = self.reading.error
+            reading = Freshness(Reach.WAITING, problem=self._words)  # however long it takes
+            mount = reading if error is None else Freshness(Reach.SILENT, None, 0, error.message)
+            return ClusterState(self._path, clock, mount, view=ViewKind.RECORD)
         timeline = record.timeline
         at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
         with self._lock:
             if self._last is None or self._last[0] != at:
-                self._last = at, _state(record, str(self._path), at)
+                self._last = at, _state(record, self._path, at)
             return self._last[1]
 
     def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
@@ -254,7 +229,7 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
             name,
             reading.midpoint_ns,
             reading.radius_ns,
-            word(reading.status),
+            reading.status.word,
             reading.assumed,
             max(0, state.instant_ns - each.as_of_ns),
             len(each.epochs),

@@ -11,7 +11,6 @@ from auditor.rules.finding import Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
-from timeagent.showing import word
 from timeagent.units import span_text
 
 from ..model.subjects import (
@@ -31,7 +30,7 @@ from ..model.words import fence_text, moment
 from .places import BLANK, fact, heading, place_details, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from auditor.rules.finding import Evidence
     from auditor.timeline.state import BagState, LeaseState, StateAt
@@ -47,31 +46,14 @@ LEASES_SHOWN: Final = 1_000
 
 def record_details(record: AuditedCopy, subject: Subject, at: Instant) -> Sequence[DetailLine]:
     """Return what is known. Reads the tree where bytes are asked for; goes over all events of what it is about."""
-    match subject:
-        case PlaceSubject():
-            if record.tree is None:
-                raise BadRequest(
-                    NEEDS_TREE, f"only the index is here, not {printable(subject.path)}", hint=NAME_THE_COPY
-                )
-            return place_details(record.tree, subject)
-        case DomainSubject():
-            return list(_domain(record, subject.domain, at))
-        case LeaseSubject():
-            return list(_lease(record, subject, at))
-        case HolderSubject():
-            return list(_holder(record, subject, at))
-        case NodeSubject():
-            return list(_node(record, subject.node, at))
-        case ClockSubject():
-            return list(_clock(record, subject.node, at))
-        case BagSubject():
-            return list(_bag(record, subject, at))
-        case FindingSubject():
-            return list(_finding(record, subject.id))
+    if isinstance(subject, PlaceSubject):
+        if record.tree is None:
+            raise BadRequest(NEEDS_TREE, f"only the index is here, not {printable(subject.path)}", hint=NAME_THE_COPY)
+        return place_details(record.tree, subject)
+    return list(_TOLD[type(subject)](record, subject, at))
 
 
 def place_of(where: Evidence) -> PlaceSubject:
-    """Return the subject that a piece of evidence is."""
     return PlaceSubject(where.path, where.offset, where.length)
 
 
@@ -119,7 +101,8 @@ def _real_name(record: AuditedCopy, shown: str) -> str:
     return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
 
 
-def _domain(record: AuditedCopy, shown: str, at: Instant) -> Iterator[DetailLine]:
+def _domain(record: AuditedCopy, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
+    shown = subject.name
     name = _real_name(record, shown)
     state = record.timeline.state_at(at)
     known = state.domains.get(name)
@@ -180,17 +163,17 @@ def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
 def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.domain)
     lives = _lives(record, name, at)
-    life = lives.get(bytes.fromhex(subject.correlation_id))
+    life = lives.get(bytes.fromhex(subject.identifier))
     if life is None:
         yield words("the copy tells nothing of it by then", tone=Tone.WARN)
         return
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
-    yield fact("lease", subject.correlation_id)
+    yield fact("lease", subject.identifier)
     if life.told:
         yield from _grant(life)
     yield fact("ended", life.end_words, place_of(life.ended.where) if life.ended else None, _life_tone(life))
     order = list(lives)
-    place = order.index(bytes.fromhex(subject.correlation_id))
+    place = order.index(bytes.fromhex(subject.identifier))
     for label, index in (("before it", place - 1), ("after it", place + 1)):
         if 0 <= index < len(order):
             yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
@@ -265,8 +248,8 @@ def _held(state: StateAt, node: str, process: int | None) -> Iterator[DetailLine
         )
 
 
-def _node(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
-    state = record.timeline.state_at(at)
+def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
+    node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
         if shard.node == node:
             text = f"{name[1]} of map {name[0]}, run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
@@ -282,13 +265,14 @@ def _node(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
     yield from _held(state, node, None)
 
 
-def _clock(record: AuditedCopy, node: str, at: Instant) -> Iterator[DetailLine]:
+def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
+    node = subject.name
     known = record.timeline.state_at(at).clocks.get(node)
     if known is None:
         yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
         return
     reading = known.reading
-    status = word(reading.status)
+    status = reading.status.word
     yield fact("node", node, NodeSubject(node))
     yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
     yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
@@ -371,8 +355,9 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _finding(record: AuditedCopy, name: str) -> Iterator[DetailLine]:
-    finding = next((each for each in record.audit.findings if each.id == name), None)
+def _finding(record: AuditedCopy, subject: FindingSubject, at: Instant) -> Iterator[DetailLine]:
+    del at
+    finding = next((each for each in record.audit.findings if each.id == subject.name), None)
     if finding is None:
         yield words("the audit of this copy has no such finding", tone=Tone.WARN)
         return
@@ -385,3 +370,14 @@ def _finding(record: AuditedCopy, name: str) -> Iterator[DetailLine]:
     yield heading("Rests on")
     for each in finding.evidence:
         yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
+
+
+_TOLD: Final[dict[type[Subject], Callable[..., Iterator[DetailLine]]]] = {
+    DomainSubject: _domain,
+    LeaseSubject: _lease,
+    HolderSubject: _holder,
+    NodeSubject: _node,
+    ClockSubject: _clock,
+    BagSubject: _bag,
+    FindingSubject: _finding,
+}

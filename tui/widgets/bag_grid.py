@@ -7,22 +7,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
-
-from appliance.bag.survey import ClosingState
 
 from ..model.columns import LOG_COLUMNS
 from ..model.overview import log_row, not_known
 from ..model.subjects import BagSubject, Cell, Tone
-from ..model.words import BAG_LEGEND, BAG_SYMBOLS, BAG_TONES, clock_text
+from ..model.words import BAG_CELLS, BAG_LEGEND, UNFINISHED, clock_text
 from .row_table import RowTable
 
 if TYPE_CHECKING:
-    from textual.geometry import Region
-
     from timeagent.units import Instant
 
     from ..model.state import BagCell, ClusterState, LogView
@@ -46,8 +40,7 @@ CELLS: Final = 60
 ZOOMS: Final = (1, 10, 60, 600)
 DAMAGED: Final = "✗"
 BAG_GRID_LEGEND: Final = "▯ open  ◧ closing  ■ closed  ▣ sealed  · nobody wrote  ✗ damaged or rejected"
-
-_URGENCY: Final = (None, ClosingState.SEALED, ClosingState.CLOSED, ClosingState.CLOSING, ClosingState.OPEN)
+_URGENCY: Final = tuple(BAG_CELLS)
 
 
 class BagLayout:
@@ -84,18 +77,16 @@ class BagLayout:
             return Cell(" ")
         if any(bag.damage for bag in bags):
             return Cell(DAMAGED, Tone.BAD)
-        state = max((bag.state for bag in bags), key=_URGENCY.index)
-        return Cell(BAG_SYMBOLS[state], BAG_TONES[state])
+        return BAG_CELLS[max((bag.state for bag in bags), key=_URGENCY.index)]
 
     def chosen(self, start: Instant) -> BagCell | None:
-        """Return a bag by its beginning."""
         index = (start - self._first) // self.log.span_ns
         return self.log.bags[index] if 0 <= index < len(self.log.bags) else None
 
 
 def oldest_open(log: LogView) -> BagCell | None:
     """Return the oldest bag that is not closed, of those that somebody wrote to."""
-    return next((bag for bag in log.bags if bag.state in (ClosingState.OPEN, ClosingState.CLOSING)), None)
+    return next((bag for bag in log.bags if bag.state in UNFINISHED), None)
 
 
 def next_damaged(log: LogView, after: Instant) -> BagCell | None:
@@ -110,6 +101,8 @@ _CURSOR: Final = Style(reverse=True, bold=True)
 
 class BagGrid(RowTable, inherit_bindings=False):
     """Rows of cells; arrows move from bag to bag."""
+
+    headed = False
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Bag before", show=False),
@@ -164,7 +157,6 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     @property
     def subject(self) -> BagSubject | None:
-        """The same, to be opened."""
         bag = self.bag
         return None if bag is None or self._grid is None else BagSubject(self._grid.log.name, bag.start_ns)
 
@@ -192,7 +184,6 @@ class BagGrid(RowTable, inherit_bindings=False):
         self._step(cells)
 
     def action_move_row(self, rows: int) -> None:
-        """Go a row up, to newer bags, or down."""
         self._step(rows * CELLS)
 
     def action_newest(self) -> None:
@@ -219,7 +210,6 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(bag.start_ns)
 
     def action_zoom(self, by: int) -> None:
-        """Put more bags into a cell, or fewer."""
         self._zoom = max(0, min(self._zoom + by, len(ZOOMS) - 1))
         if self._grid is not None:
             self._grid = BagLayout(self._grid.log, self.zoom)
@@ -227,34 +217,20 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._start or 0)
             self.post_message(self.Zoomed())
 
-    def show_rows(self, count: int, row_at: object, nothing: str) -> None:
-        del row_at
-        self._count, self._nothing = count, nothing
-        size = Size(self.size.width, max(1, count))
-        if size != self.virtual_size:
-            self.virtual_size = size
-        self.refresh()
+    def row_in(self, index: int, width: int, room: int) -> Strip:
+        del room
+        grid = self._grid
+        assert grid is not None
+        place = (-1, -1) if self._start is None else grid.place(self._start)
+        here = place[1] if place[0] == index else None
 
-    def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, max(1, self._count))
+        def row() -> Strip:
+            label = f"{clock_text(grid.row_start(index), 0):{LABEL}}"
+            segments = [Segment(label, self.style_of(Tone.DIM))]
+            for column in range(CELLS):
+                cell = grid.cell(index, column)
+                style = self.style_of(cell.tone)
+                segments.append(Segment(cell.text, style + _CURSOR if column == here else style))
+            return Strip(segments).adjust_cell_length(width, self.rich_style)
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Render rows; those that stay as they are the library keeps."""
-        return ScrollView.render_lines(self, crop)
-
-    def render_line(self, y: int) -> Strip:
-        """Render a row: when it begins, and its cells."""
-        width, grid = self.size.width, self._grid
-        row = y + self.scroll_offset.y
-        if grid is None:
-            return self.strip_of([Cell(self._nothing if row == 0 else "", Tone.DIM)], width)
-        if row >= grid.rows:
-            return Strip.blank(width, self.rich_style)
-        here = None if self._start is None else grid.place(self._start)
-        label = Cell(f"{clock_text(grid.row_start(row), 0):{LABEL}}", Tone.DIM)
-        segments = [Segment(label.text, self.style_of(label.tone))]
-        for column in range(CELLS):
-            cell = grid.cell(row, column)
-            style = self.style_of(cell.tone)
-            segments.append(Segment(cell.text, style + _CURSOR if (row, column) == here else style))
-        return Strip(segments).adjust_cell_length(width, self.rich_style)
+        return self.kept((index, here), width, row)

@@ -11,67 +11,45 @@ from ..model.columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, hea
 from ..model.lease_list import GroupHeading, LeaseArrangement, LeaseGroup, LeaseOptions, LeaseOrder, arrange
 from ..model.overview import leases_count, leases_title, not_known, nothing_words
 from ..model.subjects import Cell, ClockSubject, DomainSubject, LeaseSubject, NodeSubject, Tone
-from ..model.words import filtered, lease_row, lease_words, many_lease_row, moment, node_rows
+from ..model.words import lease_row, lease_words, many_lease_row, moment, node_rows
+from .framing import MUTED
 from .lines import WordsLine
 from .row_table import PickTable
-from .theme import MUTED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from timeagent.interval import TimeInterval
+
     from ..model.clocks import ClockRows
-    from ..model.columns import Field
+    from ..model.columns import Column, Field
     from ..model.state import ClusterState, LeaseRow
     from ..model.subjects import Subject
-
-
-class LeaseTable(PickTable):
-    """One row per lease, filtered, in order of domain."""
-
-    def __init__(self) -> None:
-        super().__init__(LEASE_COLUMNS, "Leases", id="leases")
-        self._state: ClusterState | None = None
-        self._words = ""
-        self._shown: Sequence[LeaseRow] = ()
-
-    @property
-    def row(self) -> LeaseRow | None:
-        return self._shown[self.cursor] if self._shown else None
-
-    def narrow(self, words: str) -> None:
-        """Show only the leases that match."""
-        self._words = words.strip()
-        if self._state is not None:
-            self.show(self._state)
-
-    def show(self, state: ClusterState) -> None:
-        self._state = state
-        now = state.clock.now
-        leases = self._shown = filtered(state.leases, self._words)
-        self.show_title(leases_title(state, len(leases), self._words))
-        self.show_picks(
-            len(leases),
-            lambda index: lease_row(leases[index], now),
-            nothing_words(state, self._words),
-            lambda index: DomainSubject(leases[index].domain),
-        )
 
 
 INLINE_MAX: Final = 5_000
 """So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
 
 
-class LeaseList(PickTable):
-    """The table of the leases screen."""
+class LeaseTable(PickTable):
+    """Leases, narrowed, sorted and in groups as they are wanted; what the overview shows of them."""
 
-    def __init__(self) -> None:
-        super().__init__(MANY_LEASE_COLUMNS, "Leases", id="lease-list")
+    def __init__(self, columns: Sequence[Column] = LEASE_COLUMNS, name: str = "leases") -> None:
+        super().__init__(columns, "Leases", id=name)
         self._state: ClusterState | None = None
         self._made: LeaseArrangement | None = None
         self.wanted = LeaseOptions()
 
+    def title_of(self, state: ClusterState, made: LeaseArrangement | None) -> str:
+        return leases_title(state, 0 if made is None else made.shown, self.wanted.words)
+
+    def cells_of(self, row: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
+        return lease_row(row, now)
+
+    def subject_of(self, row: LeaseRow) -> Subject:
+        return DomainSubject(row.domain)
+
     def show(self, state: ClusterState) -> None:
-        """Show a state's leases, arranged as wanted."""
         self._state = state
         made = self._made
         found = None
@@ -131,7 +109,7 @@ class LeaseList(PickTable):
         state, made = self._state, self._made
         if state is None:
             return
-        self.show_title(self._title(state, made))
+        self.show_title(self.title_of(state, made))
         if made is None:
             self.show_rows(0, lambda _index: (), "arranging …")
             return
@@ -139,22 +117,16 @@ class LeaseList(PickTable):
 
         def row_at(index: int) -> tuple[Field, ...]:
             row = made.at(index)
-            return _heading_row(row) if isinstance(row, GroupHeading) else many_lease_row(row, now)
+            return _heading_row(row) if isinstance(row, GroupHeading) else self.cells_of(row, now)
+
+        def about(index: int) -> Subject | str:
+            row = made.at(index)
+            return row.name if isinstance(row, GroupHeading) else self.subject_of(row)
 
         nothing = nothing_words(state, self.wanted.words)
         # Whoever arranged the rows knows where one of them has gone.
         place_of = (lambda _key: found[1]) if found is not None and found[0] == self._key else None
-        self.show_picks(len(made.places), row_at, nothing, lambda index: _subject(made.at(index)), place_of)
-
-    def _title(self, state: ClusterState, made: LeaseArrangement | None) -> str:
-        shown = "" if made is None or not self.wanted.words else f"{made.shown} shown of "
-        parts = [f"Leases   {shown}{leases_count(state)}"]
-        if self.wanted.words:
-            parts.append(f"filter: {self.wanted.words}")
-        parts.append(f"sort: {self.wanted.order} {'▼' if self.wanted.backwards else '▲'}")
-        if self.wanted.group is not LeaseGroup.NONE:
-            parts.append(f"by {self.wanted.group}")
-        return "   ".join(parts)
+        self.show_picks(len(made.places), row_at, nothing, about, place_of)
 
     @property
     def row(self) -> LeaseRow | None:
@@ -164,8 +136,27 @@ class LeaseList(PickTable):
         return None if isinstance(found, GroupHeading) else found
 
 
-def _subject(row: LeaseRow | GroupHeading) -> Subject | str:
-    return row.name if isinstance(row, GroupHeading) else LeaseSubject(row.domain, row.correlation_id)
+class LeaseList(LeaseTable):
+    """The table of the leases screen."""
+
+    def __init__(self) -> None:
+        super().__init__(MANY_LEASE_COLUMNS, "lease-list")
+
+    def title_of(self, state: ClusterState, made: LeaseArrangement | None) -> str:
+        shown = "" if made is None or not self.wanted.words else f"{made.shown} shown of "
+        parts = [f"Leases   {shown}{leases_count(state)}"]
+        if self.wanted.words:
+            parts.append(f"filter: {self.wanted.words}")
+        parts.append(f"sort: {self.wanted.order} {'▼' if self.wanted.backwards else '▲'}")
+        if self.wanted.group is not LeaseGroup.NONE:
+            parts.append(f"by {self.wanted.group}")
+        return "   ".join(parts)
+
+    def cells_of(self, row: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
+        return many_lease_row(row, now)
+
+    def subject_of(self, row: LeaseRow) -> Subject:
+        return LeaseSubject(row.domain, row.correlation_id)
 
 
 def _heading_row(heading: GroupHeading) -> tuple[Field, ...]:
@@ -239,7 +230,6 @@ class ClockTable(PickTable):
         self._rows: ClockRows | None = None
 
     def show(self, rows: ClockRows, nothing: str) -> None:
-        """Show rows. ``nothing``: why there are none."""
         columns = LIVE_COLUMNS if rows.asked else SIGNED_COLUMNS
         if columns is not self._columns:
             self._columns, self._laid = columns, None

@@ -9,21 +9,17 @@ from bisect import bisect_right
 from itertools import accumulate, chain, starmap
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.geometry import Region
 from textual.strip import Strip
-from textual.widget import Widget
 from textual.widgets import Input
 
 from appliance.doctor.check import not_well
 
 from ..model.columns import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
-from ..model.health import health, level_cell
-from ..model.overview import badge_words, numbers_words, time_line, time_words
+from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
 from ..model.subjects import Cell
-from .framing import Framing
-from .theme import MUTED, segments, styled
+from .framing import MUTED, KeptLines, segments, styled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,24 +36,21 @@ type TextPart = str | tuple[str, str]
 type TextLine = tuple[TextPart, ...]
 
 
-class WordsLine(Widget):
+class WordsLine(KeptLines):
     """Lines of parts. What is too wide goes on below; with ``cut`` it is cut."""
 
     DEFAULT_CSS = "WordsLine { height: auto; }"
 
     def __init__(self, words: str = "", *, id: str, cut: bool = False) -> None:  # noqa: A002 - Textual's word
-        """Say some words, or nothing yet."""
         super().__init__(id=id)
         self._said: tuple[TextLine, ...] = ((words,),)
         self._cut = cut
         self._laid: tuple[int, list[TextLine]] = (-1, [])
-        self._frame = Framing(self)
 
     def say(self, *parts: TextPart) -> None:
         self.say_lines([parts])
 
     def say_cells(self, lines: Sequence[Sequence[Cell]]) -> None:
-        """Show lines of cells, each in its tone."""
         self.say_lines([[styled(cell) for cell in line] for line in lines])
 
     def say_lines(self, lines: Sequence[Sequence[TextPart]]) -> None:
@@ -76,27 +69,15 @@ class WordsLine(Widget):
         if others:
             self.refresh(Region(0, others[0], self.size.width, others[-1] - others[0] + 1))
 
-    def show_title(self, title: str) -> None:
-        """Show a title, plain text; the same one again costs nothing."""
-        self._frame.show_title(title)
-
     @property
     def content(self) -> str:
-        """What it says, without style."""
         return "\n".join("".join(map(_text, parts)) for parts in self._said)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         del container, viewport
         return len(self._lines_in(width))
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        width = self.content_size.width
-        return self._frame.lines(crop, lambda y: self._line_in(y, width), super().render_lines)
-
-    def render_line(self, y: int) -> Strip:
-        return self._line_in(y, self.content_size.width)
-
-    def _line_in(self, y: int, width: int) -> Strip:
+    def line_in(self, y: int, width: int) -> Strip:
         lines = self._lines_in(width)
         parts = lines[y] if y < len(lines) else ()
 
@@ -104,12 +85,8 @@ class WordsLine(Widget):
             styled_parts = ((_text(part), style("" if isinstance(part, str) else part[1])) for part in parts)
             return Strip(chain.from_iterable(starmap(segments, styled_parts))).adjust_cell_length(width, style())
 
-        style = self._frame.style
-        return self._frame.kept(parts, width, line)
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._frame.forget()
+        style = self.style_in
+        return self.kept(parts, width, line)
 
     def _lines_in(self, width: int) -> list[TextLine]:
         if self._laid[0] != width:
@@ -133,7 +110,6 @@ def _text(part: TextPart) -> str:
 
 
 def _slice(parts: Sequence[TextPart], first: int, end: int) -> list[TextPart]:
-    """Return what of some parts lies between two places of their text."""
     found: list[TextPart] = []
     at = 0
     for part in parts:
@@ -254,62 +230,38 @@ FIRST: Final = ("help", "quit")
 GAP: Final = 2
 
 
-class KeysLine(Widget):
+class KeysLine(WordsLine):
     """Key and meaning, as many as there is room for. A click is as the key."""
 
     def __init__(self) -> None:
-        super().__init__(id="keys-line")
-        self._keys: list[tuple[str, str, str]] = []
+        super().__init__(id="keys-line", cut=True)
         self._places: list[tuple[int, int, str]] = []
-        self._frame = Framing(self)
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, self._changed)
+
+    def on_resize(self) -> None:
         self._changed(self.screen)
 
     def _changed(self, screen: Screen[object]) -> None:
+        """Say each action that is to be shown once; those that stay without room first."""
         if not self.is_attached or screen is not self.screen:
             return
-        keys = list(self._bound(screen))
-        if keys != self._keys:
-            self._keys = keys
-            self._frame.redraw()
-            self.refresh()
-
-    def _bound(self, screen: Screen[object]) -> Iterator[tuple[str, str, str]]:
-        """Yield (key, as it is shown, what it does) of each binding that is to be shown; each action once."""
         found: dict[str, Binding] = {}
         for each in screen.active_bindings.values():
             if each.binding.show:
                 found.setdefault(each.binding.action, each.binding)
-        for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
-            yield binding.key, self.app.get_key_display(binding), binding.description
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._frame.forget()
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        return self._frame.lines(crop, self.render_line, super().render_lines)
-
-    def render_line(self, y: int) -> Strip:
-        del y
-        width = self.size.width
-        return self._frame.kept("keys", width, lambda: self._made(width))
-
-    def _made(self, width: int) -> Strip:
-        key_style, style = self._frame.style("bold $text-accent"), self._frame.style()
-        segments = [Segment(" ", style)]
+        parts: list[TextPart] = [" "]
         self._places = []
         at = 1
-        for key, shown, what in self._keys:
+        for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
+            shown, what = self.app.get_key_display(binding), binding.description
             size = cells_of(shown) + 1 + cells_of(what)
-            if at + size > width:
-                continue
-            self._places.append((at, at + size, key))
-            segments += [Segment(f"{shown} ", key_style), Segment(what + " " * GAP, style)]
-            at += size + GAP
-        return Strip(segments).adjust_cell_length(width, style)
+            if at + size <= self.size.width:
+                self._places.append((at, at + size, binding.key))
+                parts += [(f"{shown} ", "bold $text-accent"), what + " " * GAP]
+                at += size + GAP
+        self.say(*parts)
 
     def on_click(self, event: Click) -> None:
         for first, end, key in self._places:

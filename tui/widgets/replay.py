@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.message import Message
 from textual.widgets import Input
 
 from auditor.timeline.events import about_domain, event_words
 from timeagent.console import printable
-from timeagent.errors import TenureError
 from timeagent.units import span_text
 
 from ..model.columns import cut
 from ..model.gantt import ScrubberGround, ground_of
-from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, domains_of, event_tone, instant_near
+from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, domains_of, event_tone
 from ..model.subjects import Cell, DomainSubject, PlaceSubject, Tone
 from ..model.words import clock_text
 from .lines import WordsLine
@@ -41,55 +39,28 @@ class ScrubberLine(WordsLine):
 
     def __init__(self) -> None:
         super().__init__(id="scrubber")
-        self._ground: tuple[Timeline, int, ScrubberGround] | None = None
+        self._counted: tuple[Timeline, int, ScrubberGround] | None = None
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
         width = self.content_size.width
-        if self._ground is None or self._ground[0] is not timeline or self._ground[1] != width:
-            self._ground = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
-        drawn = self._ground[2].with_cursor(instant)
+        if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
+            self._counted = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
+        drawn = self._counted[2].with_cursor(instant)
         self.say_cells([drawn.axis, drawn.density])
         return drawn.findings_here
 
 
 class InstantField(Input):
-    """Seen only while it is typed in. What is no instant is refused by name, and stays to be mended."""
+    """Seen only while it is typed in."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Go there"),
         Binding("escape", "screen.back", "Leave it"),
     ]
 
-    class Given(Message):
-        """An instant was typed, or nothing."""
-
-        def __init__(self, instant: Instant | None) -> None:
-            super().__init__()
-            self.instant = instant
-
     def __init__(self) -> None:
         super().__init__(placeholder="an instant: 2026-11-20T22:00:01.5Z, or a time of that day", id="instant")
-        self._near: Instant = 0
-
-    def open(self, near: Instant) -> None:
-        """Ask for one. ``near``: a time of day is of this one's day."""
-        self._near = near
-        self.display = True
-        self.focus()
-
-    def close(self) -> None:
-        self.value = ""
-        self.display = False
-
-    async def action_submit(self) -> None:
-        text = self.value.strip()
-        try:
-            instant = instant_near(text, self._near) if text else None
-        except TenureError as problem:
-            self.notify(problem.message, severity="warning", markup=False)
-            return
-        self.post_message(self.Given(instant))
 
 
 LOW: Final = 14
@@ -194,7 +165,6 @@ class EventTable(PickTable):
 
     @property
     def subject(self) -> Subject | None:
-        """What it leads to: its bytes."""
         event = self.event
         if event is None:
             return None

@@ -1,4 +1,4 @@
-"""A table of any length that renders only what is seen (Line API), and one with a cursor that follows its row."""
+"""Tables of any length that draw what is seen (Line API): plain, with a cursor that follows its row, of details."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ..model.columns import cells_of, heading, laid_out, layout
+from timeagent.errors import TenureError
+from timeagent.units import SECOND
+
+from ..model.columns import Column, cells_of, cut, heading, laid_out, layout
 from ..model.subjects import Cell, Tone
-from .framing import Framing, LineBar
-from .theme import CELL_STYLES, CURSOR, segments
+from ..model.words import matching, short_span
+from .framing import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rich.style import Style
     from textual.events import Click
-    from textual.geometry import Region
     from textual.scrollbar import ScrollBar
 
+    from timeagent.units import Instant
+
     from ..model.columns import Column, Field, Layout
+    from ..model.state import ClusterState
+    from ..model.subjects import DetailLine, Subject
+
+    type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
+    """Asks, and calls back on the screen's thread."""
 
 
 type RowAt = Callable[[int], Sequence[Field]]
@@ -33,7 +42,7 @@ type RowAt = Callable[[int], Sequence[Field]]
 ROWS_WRITTEN_MAX: Final = 100_000
 
 
-class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
+class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
     """Rows under a heading that stays. What does not fit is scrolled to; nothing is selected."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -57,7 +66,6 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
         self._laid: tuple[object, Layout] | None = None
-        self._frame = Framing(self)
         self.show_title(title)
 
     @property
@@ -80,14 +88,17 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if same:
             return
         self._laid = None
-        self._frame.redraw()
-        size = Size(self.size.width, max(1, count) + 1)
-        if size != self.virtual_size:
-            self.virtual_size = size
+        self.forget_lines()
+        self._make_room()
         self.refresh()
 
     def on_resize(self) -> None:
-        self.virtual_size = Size(self.size.width, max(1, self._count) + 1)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        size = Size(self.size.width, max(1, self._count) + self.headed)
+        if size != self.virtual_size:
+            self.virtual_size = size
 
     def text_at(self, y: int) -> str:
         """Return what stands in a line of the widget, without style."""
@@ -102,22 +113,9 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         ]
 
     def fields_at(self, row: int) -> Sequence[Field]:
-        """Return what stands in the columns of a row."""
         return self._row_at(row)
 
-    def show_title(self, title: str) -> None:
-        """Show a title, plain text; the same one again costs nothing."""
-        self._frame.show_title(title)
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        width, top = self.scrollable_content_region.width, self.scroll_offset.y
-        return self._frame.lines(crop, lambda y: self.line_in(y, width, top), super().render_lines)
-
-    def render_line(self, y: int) -> Strip:
-        return self.line_in(y, self.scrollable_content_region.width, self.scroll_offset.y)
-
-    def line_in(self, y: int, width: int, top: int) -> Strip:
-        """Return a line of the widget in a width; ``top``: to which row it is scrolled."""
+    def line_in(self, y: int, width: int) -> Strip:
         room = max(1, width - self.indent)
         as_laid = self.columns_in(room)
         lead = Cell(" " * self.indent)
@@ -126,9 +124,10 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
             return self._kept("heading", width, lambda: [lead, *laid_out(self._columns, as_laid, self._heading)])
         if not self._count and row == 0:
             return self._kept("nothing", width, lambda: [lead, Cell(self._nothing, Tone.DIM)])
-        if row + top >= self._count:
+        row += self.scroll_offset.y
+        if row >= self._count:
             return self._kept("blank", width, list)
-        return self.row_in(row + top, width, room)
+        return self.row_in(row, width, room)
 
     def row_in(self, index: int, width: int, room: int) -> Strip:
         """Return a row in the width of the widget; there is so much room for its columns."""
@@ -142,7 +141,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return heading(self._columns)
 
     def _kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
-        return self._frame.kept(name, width, lambda: self.strip_of(line(), width))
+        return self.kept(name, width, lambda: self.strip_of(line(), width))
 
     def columns_in(self, width: int) -> Layout:
         """Return how the rows in sight are laid out in a room. Lines that were drawn otherwise are forgotten."""
@@ -152,18 +151,13 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         if self._laid is None or self._laid[0] != key:
             found = layout(self._columns, width, [self.in_sight(index) for index in sight])
             if self._laid is not None and self._laid[1] != found:
-                self._frame.redraw()
+                self.forget_lines()
             self._laid = key, found
         return self._laid[1]
 
     def in_sight(self, index: int) -> Sequence[Field]:
         """Return the fields of a row as far as the columns' widths depend on them."""
         return self._row_at(index)
-
-    def notify_style_update(self) -> None:
-        """Forget styles of another theme, or of another focus."""
-        super().notify_style_update()
-        self._frame.forget()
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
         """Draw pieces of text, cut or filled to a width."""
@@ -176,7 +170,7 @@ class RowTable(ScrollView, can_focus=True, inherit_bindings=False):
         return strip if size == width else strip.crop(0, width)
 
     def style_of(self, tone: Tone) -> Style:
-        return self._frame.style(CELL_STYLES[tone])
+        return self.style_in(CELL_STYLES[tone])
 
 
 def _plain(field: Field) -> str:
@@ -254,7 +248,6 @@ class PickTable(RowTable, inherit_bindings=False):
 
     @property
     def key(self) -> object:
-        """What the row under the cursor is about; None where there are no rows."""
         return self._key_at(self.cursor) if self._key_at is not None and self._count else None
 
     def validate_cursor(self, cursor: int) -> int:
@@ -309,12 +302,107 @@ class PickTable(RowTable, inherit_bindings=False):
         self.cursor = index
 
     def row_in(self, index: int, width: int, room: int) -> Strip:
-        """Return a row: the cursor is a mark, and a background."""
         here = index == self.cursor
         name = self.name_of(index), here
         strip = self._kept(name, width, lambda: [Cell(MARK if here else " "), *self.line_of(index, room)])
-        return strip.apply_style(self._frame.partial(CURSOR)) if here and self.has_focus else strip
+        return strip.apply_style(self.style_over(CURSOR)) if here and self.has_focus else strip
 
     def name_of(self, index: int) -> object:
         """Return what is equal as long as the row looks the same, the cursor's mark aside."""
         return index
+
+
+LEADS: Final = " →"
+FILTERED_MAX: Final = 200_000
+
+
+class DetailTable(PickTable):
+    """Lines, any number; the cursor may stand on each."""
+
+    headed = False
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__((Column("line", 1),), "", **settings)
+        self.about: Subject | None = None
+        self._lines: Sequence[DetailLine] = ()
+        self._asked_ns: Instant | None = None
+        self._answer: Sequence[DetailLine] | TenureError | None = None
+        self._words = ""
+        self._asked = 0
+
+    def ask(self, subject: Subject | None, look_up: LookUp) -> None:
+        """Ask what is known of a subject. What is shown of the same subject stays until the answer has come."""
+        if subject != self.about:
+            self._answer = None
+            self.cursor = 0
+        self.about, self._asked_ns = subject, None
+        self._asked += 1
+        number = self._asked
+
+        def take(found: Sequence[DetailLine] | TenureError) -> None:
+            if number == self._asked and self.is_mounted:  # of several that were asked, the last counts
+                self._answer = found
+                self._asked_ns = None
+                self._fill()
+
+        if subject is not None:
+            look_up(subject, take)
+        self._fill()
+
+    def tick(self, state: ClusterState) -> None:
+        if self._answer is not None or self.about is None:
+            return
+        now = state.clock.now.midpoint
+        if self._asked_ns is None:
+            self._asked_ns = now
+        waited = now - self._asked_ns
+        self.show_lines((), "asking …" if waited < SECOND else f"no answer for {short_span(waited)}")
+
+    def narrow(self, words: str) -> None:
+        self._words = words.strip()
+        self._fill()
+
+    def _fill(self) -> None:
+        found = self._answer
+        if isinstance(found, TenureError):
+            hint = f" {found.hint}" if found.hint else ""
+            self.show_lines((), f"no answer: {found.message}.{hint}")
+        elif found is not None:
+            nothing = "nothing matches the filter" if self._words else "nothing is known"
+            self.show_lines(_narrowed(found, self._words), nothing)
+        else:
+            self.show_lines((), "" if self.about is None else "asking …")
+
+    def show_lines(self, lines: Sequence[DetailLine], nothing: str) -> None:
+        """Show lines. ``nothing``: why there are none."""
+        self._lines = lines
+        self.show_picks(len(lines), lambda _index: (), nothing, lambda index: index)
+
+    @property
+    def subject(self) -> Subject | None:
+        return self._lines[self.cursor].subject if self._lines else None
+
+    @property
+    def line(self) -> DetailLine | None:
+        return self._lines[self.cursor] if self._lines else None
+
+    @property
+    def lines(self) -> Sequence[DetailLine]:
+        return self._lines
+
+    def fields_at(self, row: int) -> Sequence[Field]:
+        return (tuple(self._lines[row].cells),)
+
+    def line_of(self, index: int, room: int) -> list[Cell]:
+        line = self._lines[index]
+        if line.subject is None:
+            return cut(line.cells, room)
+        return [*cut(line.cells, room - len(LEADS)), Cell(LEADS, Tone.DIM)]
+
+
+def _narrowed(lines: Sequence[DetailLine], words: str) -> Sequence[DetailLine]:
+    if not words:
+        return lines
+    looked = [lines[index] for index in range(min(len(lines), FILTERED_MAX))]
+    found = matching(["".join(cell.text for cell in line.cells).casefold() for line in looked], words)
+    return [looked[index] for index in found if looked[index].cells[0].tone is not Tone.STRONG]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.node.record_watch import MapWatch, Placement
-from appliance.node.routes import ShardRoutes
+from appliance.node.routes import OwnShard, ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
 from tests.simulation.scheduler import NEVER
@@ -54,6 +54,8 @@ class Street:
         self.nodes = nodes
         self.doors: dict[str, Door] = {}
         """Of those that are up."""
+        self.sockets: dict[tuple[str, int], Endpoint] = {}
+        """Where applications answer for a shard that they run, on their own machine alone."""
         self.locks: dict[tuple[str, int], Process] = {}
         """Who has the lock on a machine's tmpfs by which it runs a shard."""
         self._down: dict[str, Fault] = {}
@@ -206,7 +208,10 @@ class Line(SimulatedTransport):
     def _address(self, chance: random.Random) -> Endpoint | None:
         del chance
         door = self._street.doors.get(self._node)
-        return None if door is None else door.places[self._shard]
+        if door is not None:
+            return door.places[self._shard]
+        socket = self._street.sockets.get((self._node, self._shard))
+        return socket if socket is not None and socket.machine is self._machine else None
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -215,18 +220,18 @@ class Line(SimulatedTransport):
 class Routes(ShardRoutes):
     """The production routes of one process, over simulated lines."""
 
-    def __init__(self, street: Street, kit: Kit, maps: Maps, host: ShardHost | None = None) -> None:
+    def __init__(self, street: Street, kit: Kit, maps: Maps, host: ShardHost) -> None:
         self._street = street
         self._process = kit.process
-        trust: Any = SimpleNamespace(nodes=lambda: list(street.nodes))
+        trust: Any = None
         settings: Any = SimpleNamespace(node=kit.context.node, peers={})
         nothing: Any = None
-        super().__init__(
-            cast("ShardHost", host), maps, kit.storage, settings, kit.time, kit.policy, nothing, lambda: trust
-        )
+        super().__init__(host, maps, kit.storage, settings, kit.time, kit.policy, nothing, trust)
 
     def line(self, shard: int, node: str) -> Transport:
-        return self._lines.setdefault((shard, node, False), Line(self._street, self._process, shard, node))
+        found = self._lines.setdefault((shard, node, False), Line(self._street, self._process, shard, node))
+        owned = node == self._settings.node == self.maps.newest.owners[shard]
+        return OwnShard(self.host, shard, self.maps, cast("Any", found)) if owned else found
 
     def _line(self, shard: int, node: str, *, local: bool) -> Any:  # noqa: ANN401 - not a socket
         assert not local

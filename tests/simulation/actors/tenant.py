@@ -10,14 +10,15 @@ in; and the chain's records are linked in the shard's own turn, without a thread
 from __future__ import annotations
 
 from threading import Lock
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.node.own_keys import OwnKeys
+from appliance.node.pulse import Pulse
 from appliance.node.record_watch import LOOK_NS
-from appliance.node.shard_runtime import ShardRuntime
-from appliance.node.shards import ShardHost
+from appliance.node.shards import ShardHost, ShardRuntime
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
@@ -126,7 +127,7 @@ class Parts(ShardRuntime):
         return TmpfsLock(self._street, self._process, shard)
 
     def daemon_runs(self) -> bool:
-        return False  # all who run shards here are daemons
+        return self._process.machine.name in self._street.doors
 
     def store(self, shard: int) -> Store:
         del shard
@@ -150,20 +151,20 @@ class Counter:
         self._guard = guard
         self._store = store
         self._over = False
-        self._place = Endpoint(process.machine)
+        self.place = Endpoint(process.machine)
         self.callers = Callers(world)
 
     def take(self, call: Call) -> None:
         """Let a call in. Takes no time."""
-        self._place.inbox.append(call)
-        self._world.scheduler.wake(self._place.server)
+        self.place.inbox.append(call)
+        self._world.scheduler.wake(self.place.server)
 
     def stop(self) -> None:
         self._over = True
-        self._world.scheduler.wake(self._place.server)
+        self._world.scheduler.wake(self.place.server)
 
     def run(self) -> None:
-        world, shard, place = self._world, self._shard, self._place
+        world, shard, place = self._world, self._shard, self.place
         scheduler = world.scheduler
         place.server = scheduler.current
         pause = world.policy.ceiling_period_ns // 2
@@ -187,13 +188,15 @@ class Counter:
 
 
 class NodeHost(ShardHost):
-    """The production host of one daemon, with a note of what begins and ends."""
+    """The production host of a daemon, or of an application, with a note of what begins and ends."""
 
     def __init__(self, street: Street, kit: Kit) -> None:
         self._world = street.world
+        self._street = street
         self._process = kit.process
         self._considered: dict[int, int] = {}
         settings: Any = _Settings(kit.context.node)
+        trust: Any = SimpleNamespace(members=lambda: list(street.nodes))
         nothing: Any = None
         super().__init__(
             kit.storage,
@@ -204,6 +207,7 @@ class NodeHost(ShardHost):
             kit.policy,
             nothing,
             kit.chance,
+            trust,
             Parts(street, kit.process),
         )
 
@@ -218,11 +222,21 @@ class NodeHost(ShardHost):
         world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases))
         world.history.tenants.append(
             Tenant(
-                identity.map_number, shard, identity.node, identity.incarnation, self._considered.get(shard, now), now
+                identity.map_number,
+                shard,
+                identity.node,
+                identity.incarnation,
+                self._considered.get(shard, now),
+                now,
+                application=self._pulse is None,
             )
         )
         world.scheduler.note("BEGINS", f"shard {shard} of map {identity.map_number}")
-        return Counter(world, self._process, running, guard, store)
+        counter = Counter(world, self._process, running, guard, store)
+        if self._pulse is None:
+            self._street.sockets[identity.node, shard] = counter.place
+            self._process.on_death.append(lambda: setattr(counter.place, "open", False))
+        return counter
 
     def leave(self, shard: int) -> None:
         hosted, stopping = self.hosted(shard), self._world.history.stopping
@@ -266,6 +280,15 @@ class _Keys(OwnKeys):
         self.time, self.witness = (KeyInUse(world.founded.keys[node][each]) for each in (Purpose.TIME, Purpose.WITNESS))
 
 
+class _Nobody:
+    """A supervisor who wants no sign of life."""
+
+    watchdog_ns = 0
+
+    def alive(self) -> None:
+        raise AssertionError
+
+
 class Daemon:
     """One run of a node's daemon."""
 
@@ -280,6 +303,7 @@ class Daemon:
         kit = Kit(world, process)
         maps = Maps(kit, LOOK_NS)
         host = NodeHost(street, kit)
+        host.be_daemon(Pulse(_Nobody(), kit.time))
         routes = Routes(street, kit, maps, host)
         node = kit.context.node
         failover = ShardFailover(

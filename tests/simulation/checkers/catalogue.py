@@ -8,6 +8,7 @@ from tests.simulation.checkers import (
     agreement,
     alone,
     asked,
+    blocked,
     bounded,
     committed,
     complete,
@@ -66,13 +67,14 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "sessions": sessions.check,
     "asked": asked.check,
     "due": due.check,
+    "blocked": blocked.check,
     "heirs": heirs.check,
     "patient": patient.check,
     "handover": handover.check,
     "homes": homes.check,
 }
 
-TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check)
+TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check, blocked.check)
 """Those who rely on clocks that keep their bounds."""
 
 

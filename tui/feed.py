@@ -1,28 +1,54 @@
-"""Asks the questions of a source off the screen's thread, and hands states over, four times a second.
+"""Asks the questions of a source off the screen's thread, hands states over four times a second, and loads evidence.
 
 One thread per question, because each may hang for as long as a mount or a shard does; one more that puts together what
 is known and never waits. They are daemon threads: a program that is left does not wait for a mount that is gone.
+Screens and widgets know no more of the rest of the program than this; ``tui.sources`` has the sources.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
-from ..model.state import Freshness, Reach
+from .model.state import Freshness, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from auditor.explain.archive import Archive
     from timeagent.clock import MachineClock
     from timeagent.units import Instant, Span
 
-    from ..model.doors import Question, StateSource
-    from ..model.state import AuditedCopy, ClusterState
-    from ..model.subjects import DetailLine, Subject
+    from .model.state import AuditedCopy, ClusterState
+    from .model.subjects import DetailLine, Subject
+
+
+class StateSource(Protocol):
+    """Where a screen's state comes from: a live cluster, the mount alone, or a copy."""
+
+    def questions(self) -> Sequence[AskedQuestion[Any]]:
+        """Return what has to be asked. The sequence may grow at its end."""
+        ...
+
+    def state_at(self, instant: Instant | None = None) -> ClusterState:
+        """Return what is known of an instant (None: now, or the end of a record) from the answers so far. Any thread.
+
+        Never waits for a mount. Equal questions may be answered with the same value: then nothing is new.
+        """
+        ...
+
+    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+        """Return what is known of a subject at an instant. Blocks as long as the mount does; raises TenureError."""
+        ...
+
+    @property
+    def record(self) -> AuditedCopy | None:
+        """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
+        ...
 
 
 SILENT_NS: Final[Span] = SECOND
@@ -33,7 +59,10 @@ class AskedQuestion[T]:
     """A question with its newest answer. One thread asks; any thread may look."""
 
     def __init__(self, name: str, period_ns: Span, clock: MachineClock, ask: Callable[[], T]) -> None:
-        """Ask nothing yet. ``ask`` raises TenureError where there is no answer."""
+        """Ask nothing yet. ``ask`` raises TenureError where there is no answer.
+
+        ``period_ns``: how long to wait between an answer and asking again.
+        """
         self.name = name
         self.period_ns = period_ns
         self.answer: T | None = None
@@ -46,7 +75,7 @@ class AskedQuestion[T]:
         self._since_ns = clock.boot_ns()
 
     def put(self) -> None:
-        """Ask once. Blocks as long as the answer takes."""
+        """Ask once, and keep the answer or why there is none. Blocks as long as it takes; raises only what is a bug."""
         self._asked_ns = self._clock.boot_ns()
         try:
             answer = self._ask()
@@ -82,7 +111,7 @@ REST_NS_MAX: Final[Span] = 10 * SECOND
 
 
 class Feed:
-    """The threads behind a screen."""
+    """The threads behind a screen. Only ``details`` blocks."""
 
     def __init__(self, source: StateSource, clock: MachineClock, frame_ns: Span = FRAME_NS) -> None:
         self._source = source
@@ -95,12 +124,11 @@ class Feed:
 
     @property
     def record(self) -> AuditedCopy | None:
-        """The copy that was read as a whole, where the source is one and has been read."""
         return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
-        Thread(target=self._guarded, args=(lambda: self._tell(take, failed), failed), daemon=True, name="top").start()
+        self._thread("top", lambda: self._tell(take, failed), failed)
 
     def stop(self) -> None:
         """Ask nothing more. Waits for nobody."""
@@ -135,14 +163,17 @@ class Feed:
                 found = problem
             take(found)
 
-        Thread(target=self._guarded, args=(run, failed), daemon=True, name="top work").start()
+        self._thread("top work", run, failed)
 
-    def _guarded(self, body: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
-        try:
-            body()
-        except BaseException as problem:  # noqa: BLE001 - handed to the screen, which ends with it
-            self._stop.set()
-            failed(problem)
+    def _thread(self, name: str, body: Callable[[], None], failed: Callable[[BaseException], None]) -> None:
+        def guarded() -> None:
+            try:
+                body()
+            except BaseException as problem:  # noqa: BLE001 - handed to the screen, which ends with it
+                self._stop.set()
+                failed(problem)
+
+        Thread(target=guarded, daemon=True, name=name).start()
 
     def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
@@ -150,8 +181,7 @@ class Feed:
             for question in self._source.questions()[len(self._wakes) :]:
                 wake = Event()
                 self._wakes.append(wake)
-                body = self._asking(question, wake)
-                Thread(target=self._guarded, args=(body, failed), daemon=True, name=f"top {question.name}").start()
+                self._thread(f"top {question.name}", self._asking(question, wake), failed)
             state = self._source.state_at(self._instant)
             if state is not told:  # of a record, nothing is new until another instant is looked at
                 told = state
@@ -159,7 +189,7 @@ class Feed:
             self._frame.wait(self._frame_ns / SECOND)
             self._frame.clear()
 
-    def _asking(self, question: Question, wake: Event) -> Callable[[], None]:
+    def _asking(self, question: AskedQuestion[Any], wake: Event) -> Callable[[], None]:
         def body() -> None:
             waited_for = True  # by a person: the first answer, and what was asked at once
             while not self._stop.is_set():
@@ -191,3 +221,80 @@ def ask_once(source: StateSource, patience_ns: Span) -> ClusterState:
         last.start()
         last.join(patience_ns / SECOND)
     return source.state_at()
+
+
+class ArchiveLoader:
+    """Loads the evidence that findings and replay show: of a copy that was read, or of a root, audited on demand.
+
+    Has one archive at most. Everything but ``_step`` is called by the screen's own thread.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        work: Callable[[Callable[[], Archive], Callable[[Archive | TenureError], None]], None],
+        complain: Callable[[TenureError, str], None],
+    ) -> None:
+        """Load nothing yet. ``work`` does something in a thread and says what it came to."""
+        self._feed = feed
+        self._work = work
+        self._complain = complain
+        self._done = ""
+        self.busy = False
+        """Whether something is being read."""
+        self.archive: Archive | None = None
+        self.problem: TenureError | None = None
+
+    def take_record(self) -> None:
+        """Use a copy that the feed has read already, once."""
+        record = self._feed.record
+        if record is None or self.busy or self.archive is not None or self.problem is not None:
+            return
+
+        def body() -> Archive:
+            from auditor.explain.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
+
+            return Archive(record.tree, record.audit, record.timeline)
+
+        self._begin("looking through the copy", body)
+
+    def audit_now(self, state: ClusterState) -> None:
+        """Read and audit the whole root that a state is of, again if that was done before."""
+        if self.busy:
+            return
+
+        def body() -> Archive:
+            from auditor.evidence.opening import open_tree  # noqa: PLC0415
+            from auditor.explain.archive import read_archive  # noqa: PLC0415
+
+            return read_archive(open_tree(Path(state.path)), step=self._step)
+
+        self._begin("opening the tree", body)
+
+    def words(self, state: ClusterState | None) -> str:
+        if self.busy:
+            return f"{self._done} …"
+        if self.problem is not None:
+            hint = f" {self.problem.hint}" if self.problem.hint else ""
+            return f"no audit: {self.problem.message}.{hint}  a tries again"
+        if state is not None and state.mount.problem:
+            return f"not known yet: {state.mount.problem}"
+        return "not audited yet: a audits the whole tree now, as tenure audit does"
+
+    def _begin(self, words: str, body: Callable[[], Archive]) -> None:
+        self.busy, self._done, self.problem = True, words, None
+        self._work(body, self._take)
+
+    def _take(self, found: Archive | TenureError) -> None:
+        self.busy = False
+        if isinstance(found, TenureError):
+            self.problem = found
+            if self.archive is not None:  # it stays in sight, and hides why there is no newer one
+                self._complain(found, "not audited again")
+        else:
+            self.archive = found
+
+    def _step(self, part: str, done: int, what: str) -> None:
+        del what
+        words = {"audit": "auditing the tree: {:,} parts", "timeline": "putting it in order of time: {:,} files"}
+        self._done = words[part].format(done)

@@ -1,0 +1,256 @@
+"""``tenure run``: a command under leases. ``tenure lock`` and ``unlock``: a lease that a shell has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from appliance.lease.client import LeaseDenied
+from appliance.session.held import Lease
+from timeagent.console import Argument, Progress, argument, command, instant_fields, note, present, report_error
+from timeagent.errors import BadRequest, TenureError, TryAgain
+from timeagent.units import SECOND, parse_span, rfc3339
+
+from ..formats.lease import Mode
+from ..node.runtime import runtime_of
+from ..recipes.lock import Lock, Owner, locks, unlock
+from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, program_missing
+from ..recipes.run import HEARD, Held, Run
+from .opening import add_cluster_options, cluster_command, open_cluster
+
+if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
+    from appliance.cluster import Cluster
+    from appliance.session.session import Leases
+
+SOFTWARE: Final = 70
+
+
+def _run(options: Namespace) -> int:
+    """Run the command; return its exit code. Raises TryAgain, ShardUnavailable, LeaseLost, and what opening raises."""
+    name = options.words[0]
+    missing = program_missing(name, shutil.which)
+    if missing is not None:
+        why = "is not there [not-found]" if missing == NOT_FOUND else "cannot be run [not-executable]"
+        note(f"tenure: {name} {why}; no lease was taken")
+        return missing
+    tree = ProcessTree(options.words)  # while this process has no second thread
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
+        signal.signal(signal.SIGHUP, _hung_up)
+    with contextlib.closing(tree), open_cluster(options) as cluster:
+        purpose = options.purpose or f"run {Path(name).name}"
+        with _taken(cluster, options.lease, purpose, options) as leases, contextlib.closing(tree):
+            return _run_under(cluster, leases, tree, options)
+
+
+def _run_under(cluster: Cluster, leases: Leases, tree: ProcessTree, options: Namespace) -> int:
+    by_name = {lease.domain: lease for lease in leases}
+    with Signals(HEARD) as signals:
+        for lease in leases:
+            lease.on_lost(lambda _: signals.wake())
+        run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note)
+        return run.to_its_end(_environment([by_name[each] for each in dict.fromkeys(options.lease)]))
+
+
+def _environment(leases: Sequence[Lease]) -> dict[str, str]:
+    first = leases[0]
+    told = {"TENURE_LEASE": first.domain, "TENURE_FENCE": str(first.fence), "TENURE_EXPIRY": rfc3339(first.expiry_ns)}
+    if len(leases) > 1:
+        told["TENURE_FENCES"] = "\n".join(f"{lease.domain}={lease.fence}" for lease in leases)
+    return told
+
+
+def _hung_up(_number: int, _frame: object) -> None:
+    raise SystemExit(SIGNALLED + signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def _taken(
+    cluster: Cluster,
+    names: Sequence[str],
+    purpose: str,
+    options: Namespace,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Iterator[Leases]:
+    """Hold the leases for a block; on a terminal it is shown meanwhile who has them."""
+    progress = Progress("waiting, place")
+
+    def show(denied: LeaseDenied) -> None:
+        who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
+        since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
+        progress.show(denied.place, f"for {denied.domain}: {who} has it since {since}, until {until} at least")
+
+    timeout_s = parse_span(options.wait) / SECOND
+    with cluster.session(purpose) as session:
+        try:
+            leases = session.acquire(
+                *names, mode=Mode(options.mode), timeout_s=timeout_s, waiting=show, given_up=given_up
+            )
+        finally:
+            progress.done()
+        with leases:
+            yield leases
+
+
+def _lock(options: Namespace) -> int:
+    """Leave a keeper behind and return, once it has the lease or has said why not."""
+    if options.pid is None and stat.S_ISFIFO(os.fstat(1).st_mode):
+        raise BadRequest(
+            "no-owner",
+            "standard output is a pipe, as in $(...): who calls may be a shell that ends at once",
+            hint="say whose lock it is: --pid $$",
+        )
+    owner = Owner(os.getppid() if options.pid is None else options.pid)
+    ours, its = socket.socketpair()
+    sys.stderr.flush()
+    if not os.fork():  # while this process has no second thread
+        ours.close()
+        _be_the_keeper(options, owner, its)
+    its.close()
+    with ours, ours.makefile("rb") as told:
+        said = told.read()
+    code, _, fields = said.partition(b"\n")
+    if fields:
+        held = msgspec.json.decode(fields)
+        present(options, "tenure.held", held, str(held["fence"]))
+    return int(code or SOFTWARE)
+
+
+def _be_the_keeper(options: Namespace, owner: Owner, caller: socket.socket) -> None:
+    """Keep the lock, in a process that was forked for it, and end. What hinders it is said, and its code told."""
+    code = SOFTWARE
+    try:
+        os.setsid()
+        code = _keep(options, owner, caller)
+    except TenureError as problem:
+        code = report_error(problem)
+    except BaseException:  # noqa: BLE001 - whatever it is, it is said, and nothing of the caller's is run here
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            caller.sendall(str(code).encode())
+        os._exit(code)
+
+
+def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
+    """Take the lease, tell who called, and keep it to the end of the lock. Gives up where the caller has gone."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    whose = f"lock of {owner.seen.name}/{owner.seen.pid}" + ", held on if that dies" * options.hold_if_orphaned
+
+    def gone() -> bool:
+        return owner.gone() or bool(select.select([caller], [], [], 0)[0])
+
+    with open_cluster(options) as cluster:
+        runtime = cluster.routes.runtime
+        try:
+            with (
+                _taken(cluster, [options.domain], options.purpose or whose, options, gone) as leases,
+                Signals([signal.SIGTERM]) as signals,
+            ):
+                (lease,) = leases
+                lock = Lock(runtime, lease, owner, cluster.time)
+                lease.on_lost(lambda _: signals.wake())
+                fields = {"domain": lease.domain, "mode": lease.mode, "fence": lease.fence}
+                told = msgspec.json.encode(fields | instant_fields("expiry", lease.expiry_ns))
+                caller.sendall(b"0\n" + told)
+                caller.close()
+                os.dup2(nowhere, 2)
+                lock.keep(signals.wait, hold_on=options.hold_if_orphaned)
+        except TryAgain:
+            for _, record in locks(runtime, options.domain):
+                note(f"tenure: {record}")
+            raise
+    return 0
+
+
+def _unlock(cluster: Cluster, options: Namespace) -> int:
+    """Give a lock back, once its keeper has ended. Raises BadRequest, LeaseLost, TryAgain."""
+    runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
+    record = unlock(runtime, options.domain, options.pid or os.getpid(), force=options.force)
+    fields = {"domain": record.domain, "fence": record.fence, "owner": record.owner, "state": record.state}
+    return present(options, "tenure.unlocked", fields)
+
+
+def _epilog(text: str) -> Argument:
+    def add(parser: ArgumentParser) -> None:
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = text
+
+    return add
+
+
+_RUN: Final = """\
+CMD is started when the leases are held and nobody before can believe any more to hold them, and they are renewed until
+CMD, and all that descends from it, has ended. Its exit code is that of CMD, 128+N where signal N ended it; 75 where the
+leases were not to be had in time, 69 where no shard answered, 76 where one was lost: then CMD and its descendants have
+got SIGTERM, and SIGKILL before the expiry. 127 and 126: there is no such program, or it cannot be run.
+
+What CMD finds in its environment: TENURE_FENCE, the fencing token of the first lease, a decimal integer that only
+grows: whatever receives what CMD writes should refuse a lower one than it has seen. TENURE_LEASE, that lease's name.
+TENURE_EXPIRY, its expiry at the start in RFC 3339; it is renewed, and so later than that as long as CMD runs.
+TENURE_FENCES, where several are held: a line NAME=FENCE for each.
+"""
+_LOCK: Final = """\
+Prints the fence, once the lease is held. A keeper in the background renews it until `tenure unlock NAME`, or until the
+process that called, or --pid, is gone. It ends nothing: a shell that goes on after a loss is not stopped (`tenure run`
+does that); unlock exits with 76 then, and whatever receives what is written should compare fences.
+"""
+_TAKING: Final = (
+    argument(
+        "--mode",
+        default="X",
+        choices=[str(mode) for mode in Mode],
+        help="X, or shared with others: S, IX, IS, SIX (default X)",
+    ),
+    argument("--wait", default="30s", metavar="SPAN", help="how long to wait (default 30s; 0: not at all)"),
+    argument("--purpose", metavar="TEXT", help="what others see as the reason (default: what it is for)"),
+)
+_NAME: Final = argument("domain", metavar="NAME")
+_PID: Final = argument("--pid", type=int, metavar="PID", help="whose lock it is (default: the process that calls)")
+
+COMMANDS: Final = {
+    "run": command(
+        "Run a command under leases; nothing of it outlives them.",
+        _run,
+        argument("words", metavar="CMD", nargs="+", help="the command, after --, with its arguments"),
+        argument("--lease", metavar="NAME", action="append", required=True, help="may be repeated: all or none"),
+        *_TAKING,
+        add_cluster_options,
+        _epilog(_RUN),
+    ),
+    "lock": command(
+        "Take a lease for a shell; a keeper renews it until `unlock`.",
+        _lock,
+        _NAME,
+        _PID,
+        argument(
+            "--hold-if-orphaned",
+            action="store_true",
+            help="if its owner dies without unlocking, hold on until somebody says `unlock --force`, on this machine",
+        ),
+        *_TAKING,
+        add_cluster_options,
+        _epilog(_LOCK),
+    ),
+    "unlock": cluster_command(
+        "Give back what `lock` took.",
+        _unlock,
+        _NAME,
+        _PID,
+        argument("--force", action="store_true", help="also another's of this user, or one whose owner has died"),
+    ),
+}

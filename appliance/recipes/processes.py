@@ -1,0 +1,348 @@
+"""A command and everything that descends from it: started, signalled, looked for and reaped. Linux only.
+
+Whoever makes a ``ProcessTree`` is a child subreaper from then on: a process whose parent ends becomes its child and not
+init's. So whatever the command left behind, as a daemon or in a session of its own, is found from here by following
+parents, and when this process has no child any more, which the kernel says in one answer, nothing of it lives.
+
+Numbers of processes are used again. The command itself is not reaped before everything else has ended, so that its
+number, and that of its group, stay its own. Any other process is signalled by a pidfd, once its start time has been
+compared behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from timeagent.units import MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import TracebackType
+
+    from timeagent.units import Span
+
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+SIGNALLED: Final = 128
+"""The exit code of what a signal has ended is this and its number, as shells have it."""
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_ENDED: Final = frozenset("ZX")
+_BY_JOB_CONTROL: Final = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGSTOP})
+_WANTS_TERMINAL: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
+_IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSeen:
+    """A process at an instant. Number and start time together name it for as long as the machine runs."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    group: int
+    threads: int
+    started: int
+    """In ticks since boot."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it only waits to be reaped. A first thread that has ended is no such thing while others run."""
+        return self.state in _ENDED and self.threads <= 1
+
+
+def process(pid: int) -> ProcessSeen | None:
+    """Return what the kernel says of a process; None: there is none."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    before, _, after = told.decode(errors="replace").rpartition(")")
+    state, *numbers = after.split()
+    parent, group, threads, started = (int(numbers[place]) for place in (0, 1, 16, 18))
+    return ProcessSeen(pid, before.partition("(")[2], state, parent, group, threads, started)
+
+
+def ancestors(pid: int) -> Iterator[ProcessSeen]:
+    """Return a process and those that it descends from, the nearest first."""
+    while pid and (each := process(pid)) is not None:
+        yield each
+        pid = each.parent
+
+
+def program_missing(word: str, search: Callable[[str], str | None]) -> int | None:
+    """Return with which code a command ends that cannot be started; None: it can. ``search``: on PATH."""
+    if search(word) is not None:
+        return None
+    return NOT_EXECUTABLE if "/" in word and Path(word).exists() else NOT_FOUND
+
+
+class Signals:
+    """The signals that come to this process, kept until they are asked for. For the main thread, within a block."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        """Take note of these from ``__enter__`` on; what this process was started to ignore stays ignored."""
+        self._numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
+        self._before: dict[signal.Signals, object] = {}
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    def __enter__(self) -> Self:
+        """Take note of them."""
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for number in self._numbers:
+            self._before[number] = signal.signal(number, lambda *_: None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let them do again what they did."""
+        for number, before in self._before.items():
+            signal.signal(number, before)  # type: ignore[arg-type]
+        signal.set_wakeup_fd(-1)
+        os.close(self._read)
+        write, self._write = self._write, -1
+        os.close(write)
+
+    def wake(self) -> None:
+        """End a wait early, from any thread."""
+        with contextlib.suppress(OSError):  # full: it wakes all the same; closed: nobody waits any more
+            os.write(self._write, b"\0")
+
+    def wait(self, span: Span, *descriptors: int) -> list[int]:
+        """Return what has come, after at most that long; sooner where one of these descriptors can be read."""
+        poll = select.poll()
+        for each in (self._read, *descriptors):
+            poll.register(each, select.POLLIN)
+        poll.poll(max(0, -(-span // MS)))
+        try:
+            return [number for number in os.read(self._read, 4096) if number]
+        except BlockingIOError:
+            return []
+
+
+class ProcessTree:
+    """One command in a process group of its own. Made while this process has no second thread; close it."""
+
+    def __init__(self, words: list[str]) -> None:
+        """Fork what becomes the command once ``start`` is called, and ends with this process if that is killed.
+
+        Threads come later, with the leases; a process that has them cannot run Python between fork and exec.
+        """
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        gate, self._gate = os.pipe()
+        parent = os.getpid()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                os.close(self._gate)
+                _become(words, gate, parent)
+            finally:
+                os._exit(NOT_EXECUTABLE)
+        os.close(gate)
+        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+            os.setpgid(self.pid, self.pid)
+        self._reaped = False
+        self._code: int | None = None
+        self._terminal = _Terminal(self.pid)
+
+    def close(self) -> None:
+        """End at once what lives of it, and take the terminal back. Idempotent. Waits until nothing lives."""
+        self._close_gate()
+        while not self.over():
+            self.kill()
+        self._terminal.take()
+
+    def _close_gate(self) -> None:
+        gate, self._gate = self._gate, -1
+        if gate >= 0:
+            os.close(gate)
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Let the command begin, with these variables beside those of this process."""
+        told = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+        self._terminal.give()
+        with contextlib.suppress(BrokenPipeError):  # it was killed before: its status says so
+            os.write(self._gate, told)
+        self._close_gate()
+
+    def status(self) -> int | None:
+        """Return the command's exit code, 128 and the signal's number where one ended it; None while it runs."""
+        if not self._reaped:
+            told = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if told is not None:
+                self._code = (0 if told.si_code == os.CLD_EXITED else SIGNALLED) + told.si_status
+        return self._code
+
+    def send(self, number: int) -> None:
+        """Send a signal to the command's group, as a terminal does."""
+        if not self._reaped:
+            os.killpg(self.pid, number)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group and to every descendant outside of it, once to each."""
+        self.send(number)
+        for each in self.living():
+            if each.group != self.pid:
+                _send(each, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the group and every descendant, until a look finds nobody who has not had it.
+
+        A stopped process dies of it too; one in a system call that cannot be interrupted, when that returns.
+        """
+        had: set[tuple[int, int]] = set()
+        while True:
+            self.send(signal.SIGKILL)
+            fresh = [each for each in self.living() if _named(each) not in had]
+            if not fresh:
+                return
+            for each in fresh:
+                _send(each, signal.SIGKILL)
+                had.add(_named(each))
+
+    def living(self) -> list[ProcessSeen]:
+        """Return the descendants that a look finds alive; reap those of this process's children that have ended."""
+        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+        children: dict[int, list[ProcessSeen]] = {}
+        for each in filter(None, map(process, pids)):
+            children.setdefault(each.parent, []).append(each)
+        found, own = [], os.getpid()
+        ahead = [own]
+        while ahead:
+            for each in children.get(ahead.pop(), ()):
+                ahead.append(each.pid)
+                if not each.ended:
+                    found.append(each)
+                elif each.parent == own and each.pid != self.pid:
+                    _reap(each.pid)
+        return found
+
+    def over(self) -> bool:
+        """Whether nothing of it lives any more. The last look is the kernel's: this process has no child."""
+        if self.living():
+            return False
+        if self.status() is not None and not self._reaped:
+            _reap(self.pid)
+            self._reaped = True
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        return False
+
+    def stopped_at_terminal(self) -> bool:
+        """Whether whoever sits at the terminal has just stopped the command: then this process is to stop too."""
+        if self._reaped or not self._terminal.there:
+            return False
+        told = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        if told is None or told.si_status not in _BY_JOB_CONTROL:
+            return False
+        if told.si_status in _WANTS_TERMINAL and self._terminal.give():
+            self.signal(signal.SIGCONT)  # it was in the background, and is not any more
+            return False
+        return True
+
+    def suspend(self) -> None:
+        """Stop everything, then this process, as the shell expects; return when the shell lets it go on."""
+        self.signal(signal.SIGSTOP)
+        self._terminal.take()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let everything go on that was stopped."""
+        self._terminal.give()
+        self.signal(signal.SIGCONT)
+
+
+class _Terminal:
+    """The terminal of this process, where it reads and writes there and is in front: then the command's group is."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self.there = os.isatty(0) and os.isatty(1)
+        self._given = False
+
+    def give(self) -> bool:
+        """Put the command's group in front, if this process's is; return whether."""
+        in_front = self.there and os.tcgetpgrp(0) == os.getpgrp()
+        if in_front:
+            self._put(self._group)
+            self._given = True
+        return in_front
+
+    def take(self) -> None:
+        """Put this process's group in front again, if it was before."""
+        if self._given:
+            self._put(os.getpgrp())
+            self._given = False
+
+    @staticmethod
+    def _put(group: int) -> None:
+        before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else who is not in front is stopped for trying
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(0, group)
+        signal.signal(signal.SIGTTOU, before)
+
+
+def _become(words: list[str], gate: int, parent: int) -> None:
+    """Be the command, in the child, once the gate says with which variables; nothing where it is only closed."""
+    os.setpgid(0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it ended before
+    for number in _IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    told = b""
+    while part := os.read(gate, 65536):
+        told += part
+    if not told.endswith(b"\0"):
+        return
+    variables = dict(each.split(b"=", 1) for each in told[:-1].split(b"\0"))
+    try:
+        os.execvpe(words[0], words, {**os.environb, **variables})  # noqa: S606 - what was asked for
+    except OSError as problem:
+        sys.stderr.write(f"tenure: {words[0]}: {problem.strerror}\n")
+        sys.stderr.flush()
+        os._exit(NOT_FOUND if isinstance(problem, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _named(each: ProcessSeen) -> tuple[int, int]:
+    return each.pid, each.started
+
+
+def _send(to: ProcessSeen, number: int) -> None:
+    """Signal this very process, if it still lives and this one may."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        descriptor = os.pidfd_open(to.pid)
+        try:
+            now = process(to.pid)
+            if now is not None and now.started == to.started:
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def _prctl(option: int, value: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.prctl(option, ctypes.c_ulong(value), 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,238 @@
+"""Run a command under leases: it is started once they are held, and nothing of it outlives them.
+
+The moments, reckoned from what a holder knows. ``left`` is how long the leases may still be used, were none renewed
+any more: the earliest expiry, minus the policy's ``holder_margin``, minus the latest that it may be now.
+
+- A lease of term T is renewed every R; while that works, ``left`` is not below T - R - margin for longer than one
+  attempt, of at most ``attempt_timeout``, takes. The policy demands that three of them fit in there.
+- ``grace`` = T - R - margin - 2 x attempt_timeout. At ``left`` <= grace two attempts had their time and nothing came of
+  them: SIGTERM, and SIGCONT for what is stopped.
+- At ``left`` <= grace / 2: SIGKILL, to whatever lives. It has that and the margin to take effect before the expiry.
+
+With the usual policy (10 s, renewed every 3.3 s) that is SIGTERM 3.7 s and SIGKILL 2.1 s before the expiry. A lease
+that its shard, or an operator, has ended is treated so too, but that SIGTERM comes at once: nobody is granted the
+domain as long as an earlier holder may believe in it, so the command has until then.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final, Protocol
+
+from timeagent.errors import BadTime, LeaseLost
+from timeagent.units import MS, rfc3339
+
+from ..session.held import LossReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from appliance.formats.policy import PolicyNumbers
+    from appliance.session.held import Lease
+    from timeagent.clock import Clock
+    from timeagent.units import Instant, Span
+
+BEAT_NS: Final = 100 * MS
+"""How long at most the leases are not looked at: so late it is noticed that the machine was suspended."""
+LOOK_NS: Final = 20 * MS
+"""How often it is looked whether something that is to end has ended."""
+
+PASSED_ON: Final = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGWINCH,
+)
+HEARD: Final = (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
+_HURRIES: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+
+
+class Descendants(Protocol):
+    """The command and all that descends from it (``processes.ProcessTree``)."""
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Let it begin."""
+        ...
+
+    def status(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        ...
+
+    def send(self, number: int) -> None:
+        """Send a signal to its group."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its group and every descendant."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL to all of them."""
+        ...
+
+    def over(self) -> bool:
+        """Whether nothing of it lives."""
+        ...
+
+    def stopped_at_terminal(self) -> bool:
+        """Whether it has just been stopped from the terminal, and this process is to stop too."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop all, and this process, until the shell lets it go on."""
+        ...
+
+    def resume(self) -> None:
+        """Let all go on."""
+        ...
+
+
+class Held:
+    """Leases of one acquire as their holder reckons with them. Asks only the clock."""
+
+    def __init__(self, leases: Sequence[Lease], clock: Clock, policy: PolicyNumbers) -> None:
+        """Reckon from now on. Raises BadTime."""
+        self._leases = leases
+        self._clock = clock
+        self._policy = policy
+        self._counted = self._expiry_ns(), clock.now().latest, clock.boot_ns()
+
+    def _expiry_ns(self) -> Instant:
+        return min(lease.usable_until_ns(self._policy.holder_margin_ns) for lease in self._leases)
+
+    def left_ns(self) -> Span:
+        """Return how long they may still be used, were none renewed any more.
+
+        Between two renewals time passes at least as fast as the boot clock says: a clock that is set back makes no
+        lease longer, and one that has no bound just now, no lease endless.
+        """
+        expiry, (before, latest, boot) = self._expiry_ns(), self._counted
+        counted = latest + self._clock.boot_ns() - boot
+        try:
+            now = self._clock.now().latest
+        except BadTime:
+            return expiry - counted
+        if expiry == before:
+            return expiry - max(now, counted)
+        self._counted = expiry, now, self._clock.boot_ns()
+        return expiry - now
+
+    def grace_ns(self) -> Span:
+        """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
+        term = min(*(lease.term_ns for lease in self._leases), self._policy.lease_term_max_ns)
+        period = min(self._policy.renew_period_ns, term // 3)
+        return term - period - self._policy.holder_margin_ns - 2 * self._policy.attempt_timeout_ns
+
+    def lost(self) -> Lease | None:
+        """Return a lease that is over against its holder's will."""
+        return next((lease for lease in self._leases if lease.ended is not None), None)
+
+    def in_doubt(self) -> bool:
+        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
+        loss = None if (lease := self.lost()) is None else lease.loss
+        return loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+
+
+class Run:
+    """One command under its leases."""
+
+    def __init__(
+        self,
+        held: Held,
+        clock: Clock,
+        command: Descendants,
+        wait: Callable[[Span], Sequence[int]],
+        note: Callable[[str], None],
+    ) -> None:
+        """Start nothing yet. ``wait`` returns the signals that came within a span; ``note`` tells a person."""
+        self._held = held
+        self._clock = clock
+        self._command = command
+        self._wait = wait
+        self._note = note
+
+    def to_its_end(self, environment: Mapping[str, str]) -> int:
+        """Start the command and return its exit code, once nothing of it lives. Raises LeaseLost, after that, too.
+
+        A command that ends while the leases are held keeps its code, whatever becomes of them while what it left
+        behind is ended.
+        """
+        while not self._may_go_on():  # a shard that was behind with its ceiling grants less at first, and more soon
+            if self._held.lost() is not None or not _HURRIES.isdisjoint(self._wait(LOOK_NS)):
+                raise LeaseLost("lease-lost", "the leases were over before the command began", hint="run it again")
+        self._command.start(environment)
+        resume = False
+        while (code := self._command.status()) is None and self._may_go_on():
+            if resume:
+                self._command.resume()
+            resume = self._listen()
+        if code is None or self._held.lost() is not None or self._held.left_ns() <= 0:
+            raise self._lost()
+        if not self._command.over():
+            self._end(self._clock.boot_ns() + self._held.grace_ns() // 2)
+        return code
+
+    def _may_go_on(self) -> bool:
+        return self._held.lost() is None and self._held.left_ns() > self._held.grace_ns()
+
+    def _listen(self) -> bool:
+        """Pass on what comes within a beat; return whether what was stopped is to go on, if the leases are held."""
+        resume = False
+        for number in self._wait(max(0, min(BEAT_NS, self._held.left_ns() - self._held.grace_ns()))):
+            if number == signal.SIGTSTP:
+                self._command.suspend()
+                resume = True
+            elif number == signal.SIGCONT:
+                resume = True
+            elif number in PASSED_ON:
+                self._command.send(number)
+        if self._command.stopped_at_terminal():
+            self._command.suspend()
+            resume = True
+        return resume
+
+    def _lost(self) -> LeaseLost:
+        """End everything before the expiry; return what is to be said."""
+        lease = self._held.lost()
+        why = "it could not be renewed" if lease is None else f"the lease on {lease.domain!r} is {lease.ended}"
+        if lease is not None and lease.loss is not None:
+            why += f" ({lease.loss})"
+        self._note(f"tenure: {why}: ending the command")
+        self._end()
+        code = self._command.status()
+        return LeaseLost(
+            "lease-lost",
+            f"{why}; the command ended with {code}, and nothing of it lives",
+            hint="see what it had done, then run it again",
+        )
+
+    def _end(self, hurry_boot_ns: int | None = None) -> None:
+        """Ask all to end, then kill them: half a grace before the end of the leases, or at an instant before."""
+        killing = self._kill_now(hurry_boot_ns)
+        if not killing:
+            self._command.signal(signal.SIGTERM)
+            self._command.signal(signal.SIGCONT)
+        said = False
+        while not self._command.over():
+            if killing:
+                self._command.kill()
+            if not said and self._held.left_ns() <= 0:
+                self._note(
+                    f"tenure: some of it lives still at {self._when()}: see ps; what receives must compare fences"
+                )
+                said = True
+            came = self._wait(LOOK_NS)
+            killing = killing or not _HURRIES.isdisjoint(came) or self._kill_now(hurry_boot_ns)
+
+    def _kill_now(self, hurry_boot_ns: int | None) -> bool:
+        hurry = hurry_boot_ns is not None and self._clock.boot_ns() >= hurry_boot_ns
+        return hurry or self._held.in_doubt() or self._held.left_ns() <= self._held.grace_ns() // 2
+
+    def _when(self) -> str:
+        try:
+            return rfc3339(self._clock.now().midpoint)
+        except BadTime:
+            return "the end of the lease"

@@ -32,10 +32,9 @@ from .parts import (
 from .pool import default_jobs, in_order
 from .report.result import Audit, Summary, with_findings
 from .rules.clocks import name_clocks
-from .rules.finding import Evidence
+from .rules.finding import Evidence, found
 from .rules.finding import in_order as once_each
 from .rules.history import runs
-from .rules.registry import found
 from .seals import SealOrder
 from .shards import ShardWalk
 from .store import PartStore, environment

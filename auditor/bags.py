@@ -29,9 +29,8 @@ from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_lates
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, foreign_names
 from .listed import FrameJudge
 from .rules import bags as bag_rules
-from .rules.finding import Evidence
+from .rules.finding import Evidence, found
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
-from .rules.registry import found
 from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 
 if TYPE_CHECKING:

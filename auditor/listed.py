@@ -11,9 +11,8 @@ from timeagent.units import INSTANT_MAX
 from .columns.records import NO_CHECK
 from .evidence.records import Stranger
 from .rules import bags as bag_rules
-from .rules.finding import Evidence
+from .rules.finding import Evidence, found
 from .rules.records import frame_findings
-from .rules.registry import found
 from .rules.time import judge_frame, stamp_after_frame
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
 from .evidence.tree import PIECE_BYTES_MAX
-from .rules.finding import Evidence, Verdict
-from .rules.registry import found
+from .rules.finding import Evidence, Verdict, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -19,9 +19,8 @@ from .columns.ledgers import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.tree import Rest, Tail
 from .frames import head_refusal
-from .rules.finding import Evidence, Verdict
+from .rules.finding import Evidence, Verdict, found
 from .rules.records import ceiling_findings, title_of
-from .rules.registry import found
 
 if TYPE_CHECKING:
     from appliance.formats.framing import Piece

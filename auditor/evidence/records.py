@@ -26,9 +26,8 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import CONTEXTS, open_signed, open_stamped
-from auditor.rules.finding import Evidence, Finding
+from auditor.rules.finding import Evidence, Finding, found
 from auditor.rules.records import check_trust
-from auditor.rules.registry import found
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, TenureError
 from timeagent.keys import Verifier

@@ -20,9 +20,8 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import open_signed
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
-from auditor.rules.check import Check, clock, own_words
 from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Evidence
+from auditor.rules.finding import Check, Evidence, clock, own_words
 from auditor.rules.grants import Before, fence_above, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks

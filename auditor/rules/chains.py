@@ -12,9 +12,7 @@ from auditor.rules.history import RECORDS_KEPT, SHARDS, layouts
 from timeagent.signedtime import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
-from .check import Check, clock, signed_before
-from .finding import Evidence, NamedInterval, Verdict
-from .registry import found
+from .finding import Check, Evidence, NamedInterval, Verdict, clock, found, signed_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -11,10 +11,8 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds, r2_holds
 from timeagent.units import bound_text, rfc3339
 
-from .check import Check, compared, signed_before
-from .finding import NamedInterval, Verdict
+from .finding import Check, NamedInterval, Verdict, compared, found, signed_before
 from .records import Policies
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

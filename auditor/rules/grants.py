@@ -14,11 +14,9 @@ from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
 from timeagent.units import bound_text, rfc3339
 
-from .check import Check, compared, phrase
 from .endings import broken_early
-from .finding import NamedInterval
+from .finding import Check, NamedInterval, compared, found, phrase
 from .history import GIVEN_BACK
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

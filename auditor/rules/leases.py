@@ -10,12 +10,10 @@ from appliance.formats.witness import WitnessKind
 from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
-from .check import Check, below_ceiling, radius_allowed, within_term
 from .endings import check_ending, expiry_fell
-from .finding import NamedInterval
+from .finding import Check, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
 from .history import GIVEN_BACK
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,9 +17,7 @@ from timeagent.signedtime import SignedTime, TimeFlags
 from timeagent.trust import Purpose
 from timeagent.units import INSTANT_MAX, rfc3339, span_text
 
-from .check import Check, clock, latest_expiry_ns, radius_allowed, within_term
-from .finding import Evidence, NamedInterval
-from .registry import found
+from .finding import Check, Evidence, NamedInterval, clock, found, latest_expiry_ns, radius_allowed, within_term
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

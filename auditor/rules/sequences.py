@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeagent.units import rfc3339
 
-from .finding import Evidence, NamedInterval
-from .registry import found
+from .finding import Evidence, NamedInterval, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

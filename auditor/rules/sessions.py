@@ -12,11 +12,9 @@ from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
 from timeagent.units import rfc3339
 
-from .check import below_ceiling
 from .endings import Word, check_count, check_expiry, check_watermark, expiry_fell, not_yet, unpaired
-from .finding import Evidence, NamedInterval
+from .finding import Evidence, NamedInterval, below_ceiling, found
 from .history import Position, SessionName
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -15,10 +15,8 @@ from appliance.formats.lease import Phase
 from auditor.frames import HeldWitness
 from timeagent.units import rfc3339, span_text
 
-from .check import Check, compared, in_order, latest_expiry_ns, phrase, radius_allowed
-from .finding import NamedInterval
+from .finding import Check, NamedInterval, compared, found, latest_expiry_ns, phrase, radius_allowed, signed_in_order
 from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +198,7 @@ def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
 
 def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
     if evidence.refusal is None:
-        yield in_order("witness before the frame", held.token, evidence.token)
+        yield signed_in_order("witness before the frame", held.token, evidence.token)
 
 
 def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | None) -> Iterator[Finding]:
@@ -288,7 +286,7 @@ def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> 
 def frame_covered(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Check]:
     """r2-breach: a lock file's signed time covers its frames, so that it cannot be surely before one of theirs."""
     if stamp is not None and evidence.refusal is None:
-        yield in_order("frame before the closing", evidence.token, stamp, covers=True)
+        yield signed_in_order("frame before the closing", evidence.token, stamp, covers=True)
 
 
 def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Finding]:

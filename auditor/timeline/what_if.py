@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from auditor.evidence.records import load_records
 from auditor.index import Coverage, Index, Use
 from auditor.rules.chains import check_heads
-from auditor.rules.finding import Evidence, NamedInterval, in_order
+from auditor.rules.finding import Evidence, NamedInterval, found, in_order
 from auditor.rules.history import (
     CeilingFact,
     ClusterFacts,
@@ -26,7 +26,6 @@ from auditor.rules.history import (
 )
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
-from auditor.rules.registry import found
 from auditor.rules.time import judge_frame, stamp_after_frame
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339

@@ -21,7 +21,7 @@ from auditor.columns.layout import Spool
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree

@@ -13,7 +13,8 @@ from auditor.evidence.tree import Tree
 from auditor.explain import lineage as reading
 from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
-from auditor.rules import bags, check, endings, grants, leases, time
+from auditor.rules import bags, endings, grants, leases, time
+from auditor.rules import finding as check
 from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
     from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
-    from auditor.rules.check import Check
-    from auditor.rules.finding import Finding
+    from auditor.rules.finding import Check, Finding
     from tests.fault_injection.plants import Plant
 
 USERS = (bags, endings, grants, leases, reading, time)

@@ -22,12 +22,18 @@ from .evidence.records import known_until
 from .index import Coverage
 from .parts import check_asked, later
 from .pool import default_jobs, in_order
-from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
+from .rules.chains import (
+    check_ceilings,
+    check_heads,
+    check_layouts,
+    check_ledgers,
+    check_records_there,
+    check_sequences,
+)
 from .rules.finding import Finding
 from .rules.history import Closings, ClusterFacts, ceiling_chains, domain_history, head_facts, session_histories
 from .rules.leases import check_domain
 from .rules.records import Policies
-from .rules.sequences import check_sequences
 from .rules.sessions import SessionNote, check_sessions, notes_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
 
     from .columns.frames import FrameColumns, ListedFile
-    from .frames import FrameEvidence, HeldSession, HeldWitness
+    from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
     from .parts import PartMaker, Reading
     from .timeline.facts import RackFacts
 

@@ -24,7 +24,7 @@ from timeagent.units import INSTANT_MAX, rfc3339
 
 from .columns.layout import Chunk
 from .evidence.records import Stranger, take_latest
-from .frames import FrameReader
+from .evidence.signatures import FrameReader
 from .rules.finding import Evidence, Finding
 
 if TYPE_CHECKING:

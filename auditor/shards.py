@@ -15,10 +15,10 @@ from appliance.formats.witness import CeilingCopy, Ended, Revoked, Stopped, Witn
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .columns.ledgers import BlockPlace, LedgerColumns
+from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
+from .evidence.signatures import head_refusal
 from .evidence.tree import Rest, Tail
-from .frames import head_refusal
 from .rules.finding import Evidence, Verdict, found
 from .rules.records import ceiling_findings, title_of
 

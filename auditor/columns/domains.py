@@ -21,7 +21,7 @@ from appliance.formats.lease import LeaseOutcome, conflicts
 from timeagent.sampled import STALENESS_NS
 
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket, numbers
-from .ledgers import MODES, OUTCOMES
+from .witnesses import MODES, OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, DataName
     from appliance.formats.policy import Policy
-    from auditor.frames import FrameReader
+    from auditor.evidence.signatures import FrameReader
     from auditor.parts import PartMaker, Reading
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring

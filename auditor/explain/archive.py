@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit_with_timeline
 from auditor.evidence.records import load_records
-from auditor.evidence.signatures import Signatures
-from auditor.frames import FrameReader
+from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
 from auditor.timeline.gathering import AS_IT_WAS
 from auditor.timeline.what_if import changes, judged_timeline

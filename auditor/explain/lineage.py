@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockEntry, LockFile
     from appliance.formats.policy import Policy
     from appliance.formats.witness import BatchHead
-    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.evidence.signatures import FrameEvidence, HeldWitness
     from auditor.rules.finding import Finding
     from auditor.timeline.events import BagClosed, CeilingLinked, ClockReading, SessionOver
     from timeagent.units import Instant, Span

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, DataName, Rack
-    from auditor.frames import FrameEvidence
+    from auditor.evidence.signatures import FrameEvidence
     from timeagent.signedtime import SignedTime
 
     from .finding import Finding

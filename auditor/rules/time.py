@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from appliance.formats.lease import Phase
-from auditor.frames import HeldWitness
+from auditor.evidence.signatures import HeldWitness
 from timeagent.units import rfc3339, span_text
 
 from .finding import Check, NamedInterval, compared, found, latest_expiry_ns, phrase, radius_allowed, signed_in_order
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.paths import Bag
     from appliance.formats.policy import Policy
-    from auditor.frames import FrameEvidence, HeldSession
+    from auditor.evidence.signatures import FrameEvidence, HeldSession
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 

@@ -53,9 +53,8 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead, Entry
     from auditor.columns.frames import CleanFrames, ListedFile
     from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
     from auditor.evidence.tree import RackListing, Tree
-    from auditor.frames import FrameEvidence, FrameReader
     from auditor.rules.time import Judgement
     from auditor.seals import SealFacts
     from timeagent.units import Instant

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from appliance.formats.paths import Bag
-    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.evidence.signatures import FrameEvidence, HeldWitness
     from auditor.rules.history import HeadFact
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span

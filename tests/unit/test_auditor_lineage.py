@@ -162,12 +162,14 @@ def test_explain_prints_the_chain_with_every_check(tmp_path: Path, capsys: pytes
 GIVEN = "'grant-overlap', AT_WATERMARK"
 ABOVE = "'watermark-below-message', 'watermark above its messages', watermark, '≥'"
 WITHIN = "'watermark-beyond-expiry', 'watermark before the expiry', watermark, '<'"
+BEFORE = "'timestamp-after-expiry', what, last, '<'"
+BEYOND = "'timestamp-below-floor', 'timestamp above the floor', first, '>'"
 MUTANTS = [
-    (time, "_near", "policy.r1_tolerance_ns + token.radius_ns", "2**62"),
-    (time, "_inside", "start_ns <= first <= last < end_ns", "first <= last"),
-    (time, "_before_expiry", "int(timestamps[-1])", "0"),
-    (time, "_above_floor", "int(timestamps[0])", "2**62"),
-    (time, "_held", "phase is Phase.HELD", "True"),
+    (time, "frame_checks", "allowed + token.radius_ns", "2**62"),
+    (time, "frame_checks", "bag[0] <= first <= last < bag[1]", "first <= last"),
+    (time, "lease_checks", f"compared({BEFORE}, _expiry_ns(evidence, held))", f"compared({BEFORE}, 2**62)"),
+    (time, "lease_checks", f"compared({BEYOND}, witness.floor_ns)", f"compared({BEYOND}, 0)"),
+    (time, "lease_checks", "phase is Phase.HELD", "True"),
     (bags, "file_checks", "now == entry.digest", "True"),
     (check, "within_term", "latest_expiry_ns(token, policy)", "expiry_ns"),
     (check, "below_ceiling", "max(expiry_ns, fence)", "0"),

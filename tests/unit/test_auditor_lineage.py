@@ -173,7 +173,7 @@ MUTANTS = [
     (bags, "file_checks", "now == entry.digest", "True"),
     (check, "within_term", "latest_expiry_ns(token, policy)", "expiry_ns"),
     (check, "below_ceiling", "max(expiry_ns, fence)", "0"),
-    (check, "in_order", "r2_holds(cause, effect, effect_covers_cause=covers)", "True"),
+    (check, "signed_in_order", "r2_holds(cause, effect, effect_covers_cause=covers)", "True"),
     (reading, "_after", "conflicts(modes[-1], witness.mode)", "True"),
     (grants, "follow_checks", f"compared({GIVEN}, floor_ns, '≥', watermark)", f"compared({GIVEN}, floor_ns, '≥', 0)"),
     (grants, "_surely_past", "True if earliest > expiry_ns else False if latest <= expiry_ns else None", "True"),

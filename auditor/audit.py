@@ -39,10 +39,9 @@ from .seals import SealOrder
 from .shards import ShardWalk
 from .store import PartStore, environment
 from .timeline.facts import RackFacts, ShardFacts
-from .timeline.gathering import Gathered
-from .timeline.reading import read_one_by_one
-from .timeline.staging import FIRST_RANK, LEDGER_RANK, EventRows, StagedEvents
-from .timeline.timeline_writer import keep_timeline, written_timeline
+from .timeline.gathering import EventRows
+from .timeline.timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_timeline, written_timeline
+from .timeline.what_if import read_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -131,16 +130,16 @@ def _run(
             store = PartStore(index, state, reread=options.reread)
         staged = None
         if own or (options.timeline and store and options.narrowing.whole):
-            staged = StagedEvents(own[0] if own else index.db, index)
+            staged = TimelineWriter(own[0] if own else index.db, index)
         run = _AuditRun(tree, index, root_key, signatures or Signatures(), options, progress, store, staged)
         result = run.audit()
         if staged is None:
             return result, None
         index.resume()
         if run.doubted:  # of a timeline ledgers come first, before anything is doubted
-            found, staged = Gathered(), StagedEvents(staged.db)
-            read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, found)
-            staged.take_all(found)
+            told, staged = EventRows(), TimelineWriter(staged.db)
+            read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
+            staged.take(told.chunks())
         if own:
             return result, written_timeline(staged, result.findings if own[1] is None else own[1])
         keep_timeline(staged, result, run.records, state=run.store.digest(tree) if run.store else None)
@@ -167,7 +166,7 @@ class _AuditRun:
     progress: Callable[[int, int, int, str], None] | None
     store: PartStore | None
     """Of what was read before; None too where nothing of this run may be kept."""
-    staged: StagedEvents | None
+    staged: TimelineWriter | None
     """Where events go to."""
     records: ClusterRecords = field(init=False)
     doubted: bool = False

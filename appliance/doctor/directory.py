@@ -294,23 +294,21 @@ def judge_listed(*, listed: bool) -> HealthCheck:
 
 def judge_room(room: Room) -> list[HealthCheck]:
     """Say whether there is room for bytes and for names."""
-    said = f"{room.bytes_left / 2**30:.1f} GiB left"
     way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
-    if room.bytes_left < BYTES_FAIL:
-        found = [failed("room", said, way_out)]
-    elif room.bytes_left < BYTES_UNSURE:
-        found = [unsure("room", said, way_out)]
-    else:
-        found = [passed("room", said)]
+    said = f"{room.bytes_left / 2**30:.1f} GiB left"
+    found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)
     if room.names_left is None:
-        return [*found, passed("names", "the file system does not run out of names (inodes)")]
-    said = f"{room.names_left} names (inodes) left"
+        return [found, passed("names", "the file system does not run out of names (inodes)")]
     way_out = "make the file system with more inodes; tenure bag pack gives names back, bag forecast counts them"
-    if room.names_left < NAMES_FAIL:
-        return [*found, failed("names", said, way_out)]
-    if room.names_left < NAMES_UNSURE:
-        return [*found, unsure("names", said, way_out)]
-    return [*found, passed("names", said)]
+    said = f"{room.names_left} names (inodes) left"
+    return [found, _judge_left("names", room.names_left, said, (NAMES_FAIL, NAMES_UNSURE), way_out)]
+
+
+def _judge_left(name: str, left: int, said: str, limits: tuple[int, int], way_out: str) -> HealthCheck:
+    too_little, little = limits
+    if left < too_little:
+        return failed(name, said, way_out)
+    return unsure(name, said, way_out) if left < little else passed(name, said)
 
 
 def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:

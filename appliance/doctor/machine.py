@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from .check import HealthCheck, failed, passed, unsure
@@ -63,6 +64,7 @@ def judge_listening(address: str, problem: str | None) -> HealthCheck:
     return passed("port", f"{address} is the node's, or free for it")
 
 
+MOUNTINFO: Final = Path("/proc/self/mountinfo")
 NFS: Final = frozenset({"nfs", "nfs4"})
 _LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
 _FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
@@ -128,6 +130,15 @@ def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
         if inside and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
+
+
+def is_local(path: Path, mounts: str | None = None) -> bool:
+    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not.
+
+    ``mounts``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
+    """
+    mount = mount_of(str(path), parse_mountinfo(MOUNTINFO.read_text("utf-8", "replace") if mounts is None else mounts))
+    return mount is not None and mount.kind in _LASTING | {"tmpfs", "ext2", "overlay"}
 
 
 def judge_kind(mount: Mount) -> HealthCheck:

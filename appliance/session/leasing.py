@@ -43,7 +43,7 @@ from timeagent.units import MS, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN
 from .held import Lease
-from .session_leases import SessionLeases
+from .renewal import SessionLeases, is_due
 
 if TYPE_CHECKING:
     import random
@@ -296,11 +296,10 @@ class Leasing:
 
     def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
-        for session_lease in self.session_leases.due():
+        latest = self._time.now().latest
+        for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
-        now = self._time.now().latest
-        alone = [lease for lease in taken if lease.session_lease is None]
-        due = [lease for lease in alone if lease.expiry_ns - now < lease.term_ns - lease.term_ns // 3]
+        due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
         for lease, result in self.renew(due):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
@@ -488,6 +487,16 @@ def denial_text(domain: str, denied: LeaseDenied | Denied) -> str:
         f"{domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} since {rfc3339(denied.since_ns)} "
         f"until {rfc3339(denied.until_ns)} at least"
     )
+
+
+def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
+    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
+    if time.boot_ns() >= until_boot_ns:
+        raise TryAgain(
+            "warming",
+            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
+            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
+        )
 
 
 def _may_ask_again(result: Result) -> bool:

@@ -1,17 +1,21 @@
-"""The command ``explain``: a finding in words, as JSON, or as a picture."""
+"""The commands ``explain``, a finding in words, as JSON or as a picture, and ``bundle``, for others to verify."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from auditor.explain.archive import Archive
+from auditor.explain.bundle import make_bundle
 from auditor.explain.context import context_fields, context_of
 from auditor.explain.lineage import lineage, lineage_lines
 from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
 from auditor.report.result import by_id, exit_status
-from timeagent.console import note, print_json, say
+from timeagent.console import counted, note, print_json, printable, say
 from timeagent.errors import BadRequest
 
 from .running import path_arguments, pinned, run_audit_with_timeline
@@ -107,3 +111,38 @@ def _text(name: str, chosen: list[Finding], tree: Tree, timeline: Timeline) -> N
             say(line)
         for line in context_lines(context_of(finding, timeline)):
             say(line)
+
+
+def add_bundle_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``bundle`` takes."""
+    parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
+    path_arguments(parser)
+    parser.add_argument("--output", metavar="FILE", type=Path, help="a new file (default: stdout)")
+
+
+def run_bundle(arguments: argparse.Namespace) -> int:
+    """Write a bundle. Returns the exit code (docs/exit-codes.md)."""
+    output: Path | None = arguments.output
+    if output is None and sys.stdout.isatty():
+        raise BadRequest("terminal", "a bundle is no text", hint="redirect it: tenure bundle FINDING PATH > x.tar")
+    if output is not None and output.exists():
+        raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
+    tree, result, timeline = run_audit_with_timeline(arguments)
+    with closing(timeline):
+        finding = one_finding(result, arguments.finding, arguments.path)
+        bundle = make_bundle(finding, tree, context_of(finding, timeline), pinned(arguments.root_key))
+    with bundle.file as file:
+        file.seek(0)
+        if output is None:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+        else:
+            with output.open("xb") as target:
+                shutil.copyfileobj(file, target)
+        note(f"bundle: {counted(len(bundle.paths), 'file')}, {file.tell():,} bytes, for finding {finding.id}")
+    for path in bundle.absent[:8]:
+        note(f"bundle: {printable(path)} is not there, and that cannot be shown by a bundle")
+    if not bundle.confirmed:
+        note("bundle: its own audit does not come to this finding: it rests on what a tar file does not keep")
+        return 3
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
-from .running import path_arguments, pinned
+from .running import path_arguments, pinned, shown
 
 if TYPE_CHECKING:
     import argparse
@@ -111,19 +112,17 @@ def _read(arguments: argparse.Namespace, tree: Tree | None, lens: WhatIf) -> tup
     root_key = pinned(arguments.root_key)
     if tree is None:
         return _audited(arguments.db, root_key).timeline, None
-    if arguments.db is not None and not lens.any:
-        audited = AuditProgress()
-        try:
-            options = Options(jobs=0, index_file=arguments.db, timeline=True)
-            audit(tree, root_key=root_key, options=options, progress=audited.show)
-        finally:
-            audited.done()
-        return open_audited(arguments.db).timeline, None
-    progress = Progress("replay")
-    try:
-        return _from_tree(tree, lens, root_key, progress)
-    finally:
-        progress.done()
+    if lens.any:
+        with shown(Progress("replay")) as line:
+            judged = partial(judged_timeline, tree, root_key=root_key, signatures=Signatures(), progress=line.show)
+            before, (timeline, after) = judged(AS_IT_WAS)[1], judged(lens)
+            return timeline, changes(before, after)
+    with shown(AuditProgress()) as progress:
+        if arguments.db is None:
+            return audit_with_timeline(tree, root_key=root_key, progress=progress.show)[1], None
+        options = Options(jobs=0, index_file=arguments.db, timeline=True)
+        audit(tree, root_key=root_key, options=options, progress=progress.show)
+    return open_audited(arguments.db).timeline, None
 
 
 def _audited(path: Path, root_key: bytes | None) -> AuditedTree:
@@ -136,19 +135,6 @@ def _audited(path: Path, root_key: bytes | None) -> AuditedTree:
             hint="audit the tree again, with --root-key and --db",
         )
     return audited
-
-
-def _from_tree(tree: Tree, lens: WhatIf, root_key: bytes | None, progress: Progress) -> tuple[Timeline, Changes | None]:
-    signatures = Signatures()
-    if not lens.any:
-
-        def show(done: int, _total: int, _messages: int, part: str) -> None:
-            progress.show(done, part)
-
-        return audit_with_timeline(tree, root_key=root_key, progress=show)[1], None
-    _, before = judged_timeline(tree, AS_IT_WAS, root_key=root_key, signatures=signatures, progress=progress.show)
-    timeline, after = judged_timeline(tree, lens, root_key=root_key, signatures=signatures, progress=progress.show)
-    return timeline, changes(before, after)
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,14 @@ from auditor.evidence.opening import open_tree
 from auditor.parts import Narrowing
 from auditor.pool import JOBS_MAX, AuditProgress
 from auditor.timeline.timeline_reader import open_audited
+from timeagent.console import Progress
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from auditor.evidence.tree import Tree
     from auditor.report.result import Audit
     from auditor.timeline.timeline_reader import Timeline
@@ -103,8 +107,7 @@ def run_audit_with_timeline(arguments: argparse.Namespace) -> tuple[Tree, Audit,
         result = _audited(arguments, tree)
         return tree, result, open_audited(arguments.db).timeline
     part = None if asked.whole else _audited(arguments, tree)
-    progress = AuditProgress()
-    try:
+    with shown(AuditProgress()) as progress:
         result, timeline = audit_with_timeline(
             tree,
             root_key=pinned(arguments.root_key),
@@ -112,8 +115,6 @@ def run_audit_with_timeline(arguments: argparse.Namespace) -> tuple[Tree, Audit,
             findings=part.findings if part else None,
             progress=progress.show,
         )
-    finally:
-        progress.done()
     return tree, part or result, timeline
 
 
@@ -143,9 +144,15 @@ def _audited(arguments: argparse.Namespace, tree: Tree) -> Audit:
         hashed=not arguments.no_payload_hash,
         timeline=arguments.db is not None,
     )
-    progress = AuditProgress()
-    try:
+    with shown(AuditProgress()) as progress:
         return audit(tree, root_key=pinned(arguments.root_key), options=options, progress=progress.show)
+
+
+@contextmanager
+def shown[P: (Progress, AuditProgress)](progress: P) -> Iterator[P]:
+    """Clear the line of some progress at the end."""
+    try:
+        yield progress
     finally:
         progress.done()
 

@@ -18,7 +18,7 @@ from auditor.timeline.gathering import AS_IT_WAS
 from auditor.timeline.what_if import changes, judged_timeline
 from timeagent.errors import BadRequest
 
-from .traces import Traces
+from .context import Traces
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import rfc3339
 
-from .traces import leases_of
+from .context import leases_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .archive import Archive
-    from .traces import LeaseTrace
+    from .context import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""

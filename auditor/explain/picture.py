@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from auditor.timeline.events import ClockReading, FrameWritten, RackSealed
     from timeagent.units import Instant
 
-    from .context import Context
-    from .traces import LeaseTrace
+    from .context import Context, LeaseTrace
 
 WIDTH: Final = 1100
 LEFT: Final = 190

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 import msgspec
 
 from appliance.formats.witness import WitnessKind
-from auditor.explain.traces import all_leases
+from auditor.explain.context import all_leases
 from auditor.timeline.events import BagClosed, FrameWritten, RackSealed, event_words, kind_of
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from auditor.explain.traces import LeaseTrace
+    from auditor.explain.context import LeaseTrace
     from auditor.rules.finding import Finding
     from auditor.timeline.events import ClockReading, Event
     from auditor.timeline.timeline_reader import Timeline

@@ -7,13 +7,11 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from auditor.rules.finding import RULES, Severity, Verdict
+from auditor.rules.finding import RULES, Finding, Severity, Verdict
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-    from auditor.rules.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from auditor.timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed, SessionOver
+from auditor.timeline.events import (
+    BagClosed,
+    CeilingLinked,
+    ClockReading,
+    FrameWritten,
+    LeaseEnded,
+    RackSealed,
+    SessionOver,
+)
 from auditor.timeline.gathering import Gathering
-from auditor.timeline.reading import read_one_by_one
+from auditor.timeline.what_if import read_one_by_one
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
     from auditor.rules.history import HeadFact
-    from auditor.timeline.events import CeilingLinked, Event, LeaseEnded
+    from auditor.timeline.events import Event
     from auditor.timeline.facts import JudgedFrame
     from timeagent.units import Instant, Span
 
@@ -224,25 +232,18 @@ class Ties(Gathering):
         """Take how stale a signed time may be."""
         self._staleness = max(self._staleness, token.staleness_ns)
 
-    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
-        """Take that a shard was told a watermark."""
-        del hearsay  # who repeats it knows it too
-        self._watermark(event.ending.watermark_time, event.clock)
-
     def _watermark(self, raw: bytes | None, shard: ClockReading) -> None:
         written = self._read(raw) if raw is not None else None
         if written is not None:
             self.tie(written, shard)
 
-    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
-        """Take a ceiling record."""
-        del data
-        self._chains.setdefault(event.shard, {})[event.record.number] = event.clock
-
-    def happened(self, event: Event) -> None:
-        """Take what a lock file or a seal covers, and that a shard was told a watermark."""
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take a ceiling record, what a lock file or a seal covers, and that a shard was told a watermark."""
+        del name, unless  # who repeats something knows it too
         match event:
-            case SessionOver():
+            case CeilingLinked():
+                self._chains.setdefault(event.shard, {})[event.record.number] = event.clock
+            case LeaseEnded() | SessionOver():
                 self._watermark(event.ending.watermark_time, event.clock)
             case FrameWritten() if event.listed:
                 _take_latest(self._in_bag.setdefault((event.log, event.bag_ns), {}), event.clock)

@@ -14,7 +14,7 @@ import msgspec
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Witness
+from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
@@ -61,25 +61,34 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
         return self.midpoint_ns + self.radius_ns
 
 
-class LeaseTold(msgspec.Struct, frozen=True, array_like=True):
-    """A shard granted, renewed or upgraded a lease: ``witness.kind`` says which."""
-
+class _Signed(msgspec.Struct, frozen=True, array_like=True):
     instant_ns: Instant
     place: Place
     clock: ClockReading
     where: Evidence
+
+
+class _OfShard(_Signed, frozen=True):
     shard: ShardName
+
+
+class _Listing(msgspec.Struct, frozen=True, array_like=True):
+    instant_ns: Instant
+    place: Place
+    clock: ClockReading | None
+    """None: its signed time does not verify. The list counts nevertheless."""
+    where: Evidence
+
+
+class LeaseTold(_OfShard, frozen=True):
+    """A shard granted, renewed or upgraded a lease: ``witness.kind`` says which."""
+
     witness: Witness
 
 
-class LeaseEnded(msgspec.Struct, frozen=True, array_like=True):
+class LeaseEnded(_OfShard, frozen=True):
     """A shard ended a lease, in the way that ``ending.outcome`` says."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
-    shard: ShardName
     domain: str
     ending: Ending
     floor_ns: Instant | None
@@ -87,46 +96,27 @@ class LeaseEnded(msgspec.Struct, frozen=True, array_like=True):
     settle_to_ns: Instant | None
 
 
-class SessionTold(msgspec.Struct, frozen=True, array_like=True):
+class SessionTold(_OfShard, frozen=True):
     """A shard granted or renewed a session lease."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
-    shard: ShardName
     witness: SessionWitness
 
 
-class SessionOver(msgspec.Struct, frozen=True, array_like=True):
+class SessionOver(_OfShard, frozen=True):
     """A shard ended a session lease, and every lease under it that was out."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
-    shard: ShardName
     ending: SessionEnded
 
 
-class CeilingLinked(msgspec.Struct, frozen=True, array_like=True):
+class CeilingLinked(_OfShard, frozen=True):
     """A node linked a record of a ceiling chain: a run of a shard began, goes on, or ended."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
-    shard: ShardName
     record: CeilingRecord
 
 
-class FrameWritten(msgspec.Struct, frozen=True, array_like=True):
+class FrameWritten(_Signed, frozen=True):
     """A writer signed the time of a frame. Whether it counts is decided by the bag's lock file: ``listed``."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
     log: str
     bag_ns: Instant
     """Where its bag begins."""
@@ -163,14 +153,9 @@ class FrameWritten(msgspec.Struct, frozen=True, array_like=True):
         return self.accepted_ns[1] if self.listed and self.accepted_ns is not None else 0
 
 
-class BagClosed(msgspec.Struct, frozen=True, array_like=True):
+class BagClosed(_Listing, frozen=True):
     """A closer signed the list of a bag's contents: from then on nothing else is in it."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading | None
-    """None: its signed time does not verify. The list counts nevertheless."""
-    where: Evidence
     closer: str
     """Who signed the list."""
     log: str
@@ -188,14 +173,9 @@ class BagClosed(msgspec.Struct, frozen=True, array_like=True):
     """Data files in the directory that the list does not name."""
 
 
-class RackSealed(msgspec.Struct, frozen=True, array_like=True):
+class RackSealed(_Listing, frozen=True):
     """A sealer signed the list of a rack's bags: no other bag of that stretch of time exists."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading | None
-    """None: its signed time does not verify. The list counts nevertheless."""
-    where: Evidence
     sealer: str
     log: str
     start_ns: Instant
@@ -204,13 +184,9 @@ class RackSealed(msgspec.Struct, frozen=True, array_like=True):
     bags: int
 
 
-class LogBorn(msgspec.Struct, frozen=True, array_like=True):
+class LogBorn(_Signed, frozen=True):
     """A log was made."""
 
-    instant_ns: Instant
-    place: Place
-    clock: ClockReading
-    where: Evidence
     log: str
     first_ns: Instant
     """Its first bag begins here."""
@@ -218,6 +194,48 @@ class LogBorn(msgspec.Struct, frozen=True, array_like=True):
     grace_ns: Span
     rack_ns: Span
     kind: str
+
+
+class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
+    """By whom, and when, a batch of statements was signed."""
+
+    who: str
+    run: bytes
+    sequence: int
+    clock: ClockReading
+    shard: ShardName
+
+    @classmethod
+    def under(cls, head: BatchHead, token: SignedTime) -> StatedBatch:
+        """Take what the head of a batch says."""
+        who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
+        return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
+
+    def said(
+        self, entry: Witness | Ended | SessionWitness | SessionEnded, position: int, where: Evidence, shift: Span = 0
+    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver:
+        """Return what one of its entries says. ``shift``: how much more its clock would have shown of ends."""
+        place = (self.who, self.run, self.sequence, position)
+        signed = (self.clock.midpoint_ns, place, self.clock, where, self.shard)
+        match entry:
+            case Witness():
+                return LeaseTold(*signed, entry)
+            case SessionWitness():
+                return SessionTold(*signed, entry)
+            case Ended():
+                instant, numbers = entry.ending.ended_ns + shift, (entry.floor_ns, entry.settle_to_ns)
+                return LeaseEnded(instant, *signed[1:], entry.domain, entry.ending, *numbers)
+            case SessionEnded():
+                return SessionOver(entry.ended_ns + shift, *signed[1:], entry)
+
+    def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
+        """Return the ends of leases that a later witness tells of."""
+        place = (self.who, self.run, self.sequence, position)
+        ends = [ending for ending in (witness.last_ended, witness.floor_set_by) if ending is not None]
+        return [
+            LeaseEnded(end.ended_ns, place, self.clock, where, self.shard, witness.domain, end, None, None)
+            for end in ends
+        ]
 
 
 type Event = (
@@ -243,6 +261,11 @@ KINDS: Final = (
 )
 """Cause before effect: the order of kinds within one instant."""
 RANKS: Final[dict[type, int]] = {kind: rank for rank, kind in enumerate(KINDS)}
+
+
+def ceiling_name(shard: ShardName, number: int) -> str:
+    """Return by what a record of a ceiling chain is found."""
+    return f"{shard[0]}/{shard[1]}/{number}"
 
 
 def about_domain(event: Event, domain: str) -> bool:

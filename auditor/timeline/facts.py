@@ -10,43 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Ended, Stopped, Witness
+from appliance.formats.witness import Ended, Witness
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
-from auditor.rules.history import HeadFact, ShardName
+from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .events import (
-    BagClosed,
-    CeilingLinked,
-    ClockReading,
-    FrameWritten,
-    LeaseEnded,
-    LeaseTold,
-    LogBorn,
-    Place,
-    RackSealed,
-    SessionOver,
-    SessionTold,
-)
-from .gathering import AS_IT_WAS
+from .events import BagClosed, CeilingLinked, ClockReading, FrameWritten, LogBorn, RackSealed, StatedBatch
+from .gathering import AS_IT_WAS, ended_name, hearsay_names, statement_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from appliance.formats.birth import LogBirth
     from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.lease import Ending
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Grid
     from appliance.formats.stamped import Stamped
@@ -67,59 +52,14 @@ UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""
 
 
-class StatedBatch(msgspec.Struct, frozen=True):
-    """By whom, and when, a batch of statements was signed."""
-
-    who: str
-    run: bytes
-    sequence: int
-    clock: ClockReading
-    shard: ShardName
-
-    @classmethod
-    def under(cls, head: BatchHead, token: SignedTime) -> StatedBatch:
-        """Take what the head of a batch says."""
-        who, shard = f"shard {head.map_number}/{head.shard:04d}", (head.map_number, head.shard)
-        return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
-
-    def said(self, position: int, where: Evidence) -> Said:
-        """Return the place of one of its entries."""
-        return Said((self.who, self.run, self.sequence, position), self.clock, where, self.shard)
-
-
-class Said(msgspec.Struct, frozen=True):
-    """Where a statement stands, by whom and when it was made."""
-
-    place: Place
-    clock: ClockReading
-    where: Evidence
-    shard: ShardName
-
-    def told(self, witness: Witness) -> LeaseTold:
-        """Return that a shard told this of a lease."""
-        return LeaseTold(self.clock.midpoint_ns, self.place, self.clock, self.where, self.shard, witness)
-
-    def ended(self, entry: Ended, shift: int = 0) -> LeaseEnded:
-        """Return that a shard ended a lease. ``shift``: how much more its clock would have shown."""
-        instant, numbers = entry.ending.ended_ns + shift, (entry.floor_ns, entry.settle_to_ns)
-        return LeaseEnded(instant, self.place, self.clock, self.where, self.shard, entry.domain, entry.ending, *numbers)
-
-    def heard(self, witness: Witness) -> list[LeaseEnded]:
-        """Return the ends of leases that a later witness tells of."""
-        ends = [ending for ending in (witness.last_ended, witness.floor_set_by) if ending is not None]
-        return [self._heard(witness.domain, ending) for ending in ends]
-
-    def _heard(self, domain: str, ending: Ending) -> LeaseEnded:
-        return LeaseEnded(ending.ended_ns, self.place, self.clock, self.where, self.shard, domain, ending, None, None)
-
-
 class ShardFacts:
     """Tells of chains and ledgers, and of the witnesses that frames carry."""
 
-    def __init__(self, found: Gathering, lens: WhatIf = AS_IT_WAS) -> None:
-        """Take where events go to."""
+    def __init__(self, found: Gathering, lens: WhatIf = AS_IT_WAS, base: int = 0) -> None:
+        """Take where events go to. ``base``: added to the ranks of what ledgers tell."""
         self._found = found
         self._lens = lens
+        self._base = base
 
     def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
         """Take the head of a ledger's block."""
@@ -128,22 +68,16 @@ class ShardFacts:
 
     def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
-        self._found.rank = rank
-        said = StatedBatch.under(head, self._lens.token(head.node, head.signed_time())).said(position, where)
+        self._found.rank = self._base + rank
+        batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
         shift = self._lens.shifts.get(head.node, 0)
         match entry:
             case Witness():
-                self._witness(entry, digest, position, said)
+                self._witness(entry, digest, batch, position, where)
             case Ended():
-                self._found.ended(said.ended(entry, shift), hearsay=False)
-            case SessionWitness():
-                told = SessionTold(said.clock.midpoint_ns, said.place, said.clock, where, said.shard, entry)
-                self._found.happened(told)
-            case SessionEnded():
-                over = SessionOver(entry.ended_ns + shift, said.place, said.clock, where, said.shard, entry)
-                self._found.happened(over)
-            case Stopped():
-                self._found.stopped(head.incarnation)
+                self._found.add(batch.said(entry, position, where, shift), ended_name(entry))
+            case SessionWitness() | SessionEnded():
+                self._found.add(batch.said(entry, position, where, shift))
             case _:
                 pass
 
@@ -153,7 +87,7 @@ class ShardFacts:
         shard = (record.map_number, record.shard)
         place = (f"shard {record.map_number}/{record.shard:04d}", record.incarnation, record.number, 0)
         clock = ClockReading.of(record.node, token)
-        self._found.ceiling(data, CeilingLinked(token.midpoint_ns, place, clock, where, shard, record))
+        self._found.add(CeilingLinked(token.midpoint_ns, place, clock, where, shard, record), b"c" + data)
 
     def carried(self, evidence: FrameEvidence) -> None:
         """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
@@ -161,14 +95,15 @@ class ShardFacts:
             if held.refusal is None:
                 fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=False)
                 self._found.head(fact)
-                said = StatedBatch.under(held.head, held.token).said(held.signed.index, evidence.where)
-                self._witness(held.witness, held.head_digest, held.signed.index, said)
+                batch = StatedBatch.under(held.head, held.token)
+                self._witness(held.witness, held.head_digest, batch, held.signed.index, evidence.where)
 
-    def _witness(self, witness: Witness, digest: bytes, position: int, said: Said) -> None:
-        if not self._found.knows((digest, position)):
-            self._found.told((digest, position), said.told(witness))
-            for end in said.heard(witness):
-                self._found.ended(end, hearsay=True)
+    def _witness(self, witness: Witness, digest: bytes, batch: StatedBatch, position: int, where: Evidence) -> None:
+        name = statement_name(digest, position)
+        if not self._found.knows(name):
+            self._found.add(batch.said(witness, position, where), name)
+            for end in batch.heard(witness, position, where):
+                self._found.add(end, *hearsay_names(end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +174,7 @@ class RackFacts:
         # A log is there from the beginning of its first bag, whatever the clock of its maker says.
         instant, place = min(clock.midpoint_ns, grid.first_ns), (birth.log, b"", 0, 0)
         spans = (birth.span_ns, grace, birth.rack_ns)
-        self._found.happened(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
+        self._found.add(LogBorn(instant, place, clock, where, birth.log, grid.first_ns, *spans, birth.kind.value))
 
     def closed(self, listing: BagListing, raw: bytes, where: Evidence) -> None:
         """Take the list that counts of a bag, before its files. ``raw``: the bytes of the lock file."""
@@ -299,7 +234,7 @@ class RackFacts:
                 self._begun.add(file.path)
             closing.accepted += frame.messages
             self._found.rank = rank + frame.number
-            self._found.happened(
+            self._found.add(
                 FrameWritten(
                     clock.midpoint_ns,
                     (f"writer {frame.writer}", frame.incarnation, frame.sequence, 0),
@@ -386,7 +321,7 @@ class RackFacts:
         told = RackSealed(
             instant, place, clock, seal.where, sealed.sealer, rack.log, *span, rack.path, len(sealed.entries)
         )
-        self._found.happened(told)
+        self._found.add(told)
 
     def _close(self, closing: _Closing) -> None:
         bag, lock = closing.bag, closing.lock
@@ -394,7 +329,7 @@ class RackFacts:
         late = [name for name in closing.listing.files if name not in known]
         for path, raw in self._unlisted_frames(closing.listing, late):
             self._late(closing, path, raw)
-        self._found.happened(
+        self._found.add(
             BagClosed(
                 instant_ns=closing.instant,
                 place=(bag.log, b"", bag.start_ns, 0),
@@ -443,8 +378,8 @@ class RackFacts:
         same. ``otherwise_ns``: when, if it is not even a signed time.
         """
         token, _ = stamp_findings(self._signatures, self._records.keys, kind, stamped, node, where)
-        token = self._lens.stamp(node, token)
         if token is not None:
+            token = self._lens.token(node, token)
             return token, ClockReading.of(node, token), token.midpoint_ns
         try:
             return None, None, stamped.signed_time(where.path).midpoint_ns
@@ -491,7 +426,7 @@ class RackFacts:
 
     def _take(self, frame: JudgedFrame) -> None:
         if frame.evidence.refusal is None:
-            self._found.happened(frame.event)
+            self._found.add(frame.event)
             if frame.event.begins:
                 self._begun.add(frame.event.file)
         self._shards.carried(frame.evidence)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as copied
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import ClockReading, Event
-
-OF_LOGS: Final = (BagClosed, FrameWritten, LogBorn, RackSealed)
-"""The kinds of events that say something of logs and bags."""
 
 
 @dataclass(slots=True)
@@ -86,14 +83,6 @@ class Working:
                 self._session_over(event)
             case CeilingLinked():
                 self._ceiling(event)
-            case _:
-                self.take_of_logs(event)
-
-    def take_of_logs(self, event: Event) -> None:
-        """Go on by one event in what is known of logs and bags; that rests on the kinds of OF_LOGS alone."""
-        match event:
-            case FrameWritten():
-                self._frame(event)
             case BagClosed():
                 self._closed(event)
             case RackSealed():

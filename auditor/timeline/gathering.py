@@ -1,4 +1,4 @@
-"""Where events go to as a tree is read: into memory, into rows for a database, or somewhere else; and what-if.
+"""Where events go to as a tree is read: rows for a database, or elsewhere; and what-if.
 
 Each statement counts once, and of several the first: a ledger counts before the frames that carry the same witness.
 """
@@ -6,25 +6,60 @@ Each statement counts once, and of several the first: a ledger counts before the
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+from auditor.rules.finding import Evidence
+from timeagent.console import printable
+from timeagent.units import INSTANT_MAX
+
+from .events import (
+    RANKS,
+    BagClosed,
+    CeilingLinked,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    SessionOver,
+    SessionTold,
+    ceiling_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from appliance.formats.paths import Bag
-    from auditor.evidence.signatures import FrameEvidence, HeldWitness
+    from appliance.formats.witness import Ended
+    from auditor.evidence.signatures import FrameEvidence
+    from auditor.parts import Value
     from auditor.rules.history import HeadFact
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
-    from .events import CeilingLinked, Event, LeaseEnded, LeaseTold
+    from .events import Event
 
-type Statement = tuple[bytes, int]
-"""Digest of a batch head, and the place in the batch."""
 type Mark = tuple[str, str, Instant]
 """Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
+
+CHUNK_ROWS: Final = 2_048
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+def statement_name(digest: bytes, position: int) -> bytes:
+    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
+    return b"t" + digest + position.to_bytes(8)
+
+
+def ended_name(entry: Ended) -> bytes:
+    """Return the name of what a shard says of the end of a lease."""
+    return b"e" + entry.ending.correlation_id + entry.domain.encode()
+
+
+def hearsay_names(end: LeaseEnded) -> tuple[bytes, bytes]:
+    """Return the name of what a later witness tells of an end, and that of its shard's own word, which counts more."""
+    lease = end.ending.correlation_id + end.domain.encode()
+    return b"h" + lease, b"e" + lease
 
 
 class Gathering:
@@ -36,88 +71,100 @@ class Gathering:
     def head(self, fact: HeadFact) -> None:
         """Take a batch head."""
 
-    def stopped(self, incarnation: bytes) -> None:
-        """Take that a run's ledger says that it stopped orderly."""
-
-    def knows(self, name: Statement) -> bool:  # noqa: ARG002 - of a class that takes nothing
+    def knows(self, name: bytes) -> bool:  # noqa: ARG002 - of a class that takes nothing
         """Whether a statement about a lease is known already, or of no interest."""
         return True
 
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take a statement about a lease that is not known yet."""
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event. Of several with one name the one of the lowest rank stays.
 
-    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
-        """Take the end of a lease. ``hearsay``: from a later witness, which counts where nothing else tells of it."""
-
-    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
-        """Take a ceiling record. ``data``: its bytes."""
-
-    def happened(self, event: Event) -> None:
-        """Take what happened to a log, or to a session lease."""
+        ``unless``: it does not count where there is another of this name.
+        """
 
     def marked(self, mark: Mark) -> None:
         """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
 
 
-class Gathered(Gathering):
-    """All of it in memory, from one process that reads chains and ledgers first."""
+class EventRows(Gathering):
+    """Makes rows of events, as a part of the tree hands them over."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
-        self.statements: dict[Statement, LeaseTold] = {}
-        self.heads: dict[bytes, HeadFact] = {}
-        """Every batch head by its digest."""
-        self.ceilings: dict[bytes, CeilingLinked] = {}
-        """Every ceiling record by its bytes."""
-        self.stops: set[bytes] = set()
-        """Runs whose ledger says that they stopped orderly."""
-        self.others: list[Event] = []
-        """Of logs and session leases."""
-        self.marks: set[Mark] = set()
-        self._ends: dict[tuple[str, bytes], LeaseEnded] = {}
-        self._hearsay: dict[tuple[str, bytes], LeaseEnded] = {}
+        """Hold nothing yet."""
+        self._names: set[bytes] = set()
+        self._rows: list[tuple[Value | list[str], ...]] = []
+        self._done: list[bytes] = []
 
-    def head(self, fact: HeadFact) -> None:
-        """Take a batch head. A ledger's word that it has it stands."""
-        if fact.in_ledger or fact.digest not in self.heads:
-            self.heads[fact.digest] = fact
+    def knows(self, name: bytes) -> bool:
+        """Whether a statement about a lease is known here already."""
+        return name in self._names
 
-    def stopped(self, incarnation: bytes) -> None:
-        """Take that a run stopped orderly."""
-        self.stops.add(incarnation)
-
-    def knows(self, name: Statement) -> bool:
-        """Whether a statement about a lease is known already."""
-        return name in self.statements
-
-    def told(self, name: Statement, event: LeaseTold) -> None:
-        """Take a statement about a lease."""
-        self.statements[name] = event
-
-    def ended(self, event: LeaseEnded, *, hearsay: bool) -> None:
-        """Take the end of a lease, once from either."""
-        known = self._hearsay if hearsay else self._ends
-        known.setdefault((event.domain, event.ending.correlation_id), event)
-
-    def ceiling(self, data: bytes, event: CeilingLinked) -> None:
-        """Take a ceiling record."""
-        self.ceilings.setdefault(data, event)
-
-    def happened(self, event: Event) -> None:
-        """Take what happened to a log, or to a session lease."""
-        self.others.append(event)
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event."""
+        if name is not None:
+            self._names.add(name)
+        try:
+            value = _encoder.encode(event)
+        except UnicodeEncodeError:
+            event = _shown(event)
+            value = _encoder.encode(event)
+        node, where = None if event.clock is None else event.clock.node, event.where
+        at = (min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place)
+        place = (node, where.path, where.offset, where.length)
+        about = list({domain for domain, _ in event.leases}) if isinstance(event, FrameWritten) else []
+        self._rows.append((name, unless, self.rank, *at, *place, *_subject(event), about, value))
+        if len(self._rows) >= CHUNK_ROWS:
+            self._pack()
 
     def marked(self, mark: Mark) -> None:
         """Take that a bag has a prelock, or a pack."""
-        self.marks.add(mark)
+        self._rows.append(mark)
 
-    def endings(self) -> list[LeaseEnded]:
-        """Return the first word on the end of each lease: its shard's own, or else a later witness's."""
-        return [*self._ends.values(), *(end for name, end in self._hearsay.items() if name not in self._ends)]
+    def _pack(self) -> None:
+        self._done.append(_encoder.encode(self._rows))
+        self._rows = []
 
-    def events(self) -> list[Event]:
-        """Return all of it, in no order."""
-        return [*self.others, *self.statements.values(), *self.endings(), *self.ceilings.values()]
+    def chunks(self) -> list[bytes]:
+        """Return everything, some rows at a time, encoded."""
+        if self._rows:
+            self._pack()
+        return self._done
+
+
+def _shown(event: Event) -> Event:
+    """Return an event with names of files that are no UTF-8 as they are shown."""
+    where = Evidence(printable(event.where.path), event.where.offset, event.where.length)
+    if isinstance(event, FrameWritten):
+        return msgspec.structs.replace(event, where=where, file=printable(event.file))
+    return msgspec.structs.replace(event, where=where)
+
+
+def _subject(event: Event) -> tuple[Value, ...]:
+    """Return by what else an event is found: domain, lease, until, session, log, bag, newest, subject."""
+    match event:
+        case LeaseTold():
+            witness = event.witness
+            session = None if witness.session_id is None else event.place[1] + witness.session_id
+            until = min(witness.expiry_ns, INSTANT_MAX)
+            return witness.domain, witness.correlation_id, until, session, None, None, None, None
+        case LeaseEnded():
+            until = min(event.instant_ns, INSTANT_MAX)
+            return event.domain, event.ending.correlation_id, until, None, None, None, None, None
+        case SessionTold():
+            session, until = event.place[1] + event.witness.session_id, min(event.witness.expiry_ns, INSTANT_MAX)
+            return None, None, until, session, None, None, None, None
+        case SessionOver():
+            return None, None, None, event.place[1] + event.ending.session_id, None, None, None, None
+        case FrameWritten():
+            packed = event.file if event.file != event.where.path else None
+            newest = min(event.newest_accepted_ns, INSTANT_MAX)
+            return None, None, None, None, event.log, event.bag_ns, newest, packed
+        case BagClosed():
+            return None, None, None, None, event.log, event.bag_ns, None, event.path
+        case CeilingLinked():
+            name = ceiling_name(event.shard, event.record.number)
+            return None, None, None, None, None, None, None, name
+        case _:
+            return (None,) * 8
 
 
 @dataclass(frozen=True)
@@ -139,10 +186,6 @@ class WhatIf:
         shift = self.shifts.get(node, 0)
         return msgspec.structs.replace(token, midpoint_ns=max(0, token.midpoint_ns + shift)) if shift else token
 
-    def stamp(self, node: str, token: SignedTime | None) -> SignedTime | None:
-        """Return the same of a stamp that may not hold."""
-        return None if token is None else self.token(node, token)
-
     def frame(self, evidence: FrameEvidence) -> FrameEvidence:
         """Return a frame with its own and its witnesses' signed times as they would have been."""
         if not self.shifts:
@@ -150,14 +193,9 @@ class WhatIf:
         return replace(
             evidence,
             token=self.token(evidence.frame.head.writer, evidence.token),
-            witnesses=tuple(self._witness(held) for held in evidence.witnesses),
-            sessions=tuple(
-                replace(session, token=self.token(session.head.node, session.token)) for session in evidence.sessions
-            ),
+            witnesses=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.witnesses),
+            sessions=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.sessions),
         )
-
-    def _witness(self, held: HeldWitness) -> HeldWitness:
-        return replace(held, token=self.token(held.head.node, held.token))
 
     def bag(self, bag: Bag) -> Bag:
         """Return a bag with the instant at which it would have been due."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import FrameWritten
-    from .state import BagState, LeaseState, LogsAt, StateAt
+    from .state import BagState, LeaseState, StateAt
     from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"
@@ -324,7 +324,7 @@ class Delivered:
 
 
 def newest_delivered(
-    timeline: Timeline, state: LogsAt, tree: Tree, log: str, *, newest: int, domain: str | None = None
+    timeline: Timeline, state: StateAt, tree: Tree, log: str, *, newest: int, domain: str | None = None
 ) -> list[Delivered]:
     """Return the last messages that a reader of a log had been given, in order. Reads their frames from the tree.
 

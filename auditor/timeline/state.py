@@ -259,15 +259,26 @@ class ClockState(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class LogsAt:
-    """What is known of logs and bags at one instant. The mappings are not to be changed."""
+class StateAt:
+    """Everything that is known of one instant. The mappings are not to be changed."""
 
     instant_ns: Instant
     end_ns: Instant
     """The last instant that the copy tells of."""
+    position: int
+    """How many events lie at or before the instant."""
+    last: Event | None
+    """The newest event."""
+    findings: tuple[Finding, ...]
+    """Those whose evidence was complete by then."""
+    domains: Mapping[str, DomainState]
+    sessions: Mapping[bytes, SessionState]
+    shards: Mapping[ShardName, ShardState]
     logs: Mapping[str, LogState]
     bags: Mapping[tuple[str, Instant], BagState]
     """By log and beginning."""
+    clocks: Mapping[str, ClockState]
+    """By node."""
 
     def bag_phase(self, bag: BagState) -> BagPhase:
         """Return how far the closing of a bag had come."""
@@ -279,23 +290,6 @@ class LogsAt:
             return self.bags.bags_of(log, newest)
         chosen = sorted((start for name, start in self.bags if name == log), reverse=True)
         return [self.bags[log, start] for start in reversed(chosen[:newest])]
-
-
-@dataclass(frozen=True, slots=True)
-class StateAt(LogsAt):
-    """Everything that is known of one instant. The mappings are not to be changed."""
-
-    position: int
-    """How many events lie at or before the instant."""
-    domains: Mapping[str, DomainState]
-    sessions: Mapping[bytes, SessionState]
-    shards: Mapping[ShardName, ShardState]
-    clocks: Mapping[str, ClockState]
-    """By node."""
-    last: Event | None
-    """The newest event."""
-    findings: tuple[Finding, ...]
-    """Those whose evidence was complete by then."""
 
     def leases(self) -> Iterator[LeaseState]:
         """Yield every lease that is not ended, in order of domain."""

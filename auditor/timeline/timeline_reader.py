@@ -12,27 +12,43 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, overload
 
+import msgspec
+
 from appliance.formats.policy import Policy
+from appliance.formats.witness import Ended, Witness
 from auditor.index import INDEX_ERRORS, open_index
-from auditor.report.result import Audit, Summary
+from auditor.report.result import Audit
+from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 
-from .checkpoints import event_of, finding_of, working_at
-from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, about_log
-from .fold import OF_LOGS
-from .state import LogsAt, StateAt
+from .checkpoints import keep, working_at
+from .events import (
+    KINDS,
+    RANKS,
+    BagClosed,
+    CeilingLinked,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    SessionOver,
+    SessionTold,
+    StatedBatch,
+    about_log,
+    ceiling_name,
+)
+from .state import StateAt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from auditor.parts import Value
-    from auditor.rules.finding import Evidence, Finding
     from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
@@ -40,26 +56,33 @@ if TYPE_CHECKING:
     from .events import Event
     from .fold import Working
 
+CHECKPOINT_EVENTS: Final = 1_024
+"""So many events at most are folded for a state, from the second time on."""
 BLOCK_EVENTS: Final = 128
 BLOCKS: Final = 64
 """So many events are read at once, and so many times that are at hand."""
-LOGS_APART: Final = 64
-LOGS_AT_HAND: Final = 64
-"""Of logs and bags the state after each so many events that were gone through is at hand, so many times."""
+STATES_APART: Final = 64
+STATES_AT_HAND: Final = 64
+"""The state after each so many events that were gone through is at hand, so many times."""
 ALL_POSITIONS: Final = 2**62
+NAMES_AT_HAND: Final = 4_096
 _FRAME: Final = RANKS[FrameWritten]
-_OF_LOGS: Final = f"position > ? AND position <= ? AND +kind IN ({', '.join(str(RANKS[kind]) for kind in OF_LOGS)})"
+_WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
+_entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 
 
 class StoredEvents(Sequence["Event"]):
     """All events in order of time; those that were asked for last are in memory."""
 
-    def __init__(self, db: Database, count: int) -> None:
+    def __init__(self, db: Database) -> None:
         """Read nothing yet."""
         self._db = db
-        self._count = count
+        ((count,),) = db.execute("SELECT coalesce(max(position), 0) FROM event")
+        self._count = int(count)
         self._blocks: OrderedDict[int, list[Event]] = OrderedDict()
         self._lock = threading.Lock()
+        self._batch = lru_cache(NAMES_AT_HAND)(self._stated)
+        self._path = lru_cache(NAMES_AT_HAND)(self._text)
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -84,40 +107,47 @@ class StoredEvents(Sequence["Event"]):
                 self._blocks.move_to_end(block)
                 return self._blocks[block]
         first = block * BLOCK_EVENTS
-        rows = self._db.execute(
-            "SELECT kind, value FROM event WHERE position > ? AND position <= ? ORDER BY position",
-            (first, first + BLOCK_EVENTS),
-        )
-        events = [event_of(kind, value) for kind, value in rows]
+        events = list(self.where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
         with self._lock:
             self._blocks[block] = events
             if len(self._blocks) > BLOCKS:
                 self._blocks.popitem(last=False)
         return events
 
+    def where(self, condition: str, *values: Value) -> Iterator[Event]:
+        """Yield the events of which a condition in SQL holds; each is read when it is asked for."""
+        sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
+        for kind, value, batch, place, path, offset, length in self._db.execute(sql, values):
+            if batch is None:
+                yield _WHOLE[kind].decode(value)
+            else:
+                yield self._batch(batch).said(_entries.decode(value), place, Evidence(self._path(path), offset, length))
+
+    def _stated(self, number: int) -> StatedBatch:
+        ((value,),) = self._db.execute("SELECT value FROM batch WHERE id = ?", (number,))
+        return msgspec.msgpack.decode(value, type=StatedBatch)
+
+    def _text(self, number: int) -> str:
+        ((text,),) = self._db.execute("SELECT text FROM name WHERE id = ?", (number,))
+        return str(text)
+
 
 class Timeline:
     """Events in order of time, states and findings. Safe to use from several threads: one state is made at a time."""
 
-    def __init__(self, db: Database, span: Mapping[str, Any]) -> None:
-        """Take a database with a timeline. Reads the findings.
-
-        ``span``: how many ``events`` it has, the first (``start``) and the last (``end``) instant, and how many events
-        apart its states are (``checkpoint``).
-        """
+    def __init__(self, db: Database) -> None:
+        """Take a database with a timeline. Reads the findings."""
         self._db = db
-        self._spacing = int(span["checkpoint"])
-        self.start_ns, self.end_ns = int(span["start"]), int(span["end"])
+        self.events = StoredEvents(db)
+        self.start_ns, self.end_ns = (self.events[0].instant_ns, self.events[-1].instant_ns) if self.events else (0, 0)
         """The first and the last instant that the copy tells of; 0 where it tells nothing."""
-        self.events: Sequence[Event] = StoredEvents(db, int(span["events"]))
         self.findings: list[tuple[Instant, Finding]] = [
-            (instant, finding_of(value))
+            (instant, _finding(value))
             for instant, value in db.execute("SELECT instant, value FROM finding ORDER BY instant, number")
         ]
         """Each with the instant at which its evidence was complete, in order of that."""
-        self._cursor = (0, working_at(db, 0))
-        self._logs: OrderedDict[int, Working] = OrderedDict()
-        """States of which logs and bags are up to date, by their positions."""
+        self._at_hand: OrderedDict[int, Working] = OrderedDict()
+        """States by their positions."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -139,22 +169,16 @@ class Timeline:
         return StateAt(
             instant,
             self.end_ns,
-            working.logs,
-            working.bags,
             position,
+            self.events[position - 1] if position else None,
+            self.findings_until(instant),
             working.domains,
             working.sessions,
             working.shards,
+            working.logs,
+            working.bags,
             working.clocks,
-            self.events[position - 1] if position else None,
-            self.findings_until(instant),
         )
-
-    def logs_after(self, position: int, instant: Instant) -> LogsAt:
-        """Return what is known of logs and bags after so many events, as of an instant. At most the cost of a state."""
-        with self._lock:
-            working = self._fold_logs(position)
-        return LogsAt(instant, self.end_ns, working.logs, working.bags)
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings whose evidence was complete at an instant."""
@@ -185,16 +209,6 @@ class Timeline:
             if log is None or about_log(event, log):
                 yield position + 1, event
 
-    def next_event(self, instant: Instant) -> Instant | None:
-        """Return when the next event after an instant is, or None."""
-        position = self.position(instant)
-        return self.events[position].instant_ns if position < len(self.events) else None
-
-    def previous_event(self, instant: Instant) -> Instant | None:
-        """Return when the last event before an instant was, or None."""
-        position = self.position_before(instant)
-        return self.events[position - 1].instant_ns if position else None
-
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
         return self._closing(range(self.position(instant), len(self.events)), log)
@@ -223,53 +237,38 @@ class Timeline:
 
     def next_about(self, position: int, domain: str, *, back: bool) -> int | None:
         """Return the number of the first event from a position on, or before it, that is about a domain."""
-        sql = "SELECT position FROM about WHERE domain = (SELECT id FROM name WHERE text = ?) AND position"
+        sql = "SELECT position FROM about WHERE domain = ? AND position"
         sql += " <= ? ORDER BY position DESC LIMIT 1" if back else " > ? ORDER BY position LIMIT 1"
-        found = self._number(sql, domain, position)
+        found = self._number(sql, self._name(domain), position)
         return found - 1 if found else None
 
     def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
         """Return the frames of a bag in order of time."""
-        rows = self._db.execute(
-            f"SELECT kind, value FROM event WHERE kind = {_FRAME}"  # noqa: S608 - a constant
-            " AND log = (SELECT id FROM name WHERE text = ?) AND bag = ? ORDER BY position",
-            (log, bag_ns),
-        )
-        events = [event_of(kind, value) for kind, value in rows]
-        return [event for event in events if isinstance(event, FrameWritten)]
+        found = self.events.where(f"kind = {_FRAME} AND log = ? AND bag = ? ORDER BY position", self._name(log), bag_ns)
+        return [event for event in found if isinstance(event, FrameWritten)]
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
-        sql = (
-            f"SELECT kind, value FROM event WHERE kind = {_FRAME}"  # noqa: S608 - a constant
-            " AND log = (SELECT id FROM name WHERE text = ?) AND bag < ? AND newest > 0"
-            " ORDER BY bag DESC, newest DESC, position"
-        )
-        for kind, value in self._db.execute(sql, (log, before)):
-            event = event_of(kind, value)
+        given = f"kind = {_FRAME} AND log = ? AND bag < ? AND newest > 0"
+        for event in self.events.where(f"{given} ORDER BY bag DESC, newest DESC, position", self._name(log), before):
             assert isinstance(event, FrameWritten)
             yield event
 
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
-        yield from self._events_of(
-            "SELECT position FROM event WHERE node = (SELECT id FROM name WHERE text = ?) AND position <= ?"
-            " ORDER BY position DESC",
-            node,
-            position,
-        )
+        yield from self.events.where("node = ? AND position <= ? ORDER BY position DESC", self._name(node), position)
 
     def resting_on(self, evidence: Iterable[Evidence]) -> Iterator[Event]:
         """Yield the events whose bytes begin where a piece of evidence does, and all frames of its data files."""
         found: dict[int, Event] = {}
-        at = "SELECT position FROM event WHERE path = (SELECT id FROM name WHERE text = ?)"
         places = {(each.path, each.offset) for each in evidence}
         for path, offset in places:
-            for (position,) in self._db.execute(f"{at} AND offset = ?", (path, offset)):
+            sql = "SELECT position FROM event WHERE path = ? AND offset = ?"
+            for (position,) in self._db.execute(sql, (self._name(path), offset)):
                 found[position] = self.events[position - 1]
-        frames = f"{at} AND kind = {_FRAME} UNION SELECT position FROM packed_file WHERE path = ?"  # noqa: S608 - constants
         for path in {path for path, _ in places}:
-            for (position,) in self._db.execute(frames, (path, path)):
+            sql = f"SELECT position FROM event WHERE (path = ?1 OR subject = ?1) AND +kind = {_FRAME}"  # noqa: S608 - a constant
+            for (position,) in self._db.execute(sql, (self._name(path),)):
                 event = self.events[position - 1]
                 if isinstance(event, FrameWritten) and event.file == path:
                     found[position] = event
@@ -280,111 +279,85 @@ class Timeline:
         """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last]."""
         sql = (
             "SELECT min(l.first), max(l.last) FROM lease l JOIN event e ON e.position = l.first"
-            " WHERE l.domain = (SELECT id FROM name WHERE text = ?) AND l.until >= ? AND e.instant <= ?"
+            " WHERE l.domain = ? AND l.until >= ? AND e.instant <= ?"
         )
-        ((begin, end),) = self._db.execute(sql, (domain, first, last))
+        number = self._name(domain)
+        ((begin, end),) = self._db.execute(sql, (number, first, last))
         if begin is None:
             return
-        rows = self._db.execute(
-            "SELECT e.kind, e.value FROM about a JOIN event e ON e.position = a.position"
-            " WHERE a.domain = (SELECT id FROM name WHERE text = ?) AND a.position BETWEEN ? AND ? AND NOT a.frame"
-            " ORDER BY a.position",
-            (domain, begin, end),
-        )
-        for kind, value in rows:
-            event = event_of(kind, value)
+        within = "position IN (SELECT position FROM about WHERE domain = ? AND position BETWEEN ? AND ? AND NOT frame)"
+        for event in self.events.where(f"{within} ORDER BY position", number, begin, end):
             if isinstance(event, LeaseTold | LeaseEnded):
                 yield event
 
     def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
         """Return the latest expiry of a session lease, and its end, if either is known."""
-        sql = "SELECT expiry, over FROM session WHERE name = ?"
-        for expiry, over in self._db.execute(sql, (run + identifier,)):
-            event = None if over is None else self.events[over - 1]
-            return expiry, event if isinstance(event, SessionOver) else None
-        return None
+        sql = f"SELECT coalesce(max(until), 0) FROM event WHERE session = ? AND kind = {RANKS[SessionTold]}"  # noqa: S608 - a constant
+        expiry = self._number(sql, run + identifier)
+        over = self._first(SessionOver, "session = ?", run + identifier, last=True)
+        return (expiry, over) if expiry or over else None
 
     def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
         """Return a record of a ceiling chain; of two with one number the first."""
-        sql = "SELECT min(position) FROM ceiling_record WHERE map = ? AND shard = ? AND number = ?"
-        for event in self._events_of(sql, *shard, number):
-            return event if isinstance(event, CeilingLinked) else None
-        return None
+        return self._first(CeilingLinked, "subject = ?", self._name(ceiling_name(shard, number)))
 
     def closing_of(self, path: str) -> BagClosed | None:
         """Return how the bag at a path was closed."""
-        sql = "SELECT min(position) FROM closing WHERE path = ?"
-        for event in self._events_of(sql, path):
-            return event if isinstance(event, BagClosed) else None
-        return None
+        return self._first(BagClosed, "subject = ?", self._name(path))
 
     def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
         """Yield the events of one kind, in order."""
-        sql = "SELECT value FROM event WHERE kind = ? ORDER BY position"
-        for (value,) in self._db.execute(sql, (RANKS[kind],)):
-            event = event_of(RANKS[kind], value)
+        for event in self.events.where("kind = ? ORDER BY position", RANKS[kind]):
             assert isinstance(event, kind)
             yield event
 
-    def _events_of(self, sql: str, *values: Value) -> Iterator[Event]:
-        for (position,) in self._db.execute(sql, values):
-            if position is not None:
-                yield self.events[position - 1]
+    def _first[E: Event](self, kind: type[E], condition: str, value: Value, *, last: bool = False) -> E | None:
+        order = "position DESC" if last else "position"
+        for event in self.events.where(f"{condition} AND kind = ? ORDER BY {order} LIMIT 1", value, RANKS[kind]):
+            assert isinstance(event, kind)
+            return event
+        return None
 
     # Inside.
 
     def _about(self, start: int, end: int, domain: str | None) -> Iterable[int]:
         if domain is None:
             return range(start, end)
-        sql = (
-            "SELECT position - 1 FROM about WHERE domain = (SELECT id FROM name WHERE text = ?)"
-            " AND position > ? AND position <= ? ORDER BY position"
-        )
-        return (number for (number,) in self._db.execute(sql, (domain, start, end)))
+        sql = "SELECT position - 1 FROM about WHERE domain = ? AND position > ? AND position <= ? ORDER BY position"
+        return (number for (number,) in self._db.execute(sql, (self._name(domain), start, end)))
 
     def _closing(self, positions: range, log: str | None) -> Instant | None:
         back = positions.step < 0
         edge = positions.start + 1 if back else positions.start
         side = "<= ? ORDER BY position DESC" if back else "> ? ORDER BY position"
-        logs = [log] if log is not None else [each for (each,) in self._db.execute("SELECT DISTINCT log FROM closing")]
-        sql = f"SELECT position FROM closing WHERE log = ? AND position {side} LIMIT 1"  # noqa: S608 - a constant
-        found = [position for each in logs if (position := self._number(sql, each, edge))]
-        return self.events[(max if back else min)(found) - 1].instant_ns if found else None
+        of = "" if log is None else f"log = {self._name(log)} AND "
+        found = self.events.where(f"{of}kind = ? AND position {side} LIMIT 1", RANKS[BagClosed], edge)
+        return next((event.instant_ns for event in found), None)
 
     def _fold(self, position: int) -> Working:
-        """Go on from the last checkpoint, or from the last answer where that is nearer."""
-        end = len(self.events)
-        begin = end if position == end else position - position % self._spacing
-        if begin < self._cursor[0] <= position:
-            begin, working = self._cursor[0], self._cursor[1].copy()
-        else:
-            working = working_at(self._db, begin)
-        for number in range(begin, position):
-            working.take(self.events[number])
-        self._cursor = position, working
-        return working
-
-    def _fold_logs(self, position: int) -> Working:
-        """Go on from the nearest state of logs at hand since the last checkpoint, by events about logs alone."""
-        end = len(self.events)
-        begin = end if position == end else position - position % self._spacing
-        near = max((each for each in self._logs if begin <= each <= position), default=None)
-        working = working_at(self._db, begin) if near is None else self._logs[near].copy()
+        """Go on from the nearest state at hand since the last checkpoint. Leaves checkpoints behind."""
+        begin = self._number("SELECT position FROM folded WHERE position <= ? ORDER BY position DESC LIMIT 1", position)
+        near = max((each for each in self._at_hand if begin <= each <= position), default=None)
+        working = working_at(self._db, begin) if near is None else self._at_hand[near].copy()
         begin = begin if near is None else near
-        sql = f"SELECT position, kind, value FROM event WHERE {_OF_LOGS} ORDER BY position"  # noqa: S608 - constants
-        for number, kind, value in self._db.execute(sql, (begin, position)):
-            if number > begin + LOGS_APART:
-                begin = number - 1
-                self._keep_logs(begin, working.copy())
-            working.take_of_logs(event_of(kind, value))
-        self._keep_logs(position, working)
+        for number in range(begin + 1, position + 1):
+            working.take(self.events[number - 1])
+            if number % CHECKPOINT_EVENTS == 0 or number == len(self.events):
+                keep(self._db, working, number)
+            if (number - begin) % STATES_APART == 0:
+                self._remember(number, working.copy())
+        self._remember(position, working)
         return working
 
-    def _keep_logs(self, position: int, working: Working) -> None:
-        self._logs[position] = working
-        self._logs.move_to_end(position)
-        if len(self._logs) > LOGS_AT_HAND:
-            self._logs.popitem(last=False)
+    def _remember(self, position: int, working: Working) -> None:
+        self._at_hand[position] = working
+        self._at_hand.move_to_end(position)
+        if len(self._at_hand) > STATES_AT_HAND:
+            self._at_hand.popitem(last=False)
+
+    def _name(self, text: str) -> int:
+        """Return the number of a name."""
+        return self._number("SELECT id FROM name WHERE text = ?", text)
 
     def _number(self, sql: str, *values: Value) -> int:
         """Return the number that a query finds; 0 where it finds none: positions begin at 1."""
@@ -425,18 +398,14 @@ def open_audited(path: Path) -> AuditedTree:
 
 
 def _audited(db: Database, head: dict[str, Any]) -> AuditedTree:
-    timeline = Timeline(db, head)
-    findings = tuple(finding_of(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
-    cluster = bytes.fromhex(head["cluster"])
-    audited = Audit(
-        Summary(**head["summary"]),
-        findings,
-        cluster,
-        bytes.fromhex(head["root_key"]) if head["root_key"] is not None else None,
-        head["pinned"],
-        head["hashed"],
-    )
-    policy = Policy(number=0, cluster_id=cluster)
+    timeline = Timeline(db)
+    found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
+    audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
+    policy = Policy(number=0, cluster_id=audited.cluster_id)
     if head["policy"]:
         policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
     return AuditedTree(audited, timeline, policy)
+
+
+def _finding(data: str) -> Finding:
+    return msgspec.convert(json.loads(data), Finding)

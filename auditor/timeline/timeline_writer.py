@@ -1,241 +1,342 @@
-"""A timeline into a database: events in order of time, folded once. Memory does not grow with the tree.
+"""A timeline into a database: what a walk tells, in order of time. Memory does not grow with the tree.
 
-The fold goes over all events that were staged (``staging.py``), and leaves a checkpoint every so many
-(``checkpoints.py``). Everything is found again by who or what it is about.
+What columns hold of leases is told here from the columns, when all of them are there: such an event is kept as bytes
+of an entry, and its batch. SQLite sorts, and finds everything again by who or what it is about.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
+from functools import lru_cache
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.index import temporary_database
-from timeagent.canonical import encode
-from timeagent.units import INSTANT_MAX
+import msgspec
+import numpy as np
+
+from appliance.formats.witness import BatchHead, Ended, Witness
+from auditor.columns.layout import ENDED, ENTRIES, USES
+from auditor.rules.finding import Evidence
+from timeagent.canonical import decode, encode
 
 from .checkpoints import SCHEMA as CHECKPOINTS
-from .checkpoints import finding_bytes, keep, working_at
-from .events import RANKS, BagClosed, CeilingLinked, FrameWritten, LeaseEnded, LeaseTold, SessionOver, SessionTold
-from .staging import StagedEvents
+from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
+from .gathering import EventRows, ended_name, hearsay_names, statement_name
 from .timeline_reader import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
+    from numpy.typing import NDArray
+
+    from auditor.columns.layout import Bucket
+    from auditor.columns.layout import Rows as ColumnRows
     from auditor.evidence.records import ClusterRecords
+    from auditor.index import Index
     from auditor.parts import Value
     from auditor.report.result import Audit
     from auditor.rules.finding import Finding
-    from timeagent.units import Instant
 
     from .checkpoints import Database
-    from .events import Event
-    from .gathering import Gathered
 
-CHECKPOINT_EVENTS: Final = 1_024
-"""So many events at most are folded for a state."""
-_BATCH: Final = 2_000
-_NAMES_AT_HAND: Final = 10_000
-_TABLES: Final = (
-    *("event", "name", "about", "lease", "ceiling_record", "closing", "packed_file", "session", "marked"),
-    *("known", "standing", "finding", "timeline"),
+FIRST_RANK: Final = -(2**62)
+"""Of ceiling chains: whatever else tells the same comes later."""
+LEDGER_RANK: Final = -(2**61)
+"""Added to the ranks of ledgers: they count before frames, in the order of their names."""
+HEADS_AT_HAND: Final = 4_096
+NAMES_AT_HAND: Final = 10_000
+_TOLD: Final = (
+    *("name", "unless", "rank", "instant", "kind", "who", "run", "sequence", "place"),
+    *("node", "path", "offset", "length"),
+    *("domain", "lease", "until", "session", "log", "bag", "newest", "subject", "about", "value", "batch"),
 )
+"""What is told of an event, as ``EventRows`` has it, and last the batch of an entry that is told by columns."""
+_RANK, _LENGTH = _TOLD.index("rank"), len(_TOLD) - 1
+_NAMED: Final = tuple(_TOLD.index(each) for each in ("node", "path", "domain", "log", "subject"))
+"""What is kept as the number of a name."""
+_ABOUT: Final = _TOLD.index("about")
+_KEPT: Final = ", ".join(each for each in _TOLD[_TOLD.index("instant") :] if each not in ("who", "run", "sequence"))
+_TABLES: Final = (
+    "event",
+    "batch",
+    "name",
+    "about",
+    "lease",
+    "marked",
+    "finding",
+    "timeline",
+    "known",
+    "standing",
+    "folded",
+)
+_WAITING: Final = """
+PRAGMA temp.cache_size = -8192;
+DROP TABLE IF EXISTS temp.waiting;
+CREATE TEMP TABLE waiting (id INTEGER PRIMARY KEY, base, rows);
+"""
 _SCHEMA: Final = f"""
-CREATE TABLE event (
-    position INTEGER PRIMARY KEY, instant INTEGER, kind INTEGER, node INTEGER, path INTEGER, offset INTEGER,
-    domain INTEGER, lease BLOB, until INTEGER, session BLOB, log INTEGER, bag INTEGER, newest INTEGER, value BLOB);
+DROP TABLE IF EXISTS temp.staged;
+CREATE TEMP TABLE staged (id INTEGER PRIMARY KEY, {", ".join(_TOLD)}, UNIQUE (name));
+CREATE TABLE event (position INTEGER PRIMARY KEY, {_KEPT});
+CREATE TABLE batch (id INTEGER PRIMARY KEY, value BLOB);
 CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
 CREATE TABLE about (domain INTEGER, position INTEGER, frame INTEGER, PRIMARY KEY (domain, position)) WITHOUT ROWID;
 CREATE TABLE lease (
     domain INTEGER, id BLOB, first INTEGER, last INTEGER, until INTEGER, PRIMARY KEY (domain, id)) WITHOUT ROWID;
-CREATE TABLE ceiling_record (
-    map INTEGER, shard INTEGER, number INTEGER, position INTEGER,
-    PRIMARY KEY (map, shard, number, position)) WITHOUT ROWID;
-CREATE TABLE closing (log TEXT, position INTEGER, path TEXT, PRIMARY KEY (log, position)) WITHOUT ROWID;
-CREATE INDEX closing_of ON closing (path);
-CREATE TABLE packed_file (path TEXT, position INTEGER, PRIMARY KEY (path, position)) WITHOUT ROWID;
-CREATE TABLE session (name BLOB PRIMARY KEY, expiry INTEGER, over INTEGER) WITHOUT ROWID;
 CREATE TABLE marked (mark TEXT, log TEXT, start INTEGER, PRIMARY KEY (mark, log, start)) WITHOUT ROWID;
 CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
 {CHECKPOINTS}
 """
-_FRAME: Final = RANKS[FrameWritten]
-_LEASES: Final = f"({RANKS[LeaseTold]}, {RANKS[LeaseEnded]})"
-_INSERTIONS: Final = {
-    "session": "INSERT INTO session VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
-    " expiry = max(expiry, excluded.expiry), over = coalesce(excluded.over, over)",
-}
-"""How rows are inserted, where one stands for what several events tell, or for something else."""
+_STAGE: Final = (
+    f"INSERT INTO staged ({', '.join(_TOLD)}) VALUES ({','.join('?' * len(_TOLD))})"  # noqa: S608 - our own names
+    f" ON CONFLICT (name) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _TOLD)}"
+    " WHERE excluded.rank < rank"
+)
+_MARKS: Final = 3
+"""So many values has a row about a bag with a mark."""
+_ID_BYTES: Final = 16
+_entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
+"""Of what the walk has checked: nothing is checked again."""
 
 
 class TimelineWriter:
-    """Makes a timeline of what was staged."""
+    """Takes what parts of a tree tell, and makes a timeline of it."""
 
-    def __init__(self, db: Database) -> None:
-        """Begin an empty timeline in place of any that is there."""
-        self._db = db
-        for table in _TABLES:
-            db.execute(f"DROP TABLE IF EXISTS {table}")
-        _run(db, _SCHEMA)
-        self._rows: dict[str, list[tuple[Value, ...]]] = {}
+    def __init__(self, db: Database, index: Index | None = None) -> None:
+        """Hold nothing yet. ``index``: what columns and heads are in, if there are any."""
+        self.db = db
+        self._index = index
+        _run(db, _WAITING)
+        self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
         self._names: dict[str, int] = {}
 
-    def write(self, staged: StagedEvents) -> dict[str, int]:
-        """Number what was staged in order of time, and fold it. Returns what a timeline is opened with."""
-        position, first, last = 0, 0, 0
-        working = working_at(self._db, 0)
-        for mark in staged.spread():
-            self._add("marked", *mark)
-        self._flush("marked")  # no event says which bags have a prelock, or a pack, and the fold asks
-        for position, (event, value) in enumerate(staged.in_order(), 1):
-            first, last = first or event.instant_ns, event.instant_ns
-            self._put(position, event, value)
-            working.take(event)
-            if position % CHECKPOINT_EVENTS == 0:
-                keep(working, position)
-        keep(working, position)
-        for table in list(self._rows):
-            self._flush(table)
-        self._index()
-        return {"events": position, "start": first, "end": last, "checkpoint": CHECKPOINT_EVENTS}
+    def clear(self) -> None:
+        """Forget everything."""
+        _run(self.db, "DELETE FROM waiting")
 
-    def _index(self) -> None:
-        """Say what events are about, as far as that is in their rows."""
+    def take(self, chunks: Iterable[bytes], base: int = 0) -> None:
+        """Take what a part tells. ``base``: added to its ranks."""
+        self.db.executemany("INSERT INTO waiting (base, rows) VALUES (?, ?)", [(base, each) for each in chunks])
+
+    def write(self) -> None:
+        """Make a timeline, without findings, in place of any that is there."""
+        for table in _TABLES:
+            _run(self.db, f"DROP TABLE IF EXISTS main.{table}")
+        _run(self.db, _SCHEMA)
+        if self._index is not None:
+            for bucket in self._index.buckets():
+                self._columns(self._index.bucket(ENTRIES, bucket, raw=True), self._index.bucket(USES, bucket, raw=True))
+        for base, chunk in self.db.execute("SELECT base, rows FROM waiting ORDER BY id"):
+            rows = msgspec.msgpack.decode(chunk)
+            marks = [row for row in rows if len(row) == _MARKS]
+            self.db.executemany("INSERT OR IGNORE INTO marked VALUES (?, ?, ?)", marks)
+            self.db.executemany(_STAGE, self._numbered((row for row in rows if len(row) == _LENGTH), base))
+        self.clear()
+        self._in_order()
+
+    def _in_order(self) -> None:
+        """Number what is staged in order of time, and say what events are about."""
         script = f"""
+            INSERT INTO event SELECT NULL, {_KEPT} FROM staged AS one
+                WHERE unless IS NULL OR NOT EXISTS (SELECT 1 FROM staged AS other WHERE other.name = one.unless)
+                ORDER BY instant, kind, who, run, sequence, place, unless IS NOT NULL, rank, id;
+            DROP TABLE staged;
             CREATE INDEX event_at ON event (instant);
-            CREATE INDEX event_of ON event (kind, position);
-            CREATE INDEX event_by ON event (node, position);
+            CREATE INDEX event_of ON event (kind);
+            CREATE INDEX event_by ON event (node);
             CREATE INDEX event_in ON event (path, offset);
-            CREATE INDEX frame_in ON event (log, bag, newest) WHERE kind = {_FRAME};
-            INSERT INTO about SELECT domain, position, 0 FROM event WHERE kind IN {_LEASES} ORDER BY domain, position;
-            INSERT INTO lease SELECT domain, lease, min(position), max(position),
-                max(max(until), coalesce(max((SELECT expiry FROM session WHERE session.name = event.session)), 0))
-                FROM event WHERE kind IN {_LEASES} GROUP BY domain, lease;
+            CREATE INDEX event_under ON event (session, kind) WHERE session IS NOT NULL;
+            CREATE INDEX event_on ON event (subject) WHERE subject IS NOT NULL;
+            CREATE INDEX frame_in ON event (log, bag, newest) WHERE kind = {RANKS[FrameWritten]};
+            INSERT INTO about
+                SELECT domain, position, 0 FROM event WHERE domain IS NOT NULL
+                UNION ALL SELECT each.value, position, 1 FROM event, json_each(about) AS each WHERE about IS NOT NULL
+                ORDER BY 1, 2;
+            INSERT INTO lease
+                SELECT domain, lease, min(position), max(position), max(max(until), coalesce(max(expiry), 0))
+                FROM event LEFT JOIN (
+                    SELECT session AS held, max(until) AS expiry FROM event
+                    WHERE kind = {RANKS[SessionTold]} GROUP BY session
+                ) ON held = session WHERE domain IS NOT NULL GROUP BY domain, lease;
         """  # noqa: S608 - constants
-        _run(self._db, script)
+        _run(self.db, script)
 
-    def _put(self, position: int, event: Event, value: bytes) -> None:
-        """Write an event, and what it is about."""
-        domain = lease = until = session = log = bag = newest = None
-        match event:
-            case LeaseTold():
-                witness = event.witness
-                domain, lease = self._name(witness.domain), witness.correlation_id
-                until = min(witness.expiry_ns, INSTANT_MAX)
-                session = None if witness.session_id is None else event.place[1] + witness.session_id
-            case LeaseEnded():
-                domain, lease = self._name(event.domain), event.ending.correlation_id
-                until = min(event.instant_ns, INSTANT_MAX)
-            case FrameWritten():
-                log, bag, newest = self._name(event.log), event.bag_ns, min(event.newest_accepted_ns, INSTANT_MAX)
-                for name in {name for name, _ in event.leases}:
-                    self._add("about", self._name(name), position, 1)
-                if event.file != event.where.path:
-                    self._add("packed_file", event.file, position)
-            case CeilingLinked():
-                self._add("ceiling_record", *event.shard, event.record.number, position)
-            case BagClosed():
-                self._add("closing", event.log, position, event.path)
-            case SessionTold():
-                expiry = min(event.witness.expiry_ns, INSTANT_MAX)
-                self._add("session", event.place[1] + event.witness.session_id, expiry, None)
-            case SessionOver():
-                self._add("session", event.place[1] + event.ending.session_id, 0, position)
-            case _:
-                pass
-        node = None if event.clock is None else self._name(event.clock.node)
-        place = (node, self._name(event.where.path), event.where.offset)
-        instant, kind = min(event.instant_ns, INSTANT_MAX), RANKS[type(event)]
-        self._add("event", position, instant, kind, *place, domain, lease, until, session, log, bag, newest, value)
+    def _numbered(self, rows: Iterable[list[Any]], base: int) -> Iterator[list[Value]]:
+        for row in rows:
+            row[_RANK] += base
+            for place in _NAMED:
+                if row[place] is not None:
+                    row[place] = self._name(row[place])
+            about = row[_ABOUT]
+            row[_ABOUT] = f"[{','.join(str(self._name(each)) for each in about)}]" if about else None
+            row.append(None)
+            yield row
 
     def _name(self, text: str) -> int:
         """Return the number of a name; those that were met last are at hand."""
         number = self._names.get(text)
         if number is None:
-            self._db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
-            ((number,),) = self._db.execute("SELECT id FROM name WHERE text = ?", (text,))
-            assert isinstance(number, int)
-            if len(self._names) >= _NAMES_AT_HAND:
+            self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
+            ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
+            if len(self._names) >= NAMES_AT_HAND:
                 self._names.clear()
             self._names[text] = number
-        return number
+        return int(number)
 
-    def _add(self, table: str, *row: Value) -> None:
-        rows = self._rows.setdefault(table, [])
-        rows.append(row)
-        if len(rows) >= _BATCH:
-            self._flush(table)
+    def _stated(self, run: bytes, sequence: int, digest: bytes) -> tuple[int, StatedBatch]:
+        """Return a batch and its number in the database."""
+        assert self._index is not None
+        head = decode(BatchHead, self._index.head(run, sequence, digest))
+        batch = StatedBatch.under(head, head.signed_time())
+        value = msgspec.msgpack.encode(batch)
+        ((number,),) = self.db.execute("INSERT INTO batch (value) VALUES (?) RETURNING id", (value,))
+        return number, batch
 
-    def _flush(self, table: str) -> None:
-        rows = self._rows.pop(table, [])
-        if rows:
-            marks = ",".join("?" * len(rows[0]))
-            self._db.executemany(_INSERTIONS.get(table, f"INSERT OR IGNORE INTO {table} VALUES ({marks})"), rows)  # noqa: S608 - our own names
+    # What columns tell of leases.
+
+    def _columns(self, entries: Bucket, uses: Bucket) -> None:
+        """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
+        rows, carried = entries.rows(), uses.rows()
+        numbered = {name: number for number, name in enumerate(entries.heads.values)}
+        heads = [numbered.setdefault(name, len(numbered)) for name in uses.heads.values]
+        known = set(zip(rows["head"].tolist(), rows["position"].tolist(), strict=True))
+        chosen: list[int] = []
+        for number, (head, position) in enumerate(
+            zip(carried["head"].tolist(), carried["position"].tolist(), strict=True)
+        ):
+            if (heads[head], position) not in known:
+                known.add((heads[head], position))
+                chosen.append(number)
+        gone = set(_identifiers(rows["cid"][rows["kind"] == ENDED]))
+        plain, told = rows["plain"], EventRows()
+        self.db.executemany(_STAGE, self._plain(entries, rows[plain]))
+        rows["rank"] = LEDGER_RANK - rows["rank"]
+        self._by_entry(entries, rows, ~plain, _tellers(rows, gone), gone, told)
+        every = np.ones(len(chosen), np.bool_)
+        self._by_entry(uses, carried[chosen], every, every, gone, told)
+        self.take(told.chunks())
+
+    def _plain(self, bucket: Bucket, rows: ColumnRows) -> Iterator[tuple[Value, ...]]:
+        """Return what is staged of entries of which every number is small."""
+        raw, domains = bucket.raw(), [(self._name(each), each.encode()) for each in bucket.names.values]
+        paths, digests = [self._name(each) for each in bucket.paths.values], [each[2] for each in bucket.heads.values]
+        stated = [self._batch(*each) for each in bucket.heads.values]
+        ended, places, of = rows["kind"] == ENDED, rows["position"].tolist(), rows["name"].tolist()
+        signed = np.array([batch.clock.midpoint_ns for _, batch in stated], np.int64)[rows["head"]]
+        batches = [stated[each] for each in rows["head"].tolist()]
+        cids, sessions, under = _identifiers(rows["cid"]), _identifiers(rows["session"]), rows["under"].tolist()
+        columns: dict[str, Iterable[Value]] = {
+            "name": (
+                b"e" + cid + domains[name][1] if over else statement_name(digests[head], place)
+                for over, cid, name, head, place in zip(
+                    ended.tolist(), cids, of, rows["head"].tolist(), places, strict=True
+                )
+            ),
+            "rank": (LEDGER_RANK - rows["rank"]).tolist(),
+            "instant": np.where(ended, rows["last_ended"], signed).tolist(),
+            "kind": np.where(ended, RANKS[LeaseEnded], RANKS[LeaseTold]).tolist(),
+            "who": [batch.who for _, batch in batches],
+            "run": [batch.run for _, batch in batches],
+            "sequence": [batch.sequence for _, batch in batches],
+            "place": places,
+            "node": [self._name(batch.clock.node) for _, batch in batches],
+            "path": [paths[each] for each in rows["path"].tolist()],
+            "offset": rows["offset"].tolist(),
+            "length": rows["length"].tolist(),
+            "domain": [domains[each][0] for each in of],
+            "lease": cids,
+            "until": np.where(ended, rows["last_ended"], rows["expiry"]).tolist(),
+            "session": [
+                batch.run + session if has else None
+                for (_, batch), session, has in zip(batches, sessions, under, strict=True)
+            ],
+            "value": [raw[at : at + size] for at, size in zip(rows["at"].tolist(), rows["size"].tolist(), strict=True)],
+            "batch": [number for number, _ in batches],
+        }
+        return zip(*(columns.get(each, repeat(None)) for each in _TOLD), strict=False)
+
+    def _by_entry(
+        self,
+        bucket: Bucket,
+        rows: ColumnRows,
+        whole: NDArray[np.bool_],
+        telling: NDArray[np.bool_],
+        gone: AbstractSet[bytes],
+        told: EventRows,
+    ) -> None:
+        """Take what some entries say: all of it, or of the ends that witnesses tell of, those that no ledger has."""
+        raw, paths, heads = bucket.raw(), list(bucket.paths.values), list(bucket.heads.values)
+        for number in np.flatnonzero(whole | telling).tolist():
+            row = rows[number]
+            _, batch = self._batch(*heads[row["head"]])
+            where, position = Evidence(paths[row["path"]], int(row["offset"]), int(row["length"])), int(row["position"])
+            entry = _entries.decode(raw[row["at"] : row["at"] + row["size"]])
+            told.rank = int(row["rank"])
+            ended = isinstance(entry, Ended)
+            if whole[number]:
+                name = ended_name(entry) if ended else statement_name(heads[row["head"]][2], position)
+                told.add(batch.said(entry, position, where), name)
+            for end in () if ended else batch.heard(entry, position, where):
+                if end.ending.correlation_id not in gone:
+                    told.add(end, *hearsay_names(end))
 
 
-def timeline_of(gathered: Gathered, findings: Iterable[Finding] = ()) -> Timeline:
-    """Return the timeline of what is in memory, in a database that is gone with it."""
-    staged = StagedEvents(temporary_database())
-    staged.take_all(gathered)
-    return written_timeline(staged, findings)
+def _tellers(rows: ColumnRows, gone: AbstractSet[bytes]) -> NDArray[np.bool_]:
+    """Say which entries may tell of an end that no ledger has. ``gone``: the leases whose end one has."""
+    found = np.zeros(len(rows), np.bool_)
+    for told, which in (("last_told", "last_cid"), ("set_by_told", "set_by_cid")):
+        found |= rows[told] & np.array([each not in gone for each in _identifiers(rows[which])], np.bool_)
+    found &= rows["kind"] != ENDED
+    return found
 
 
-def written_timeline(staged: StagedEvents, findings: Iterable[Finding]) -> Timeline:
-    """Return the timeline of what is staged, in the same database. ``findings``: of the audit, to be placed in time."""
-    span = TimelineWriter(staged.db).write(staged)
-    _keep_findings(staged.db, findings, span["end"])
-    return Timeline(staged.db, span)
+def _identifiers(column: NDArray[np.uint64]) -> list[bytes]:
+    """Return each row of a column of identifiers as bytes."""
+    whole = column.tobytes()
+    return [whole[at : at + _ID_BYTES] for at in range(0, len(whole), _ID_BYTES)]
 
 
-def keep_timeline(staged: StagedEvents, audited: Audit, records: ClusterRecords, *, state: bytes | None) -> None:
-    """Keep the timeline of a tree, and what its audit came to, in the audit's index.
+def written_timeline(writer: TimelineWriter, findings: Iterable[Finding]) -> Timeline:
+    """Return the timeline of what a writer took, in its database. ``findings``: of the audit, to be placed in time."""
+    writer.write()
+    keep_findings(writer.db, findings)
+    return Timeline(writer.db)
+
+
+def keep_timeline(writer: TimelineWriter, audited: Audit, records: ClusterRecords, *, state: bytes | None) -> None:
+    """Keep the timeline of a tree with its states, and what its audit came to, in the audit's index.
 
     ``state``: a digest of all that it depends on; where the database has a timeline of that state, only the findings
     are written again. ``None``: it is not known.
     """
-    db, head = staged.db, _head(staged.db)
+    db, head = writer.db, _head(writer.db)
     if state is None or head.get("state") != state.hex():
         policy = records.newest_policy
-        head = {
-            "state": state.hex() if state is not None else "",
-            **TimelineWriter(db).write(staged),
-            "policy": encode(policy).hex() if policy is not None else "",
-        }
-    _keep_findings(db, audited.findings, head["end"])
-    _keep_head(db, {**head, **_outcome(audited)})
-
-
-def _head(db: Database) -> dict[str, Any]:
-    if not _any(db, "SELECT 1 FROM sqlite_schema WHERE name = ?", "timeline"):
-        return {}
-    for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'"):
-        found: dict[str, Any] = json.loads(value)
-        return found
-    return {}
-
-
-def _keep_head(db: Database, head: dict[str, Any]) -> None:
+        head = {"state": state.hex() if state else "", "policy": encode(policy).hex() if policy is not None else ""}
+        written_timeline(writer, ()).state_at()
+    keep_findings(db, audited.findings)
+    head["audit"] = msgspec.to_builtins(replace(audited, findings=()))
     db.execute("INSERT OR REPLACE INTO timeline VALUES ('head', ?)", (json.dumps(head),))
 
 
-def _outcome(audited: Audit) -> dict[str, Any]:
-    return {
-        "summary": asdict(audited.summary),
-        "cluster": audited.cluster_id.hex(),
-        "root_key": audited.root_key.hex() if audited.root_key is not None else None,
-        "pinned": audited.pinned,
-        "hashed": audited.hashed,
-    }
+def _head(db: Database) -> dict[str, Any]:
+    if any(True for _ in db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'timeline'")):
+        for (value,) in db.execute("SELECT value FROM timeline WHERE name = 'head'"):
+            found: dict[str, Any] = json.loads(value)
+            return found
+    return {}
 
 
-def _keep_findings(db: Database, findings: Iterable[Finding], end: Instant) -> None:
+def keep_findings(db: Database, findings: Iterable[Finding]) -> None:
     """Place each finding at the instant at which the last of what it rests on had happened.
 
     That is the end of the copy where nothing says when.
     """
     db.execute("DELETE FROM finding")
+    ((end,),) = db.execute("SELECT coalesce(max(instant), 0) FROM event")
     sql = "SELECT max(instant) FROM event WHERE path = (SELECT id FROM name WHERE text = ?) AND offset = ?"
     for number, finding in enumerate(findings):
         instants = []
@@ -247,14 +348,11 @@ def _keep_findings(db: Database, findings: Iterable[Finding], end: Instant) -> N
             instants += [instant for (instant,) in rows if instant is not None]
         named = [each.latest_ns for each in finding.times]
         placed = min(max(instants or named, default=end), end)
-        db.execute("INSERT INTO finding VALUES (?, ?, ?)", (number, placed, finding_bytes(finding)))
-
-
-def _any(db: Database, sql: str, value: Value) -> bool:
-    return any(True for _ in db.execute(sql, (value,)))
+        value = json.dumps(msgspec.to_builtins(finding))  # not by msgspec: what it names may be no UTF-8
+        db.execute("INSERT INTO finding VALUES (?, ?, ?)", (number, placed, value))
 
 
 def _run(db: Database, script: str) -> None:
-    """Run several statements."""
+    """Run one statement, or several."""
     for _ in db.execute(script):
         pass

@@ -1,4 +1,4 @@
-"""What if: the timeline and the findings of a tree as a lens shows it, and what that changes.
+"""One reading of a tree, frame by frame, as a lens shows it; what if: its timeline and findings, and what that changes.
 
 Only what a clock, a grace or a late file can change is judged, by the audit's own rules: timestamps, R1 and R2, grants
 and their overlaps, what came late, what was closed early. Two readings are compared that were judged alike; damage is
@@ -7,46 +7,91 @@ the same in both and is not looked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from auditor.bags import BagWalk
 from auditor.evidence.records import load_records
-from auditor.index import Coverage, Index, Use
+from auditor.index import Coverage, Index, Use, temporary_database
+from auditor.parts import PartMaker, Reading
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, NamedInterval, found, in_order
-from auditor.rules.history import (
-    CeilingFact,
-    ClusterFacts,
-    DomainHistory,
-    EndedFact,
-    LeaseHistory,
-    RecordedChain,
-    ShardRun,
-    Told,
-)
+from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
-from timeagent.signedtime import SignedTime
+from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
-from .events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, order
-from .gathering import Gathered
-from .reading import read_one_by_one
-from .timeline_writer import timeline_of
+from .events import BagClosed, FrameWritten
+from .facts import RackFacts, ShardFacts
+from .gathering import AS_IT_WAS, EventRows
+from .timeline_reader import Timeline
+from .timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_findings, written_timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
+    from auditor.parts import LedgersSeen, Value
     from auditor.rules.finding import Finding, Verdict
-    from auditor.rules.history import HeadFact, Position, ShardName
 
     from .facts import JudgedFrame
-    from .gathering import WhatIf
-    from .timeline_reader import Timeline
+    from .gathering import Gathering, WhatIf
+
+
+class _Nobody(PartMaker):
+    """Takes evidence for rules that nobody asks."""
+
+    def report(self, *_: Finding) -> None:
+        """Say nothing."""
+
+    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
+        pass
+
+
+def read_one_by_one(
+    tree: Tree,
+    records: ClusterRecords,
+    signatures: Signatures,
+    found: Gathering,
+    *,
+    evidence: PartMaker | None = None,
+    lens: WhatIf = AS_IT_WAS,
+    judged: Callable[[JudgedFrame], None] | None = None,
+    progress: Callable[[int, str], None] | None = None,
+) -> LedgersSeen:
+    """Read everything, ledgers first. ``found``: where events go to; ``judged``: told of each frame.
+
+    ``evidence``: takes the evidence for rules, as it was. Never raises for what is in the tree. Costs five times an
+    audit, which judges most of a tree by columns.
+    """
+    told, done = evidence or _Nobody(), 0
+    reading = Reading(tree, records, signatures, one_by_one=True)
+    facts = ShardFacts(found, lens, LEDGER_RANK)
+    shards = ShardWalk(reading, told, facts)
+    found.rank = FIRST_RANK
+    shards.walk_chains()
+    for file in tree.ledgers():
+        shards.ledger(file)
+        done += 1
+        if progress:
+            progress(done, file.path)
+    racks = RackFacts(tree, records, signatures, reading.frames, found, lens=lens, judged=judged)
+    bags = BagWalk(reading, told, racks)
+    for log in tree.logs():
+        grid = bags.begin(log)
+        if grid is None:
+            continue
+        for place in tree.rack_places(grid):
+            if not isinstance(place, str):
+                bags.rack(grid, tree.listing(grid, place))
+                done += 1
+                if progress:
+                    progress(done, place.path)
+    return told.part.ledgers
 
 
 class _NothingMissing(Coverage):
@@ -88,19 +133,32 @@ def judged_timeline(
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)
-    read = Gathered()
+    told, evidence, index = EventRows(), PartMaker(), Index()
     findings: list[Finding] = []
+    uses: dict[tuple[str, bytes], list[Use]] = {}
 
     def judged(frame: JudgedFrame) -> None:
         findings.extend(_frame(frame, records, lens))
+        if frame.event.listed is not False and frame.evidence.refusal is None:
+            for lease in frame.event.leases:
+                uses.setdefault(lease, []).append(_use(frame.event))
 
-    read_one_by_one(tree, records, signatures, read, lens=lens, judged=judged, progress=progress)
-    for event in read.others:
-        if isinstance(event, BagClosed):
-            findings += _closed(event)
-    findings += _leases(read, records)
+    try:
+        seen = read_one_by_one(
+            tree, records, signatures, told, evidence=evidence, lens=lens, judged=judged, progress=progress
+        )
+        index.take(evidence.done(), 0, 0)
+        index.ready()
+        findings += _leases(index, records, seen, lens, uses)
+    finally:
+        index.close()
+    writer = TimelineWriter(temporary_database())
+    writer.take(told.chunks())
+    for event in written_timeline(writer, ()).kinds(BagClosed):
+        findings += _closed(event)
     ordered = in_order(findings)
-    return timeline_of(read, ordered), ordered
+    keep_findings(writer.db, ordered)
+    return Timeline(writer.db), ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:
@@ -128,78 +186,33 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
         yield found("premature-lock", event.where.path, reason, [event.where], times)
 
 
-# Leases: the audit's own histories, from events instead of from its index.
+# Leases: the audit's own histories and rules, with signed times and uses as the lens shows them.
 
 
-def _leases(read: Gathered, records: ClusterRecords) -> Iterator[Finding]:
-    heads = list(read.heads.values())
-    heads.sort(key=lambda fact: (fact.head.map_number, fact.head.shard, fact.head.incarnation, fact.head.sequence))
-    ceilings = _ceilings(read)
-    policies = Policies(records.widest)
+def _leases(
+    index: Index, records: ClusterRecords, seen: LedgersSeen, lens: WhatIf, uses: Mapping[tuple[str, bytes], list[Use]]
+) -> Iterator[Finding]:
+    heads = [replace(fact, token=lens.token(fact.head.node, fact.token)) for fact in head_facts(index)]
+    nodes = {fact.head.incarnation: fact.head.node for fact in heads}
+    known, ceilings, policies = runs(index), ceiling_chains(index), Policies(records.widest)
     yield from check_heads(heads, ceilings, policies)
-    runs = _runs(heads)
-    index = Index()
     cluster = ClusterFacts(
-        runs=runs,
+        runs=known,
         ceilings=ceilings,
-        finished=frozenset(read.stops),
+        finished=frozenset(seen.stopped),
         maps=records.maps,
         coverage=_NothingMissing(index, 0),
         policies=policies,
     )
-    for history in _histories(read, runs):
+    for domain in sorted(index.all_domains()):
+        history = domain_history(index, known, domain)
+        for lease in history.leases:
+            lease.told = [replace(each, token=lens.token(each.head.node, each.token)) for each in lease.told]
+            lease.endings = [
+                replace(each, token=lens.token(nodes[each.position[2]], each.token)) for each in lease.endings
+            ]
+            lease.uses = uses.get((domain, lease.correlation_id), [])
         yield from check_domain(history, cluster)
-    index.close()
-
-
-def _runs(heads: list[HeadFact]) -> dict[bytes, ShardRun]:
-    runs: dict[bytes, ShardRun] = {}
-    for fact in heads:
-        head = fact.head
-        run = runs.setdefault(
-            head.incarnation, ShardRun(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
-        )
-        run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
-        run.take(head.sequence, in_ledger=fact.in_ledger)
-    return runs
-
-
-def _ceilings(read: Gathered) -> dict[ShardName, RecordedChain]:
-    chains: dict[ShardName, RecordedChain] = {}
-    for raw, event in sorted(read.ceilings.items(), key=lambda each: each[1].record.number):
-        chain = chains.setdefault(event.shard, RecordedChain(event.shard))
-        chain.take(CeilingFact(event.record, raw, SignedTime.decode(event.record.time), event.where))
-    return chains
-
-
-def _histories(read: Gathered, runs: dict[bytes, ShardRun]) -> Iterator[DomainHistory]:
-    def position(event: LeaseTold | LeaseEnded) -> Position:
-        _, incarnation, sequence, place = event.place
-        return event.shard[0], runs[incarnation].first_ceiling, incarnation, sequence, place
-
-    tokens = {(fact.head.incarnation, fact.head.sequence): fact.token for fact in read.heads.values()}
-    domains: dict[str, dict[bytes, LeaseHistory]] = {}
-    for (digest, _), event in read.statements.items():
-        fact = read.heads[digest]
-        told = Told(event.witness, fact.head, fact.token, position(event), event.where)
-        leases = domains.setdefault(event.witness.domain, {})
-        identifier = event.witness.correlation_id
-        leases.setdefault(identifier, LeaseHistory(identifier)).told.append(told)
-    for ended in read.endings():
-        known = domains.get(ended.domain, {}).get(ended.ending.correlation_id)
-        if known is not None:
-            token = tokens[ended.place[1:3]]
-            known.endings.append(EndedFact(ended.ending, position(ended), token, ended.where, None))
-    for written in sorted((each for each in read.others if isinstance(each, FrameWritten)), key=order):
-        for domain, identifier in written.leases:
-            known = domains.get(domain, {}).get(identifier)
-            if known is not None and written.listed is not False:
-                known.uses.append(_use(written))
-    for name in sorted(domains):
-        leases = domains[name]
-        for lease in leases.values():
-            lease.told.sort(key=lambda told: told.position)
-        yield DomainHistory(name, sorted(leases.values(), key=lambda lease: lease.first.position))
 
 
 def _use(written: FrameWritten) -> Use:

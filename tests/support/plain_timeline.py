@@ -19,7 +19,8 @@ from auditor.timeline.events import (
     order,
 )
 from auditor.timeline.fold import Working
-from auditor.timeline.state import LogsAt, StateAt
+from auditor.timeline.gathering import Gathering
+from auditor.timeline.state import StateAt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,37 @@ if TYPE_CHECKING:
     from auditor.rules.finding import Evidence, Finding
     from auditor.rules.history import ShardName
     from auditor.timeline.events import Event
+    from auditor.timeline.gathering import Mark
     from timeagent.units import Instant
+
+
+class Gathered(Gathering):
+    """All that is read one by one, in memory: of several events with one name the first counts."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self.marks: set[Mark] = set()
+        self._named: dict[bytes, tuple[Event, bytes | None]] = {}
+        self._others: list[Event] = []
+
+    def knows(self, name: bytes) -> bool:
+        """Whether a statement about a lease is known already."""
+        return name in self._named
+
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event."""
+        if name is None:
+            self._others.append(event)
+        else:
+            self._named.setdefault(name, (event, unless))
+
+    def marked(self, mark: Mark) -> None:
+        """Take that a bag has a prelock, or a pack."""
+        self.marks.add(mark)
+
+    def events(self) -> list[Event]:
+        """Return all of it, in no order."""
+        return [*self._others, *(event for event, unless in self._named.values() if unless not in self._named)]
 
 
 class PlainTimeline:
@@ -76,21 +107,16 @@ class PlainTimeline:
         return StateAt(
             instant,
             self.end_ns,
-            working.logs,
-            working.bags,
             position,
+            self.events[position - 1] if position else None,
+            self.findings_until(instant),
             working.domains,
             working.sessions,
             working.shards,
+            working.logs,
+            working.bags,
             working.clocks,
-            self.events[position - 1] if position else None,
-            self.findings_until(instant),
         )
-
-    def logs_after(self, position: int, instant: Instant) -> LogsAt:
-        """Return what is known of logs and bags after so many events, as of an instant. At most the cost of a state."""
-        working = self._states[position]
-        return LogsAt(instant, self.end_ns, working.logs, working.bags)
 
     def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings whose evidence was complete at an instant."""
@@ -118,16 +144,6 @@ class PlainTimeline:
             event = self.events[position]
             if log is None or about_log(event, log):
                 yield position + 1, event
-
-    def next_event(self, instant: Instant) -> Instant | None:
-        """Return when the next event after an instant is, or None."""
-        position = self.position(instant)
-        return self.events[position].instant_ns if position < len(self.events) else None
-
-    def previous_event(self, instant: Instant) -> Instant | None:
-        """Return when the last event before an instant was, or None."""
-        position = self.position_before(instant)
-        return self.events[position - 1].instant_ns if position else None
 
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from auditor.audit import audit_with_timeline
+from auditor.index import temporary_database
+from auditor.timeline.timeline_writer import TimelineWriter, written_timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,3 +20,8 @@ if TYPE_CHECKING:
 def read_timeline(tree: Tree, *, signatures: Signatures | None = None, findings: Sequence[Finding] = ()) -> Timeline:
     """Read a tree. ``findings``: placed in time; not those of its audit, unless they are given."""
     return audit_with_timeline(tree, signatures=signatures, findings=findings)[1]
+
+
+def empty_timeline() -> Timeline:
+    """Return the timeline of a tree that tells nothing."""
+    return written_timeline(TimelineWriter(temporary_database()), ())

@@ -10,15 +10,15 @@ from rich.cells import cell_len
 from appliance.formats.lease import LeaseOutcome, Mode
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive, read_archive
+from auditor.explain.context import LeaseTrace
 from auditor.explain.lineage import lineage
-from auditor.explain.traces import LeaseTrace
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
-from auditor.timeline.gathering import Gathered, WhatIf
+from auditor.timeline.gathering import WhatIf
 from auditor.timeline.timeline_reader import Timeline
-from auditor.timeline.timeline_writer import timeline_of
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
+from tests.support.timelines import empty_timeline
 from timeagent.console import counted
 from timeagent.units import SECOND
 from tui.model import columns, findings, gantt, replaying
@@ -110,7 +110,7 @@ def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
 
 def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() -> None:
     stamps = [0, 50 * SECOND, 100 * SECOND]
-    timeline = timeline_of(Gathered())
+    timeline = empty_timeline()
     timeline.findings = [
         (stamps[1], finding(verdict=Verdict.OK)),
         (stamps[1], finding(about="bob")),

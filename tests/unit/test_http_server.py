@@ -276,7 +276,7 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         hosted = cluster.routes.host.hosted(0)
         assert hosted is not None
         hosted.server.stop()
-        hosted._threads[0].join(20)
+        wait_until(CLOCK, lambda: hosted.ended() is not None)
         status, why = shown(place, "/healthz")
         assert status == 503
         assert why.startswith(

@@ -1,5 +1,7 @@
 """Reports: liars are proven, honest servers never accused, and whatever is spoiled proves nothing."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import os

@@ -10,23 +10,22 @@ import apsw
 import pytest
 
 import auditor.timeline.checkpoints as layers_module
-import auditor.timeline.staging as staging_module
+import auditor.timeline.gathering as gathering_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
 from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.explain.traces import Traces
+from auditor.explain.context import Traces
 from auditor.index import INDEX_FORMAT
 from auditor.parts import Narrowing
 from auditor.rules.finding import Evidence
 from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
-from auditor.timeline.fold import OF_LOGS, Working
-from auditor.timeline.gathering import Gathered
-from auditor.timeline.reading import read_one_by_one
-from auditor.timeline.state import LogsAt, with_leases
+from auditor.timeline.fold import Working
+from auditor.timeline.state import with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
+from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_packs import packed
 from tests.fault_injection.fixtures import Story, eventful_tree
@@ -36,7 +35,7 @@ from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
-from tests.support.plain_timeline import PlainTimeline
+from tests.support.plain_timeline import Gathered, PlainTimeline
 from tests.support.shares import shares
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
@@ -59,11 +58,11 @@ OPEN: list[AuditedTree] = []
 
 @pytest.fixture(autouse=True)
 def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(keeping_module, "CHECKPOINT_EVENTS", SPACING)
+    monkeypatch.setattr(kept_module, "CHECKPOINT_EVENTS", SPACING)
     monkeypatch.setattr(kept_module, "BLOCK_EVENTS", 5)
     monkeypatch.setattr(kept_module, "BLOCKS", 3)
-    monkeypatch.setattr(kept_module, "LOGS_APART", 2)
-    monkeypatch.setattr(kept_module, "LOGS_AT_HAND", 3)
+    monkeypatch.setattr(kept_module, "STATES_APART", 2)
+    monkeypatch.setattr(kept_module, "STATES_AT_HAND", 3)
     monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
     yield
     close()
@@ -131,23 +130,17 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
     draw.shuffle(positions)
     for first in (len(positions) // 3, len(positions) // 2):
         early, was = kept.state_after(first), memory.state_after(first)
-        early_logs = kept.logs_after(first, was.instant_ns)
         for position in range(first, min(first + SPACING, len(positions))):  # a state once given stays as it was
             assert kept.state_after(position).position == position
-            kept.logs_after(position, was.instant_ns)
         assert early == was
-        assert (early_logs.logs, early_logs.bags) == (was.logs, was.bags)
     for position in positions:
         state, expected = kept.state_after(position), memory.state_after(position)
         assert state == expected, position
         assert with_leases(state.domains) == with_leases(expected.domains)
         assert list(state.leases()) == list(expected.leases())
-        logs = kept.logs_after(position, state.instant_ns)
-        assert logs == LogsAt(state.instant_ns, memory.end_ns, expected.logs, expected.bags), position
         for log in expected.logs:
             for newest in (None, 0, 1, 2):
                 assert state.bags_of(log, newest=newest) == expected.bags_of(log, newest=newest)
-                assert logs.bags_of(log, newest=newest) == expected.bags_of(log, newest=newest)
     instants = sorted({event.instant_ns for event in memory.events})
     for instant in [edge for each in instants for edge in (each - 1, each, each + 1)]:
         same_steps(memory, kept, instant)
@@ -157,8 +150,6 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
 def same_steps(memory: PlainTimeline, kept: Timeline, instant: int) -> None:
     assert kept.position(instant) == memory.position(instant)
     assert kept.position_before(instant) == memory.position_before(instant)
-    assert kept.next_event(instant) == memory.next_event(instant)
-    assert kept.previous_event(instant) == memory.previous_event(instant)
     for log in (None, *memory.state_at().logs, "none such"):
         assert kept.next_closing(instant, log) == memory.next_closing(instant, log)
         assert kept.previous_closing(instant, log) == memory.previous_closing(instant, log)
@@ -323,43 +314,41 @@ def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> 
     assert kept.timeline.state_at().domains
 
 
-def test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_back_takes_the_events_since_a_state_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = eventful_tree(tmp_path / "tree")
-    monkeypatch.setattr(keeping_module, "CHECKPOINT_EVENTS", 1_000)
-    monkeypatch.setattr(kept_module, "LOGS_AT_HAND", 1_000)
+    monkeypatch.setattr(kept_module, "CHECKPOINT_EVENTS", 1_000)
+    monkeypatch.setattr(kept_module, "STATES_AT_HAND", 1_000)
     timeline = both(tree.root, tmp_path / "index")[1].timeline
     taken: list[Event] = []
-    take = Working.take_of_logs
+    take = Working.take
 
     def told(working: Working, event: Event) -> None:
         taken.append(event)
         take(working, event)
 
-    monkeypatch.setattr(Working, "take_of_logs", told)
+    monkeypatch.setattr(Working, "take", told)
     count = len(timeline.events)
-    timeline.logs_after(count - 1, timeline.end_ns)
-    assert taken == [event for event in timeline.events[: count - 1] if isinstance(event, OF_LOGS)]
+    timeline.state_after(count - 1)
+    assert taken == list(timeline.events[: count - 1])
     for position in range(count - 2, -1, -1):
         taken.clear()
-        timeline.logs_after(position, timeline.end_ns)
-        assert len(taken) <= kept_module.LOGS_APART
+        timeline.state_after(position)
+        assert len(taken) <= kept_module.STATES_APART
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("_fold_logs", "number > begin + LOGS_APART", "False"),
-        ("_keep_logs", "self._logs[position] = working", "self._logs = type(self._logs)({position: working})"),
+        ("_fold", "(number - begin) % STATES_APART == 0", "False"),
+        ("_remember", "self._at_hand[position] = working", "self._at_hand = type(self._at_hand)({position: working})"),
     ],
 )
-def test_logs_that_are_gone_through_again_and_again_are_found(
+def test_events_that_are_gone_through_again_and_again_are_found(
     name: str, old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant_in_text(monkeypatch, kept_module, f"Timeline.{name}", old, new)
     with pytest.raises(AssertionError):
-        test_logs_of_a_step_back_take_the_events_since_a_state_at_hand(tmp_path, monkeypatch)
+        test_step_back_takes_the_events_since_a_state_at_hand(tmp_path, monkeypatch)
 
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
@@ -370,37 +359,26 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "Layer.__copy__", "self.changed.copy()", "self.changed"),
     (layers_module, "Layer.__iter__", "name not in known", "False"),
     (layers_module, "Layer._keys", "AND position <= ?", "AND position >= ? - 10000"),
+    (layers_module, "Layer.__getitem__", "AND part = ?", "AND part >= ?"),
     (layers_module, "Layer.keep", "self._written |= self.changed", "self._written = self.changed | self._written"),
     (layers_module, "DomainLayer.standing", "until > ?", "until >= ?"),
     (layers_module, "DomainLayer.standing", "since <= ?", "since < ?"),
     (layers_module, "DomainLayer.standing", "found.discard(name)", "pass"),
     (layers_module, "DomainLayer.keep", "INSERT OR IGNORE", "INSERT OR REPLACE"),
     (layers_module, "DomainLayer.keep", "WHERE until = ? AND domain = ?", "WHERE until >= ? AND domain <> ?"),
-    (layers_module, "BagLayer.bags_of", "ORDER BY key DESC", "ORDER BY key"),
+    (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
     (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position", "instant <= ?", "instant < ?"),
     (kept_module, "Timeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
     (kept_module, "Timeline.position_before", "instant < ?", "instant <= ?"),
-    (
-        kept_module,
-        "Timeline._fold",
-        "position - position % self._spacing",
-        "position - position % self._spacing + 1",
-    ),
-    (kept_module, "Timeline._fold", "self._cursor[1].copy()", "self._cursor[1]"),
-    (kept_module, "Timeline._fold", "begin < self._cursor[0] <= position", "begin < self._cursor[0]"),
-    (kept_module, "Timeline._fold_logs", "self._logs[near].copy()", "self._logs[near]"),
-    (kept_module, "Timeline._fold_logs", "begin <= each <= position", "begin <= each"),
-    (kept_module, "Timeline._fold_logs", "begin = number - 1", "begin = number"),
-    (
-        kept_module,
-        "Timeline._fold_logs",
-        "self._keep_logs(begin, working.copy())",
-        "self._keep_logs(begin, working)",
-    ),
-    (kept_module, "Timeline._closing", "max if back else min", "min if back else max"),
+    (kept_module, "Timeline._fold", "position <= ? ORDER", "position <= ? + 1 ORDER"),
+    (kept_module, "Timeline._fold", "keep(self._db, working, number)", "keep(self._db, working, number - 1)"),
+    (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
+    (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
+    (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
+    (kept_module, "Timeline._closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
     (kept_module, "Timeline._about", "position > ?", "position >= ?"),
     (kept_module, "Timeline.next_about", "position DESC", "position"),
     (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
@@ -412,22 +390,22 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.lease_events", "max(l.last)", "min(l.last)"),
     (kept_module, "Timeline.resting_on", "AND offset = ?", "AND offset >= ?"),
     (kept_module, "Timeline.resting_on", "event.file == path", "True"),
-    (kept_module, "Timeline.ceiling", "number = ?", "number <= ?"),
+    (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.kinds", "kind = ?", "kind >= ?"),
-    (keeping_module, "TimelineWriter._flush", "_INSERTIONS.get(table", "_INSERTIONS.get('about'"),
+    (kept_module, "Timeline.session", "max(until)", "min(until)"),
     (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (staging_module, "StagedEvents.in_order", "BY instant, kind, who", "BY instant, who, kind"),
-    (staging_module, "StagedEvents.in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
-    (staging_module, "StagedEvents.in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
-    (staging_module, "StagedEvents.in_order", "sequence, place, unless", "unless"),
-    (staging_module, "StagedEvents._heard", "end.ending.correlation_id not in gone", "False"),
-    (staging_module, "_ranked", "row[_RANK] += base", "row[_RANK] = 0"),
-    (keeping_module, "TimelineWriter._index", "max(max(until)", "max(min(until)"),
-    (keeping_module, "TimelineWriter._index", "coalesce(max((SELECT expiry", "coalesce(min((SELECT expiry - expiry"),
-    (keeping_module, "TimelineWriter._index", "min(position)", "max(position)"),
-    (keeping_module, "TimelineWriter._index", "position, 0 FROM event", "position, 1 FROM event"),
-    (keeping_module, "TimelineWriter._put", "event.file != event.where.path", "False"),
+    (keeping_module, "TimelineWriter._in_order", "BY instant, kind, who", "BY instant, who, kind"),
+    (keeping_module, "TimelineWriter._in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
+    (keeping_module, "TimelineWriter._in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
+    (keeping_module, "TimelineWriter._in_order", "sequence, place, unless IS NOT NULL", "unless IS NOT NULL"),
+    (keeping_module, "TimelineWriter._by_entry", "end.ending.correlation_id not in gone", "False"),
+    (keeping_module, "TimelineWriter._numbered", "row[_RANK] += base", "row[_RANK] = 0"),
+    (keeping_module, "TimelineWriter._in_order", "max(max(until)", "max(min(until)"),
+    (keeping_module, "TimelineWriter._in_order", "coalesce(max(expiry)", "coalesce(max(expiry - expiry)"),
+    (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
+    (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
+    (gathering_module, "_subject", "event.file != event.where.path", "False"),
     (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 

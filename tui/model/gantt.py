@@ -22,7 +22,7 @@ from .subjects import Cell, Tone
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from auditor.explain.traces import LeaseTrace
+    from auditor.explain.context import LeaseTrace
     from auditor.timeline.timeline_reader import Timeline
     from timeagent.units import Instant
 

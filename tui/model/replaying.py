@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from auditor.explain.archive import Archive
     from auditor.rules.finding import Finding
     from auditor.timeline.events import Event
-    from auditor.timeline.state import LogsAt
+    from auditor.timeline.state import StateAt
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
     from timeagent.units import Instant, Span
@@ -308,7 +308,7 @@ def window_of(timeline: Timeline, place: ReplayPlace, span: Span) -> BarWindow:
 def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
     """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
     place = wish.place
-    state = timeline.logs_after(place.position, place.instant_ns)
+    state = timeline.state_after(place.position, place.instant_ns)
     window = window_of(timeline, place, wish.span_ns)
     names = domains_near(timeline, place.instant_ns, window.first_ns, window.last_ns, wish.rows, wish.follow)
     digits = 3 if wish.span_ns <= MINUTE else 0
@@ -340,7 +340,7 @@ def accused(timeline: Timeline) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
+def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
@@ -352,7 +352,7 @@ def _strip(state: LogsAt, log: str, width: int) -> list[Cell]:
     return [Cell(label, Tone.DIM), *cells]
 
 
-def _delivered(timeline: Timeline, state: LogsAt, tree: Tree | None, wish: MomentRequest) -> list[str]:
+def _delivered(timeline: Timeline, state: StateAt, tree: Tree | None, wish: MomentRequest) -> list[str]:
     """Return the newest messages that a reader had been given, in the order in which it is given them, all logs."""
     if tree is None:
         return ["which messages: their frames are in the copy, and only its index is here"]
@@ -399,7 +399,7 @@ class ReplayedCopy:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.explain.traces import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
+        from auditor.explain.context import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
 
         if lens is not self._lens:
             return False

@@ -262,9 +262,11 @@ class Walk:
             run.records.doubt_keys()
         chains = PartMaker()
         ShardWalk(self._reading, chains, self._shard_facts(told)).walk_chains()
-        self._take(chains.done(timeline=told.chunks()), FIRST_RANK)
+        self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
+        if run.staged:
+            run.staged.take(told.chunks(), FIRST_RANK)
         whole.findings += judge_strangers(run.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
         if run.store:
             run.store.keep_only(unit.name for unit in units)

@@ -39,7 +39,7 @@ from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
 from .node.records import Registers
 from .node.routes import ShardRoutes
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
-from .node.settings import Settings, Sharing, find_settings
+from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
@@ -67,17 +67,7 @@ if TYPE_CHECKING:
     from .lease.wire import LeaseView, ShardNumbers
     from .node.routes import TimeThere
 
-ROOT_VARIABLE = "TENURE_ROOT"
 """The only environment variable that is read."""
-
-
-def root_path(named: str | Path | None) -> Path:
-    """Return the root that a call or TENURE_ROOT names. Raises BadRequest when neither does."""
-    check_type(str | os.PathLike | None, root=named)
-    chosen = named or os.environ.get(ROOT_VARIABLE)
-    if not chosen:
-        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
-    return Path(chosen).absolute()
 
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:

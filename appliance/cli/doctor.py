@@ -179,7 +179,7 @@ def _directory(path: Path) -> list[HealthCheck]:
 
 
 def _files(path: Path) -> list[HealthCheck]:
-    with Probe(path, f"{socket.gethostname()}.{os.getpid()}") as probe:
+    with Probe(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as probe:
         found = [
             _tried("user mapping", lambda: judge_owner(probe.owner(), os.geteuid())),
             _tried("hard links", lambda: judge_linked(probe.linked())),

@@ -30,15 +30,16 @@ from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import before, parse_cursor
-from .bag.posix import PosixStorage, is_local
+from .bag.posix import PosixStorage
 from .bag.reader import checked_level
+from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
 from .node.records import Registers
 from .node.routes import ShardRoutes
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
-from .node.settings import Settings, Sharing, find_settings
+from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
@@ -66,17 +67,7 @@ if TYPE_CHECKING:
     from .lease.wire import LeaseView, ShardNumbers
     from .node.routes import TimeThere
 
-ROOT_VARIABLE = "TENURE_ROOT"
 """The only environment variable that is read."""
-
-
-def root_path(named: str | Path | None) -> Path:
-    """Return the root that a call or TENURE_ROOT names. Raises BadRequest when neither does."""
-    check_type(str | os.PathLike | None, root=named)
-    chosen = named or os.environ.get(ROOT_VARIABLE)
-    if not chosen:
-        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
-    return Path(chosen).absolute()
 
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:

@@ -41,8 +41,7 @@ from .lease.wire import (
     SessionGranted,
     Unavailable,
 )
-from .session.leasing import denial_text
-from .session.session import check_in_time
+from .session.leasing import check_in_time, denial_text
 
 if TYPE_CHECKING:
     import random

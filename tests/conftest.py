@@ -1,18 +1,26 @@
 """What every test may ask for, and which tests of many are run."""
 
+from __future__ import annotations
+
 import gc
 import os
 import shutil
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests.support.shares import FULL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.cluster import Site
+    from tests.support.shards import World
 
 # The same examples in every run and no limit on seconds: a failure is about the code, never about the machine.
 # `make verify` tries all of them; more, and other ones each time: make test ARGS=--hypothesis-profile=explore
@@ -64,3 +72,22 @@ def pytest_collection() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return Path(__file__).parents[1]
+
+
+# What these stand on is imported where one is asked for: it is most of the product.
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A cluster of one node by the machine's own clock, unless a file has a ``site`` of its own."""
+    from tests.support.cluster import sites
+
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """What is around one shard, its ports driven by hand, unless a file has a ``world`` of its own."""
+    from tests.support.shards import worlds
+
+    yield from worlds(tmp_path)

@@ -21,15 +21,12 @@ class Clock(Protocol):
 
     def now(self) -> TimeInterval:
         """Return an interval that holds true time. Raises BadTime while no bound can be given. Never blocks."""
-        ...
 
     def boot_ns(self) -> int:
         """Return nanoseconds since boot, suspended time included. For time-outs and ages, never for ordering."""
-        ...
 
     def sleep(self, span: Span) -> None:
         """Wait about that long; at once if it is not positive."""
-        ...
 
 
 class Stamper(Protocol):
@@ -37,11 +34,9 @@ class Stamper(Protocol):
 
     def token(self) -> SignedTime:
         """Return the node's current signed time. It was signed *before* it is used: up to the staleness older."""
-        ...
 
     def token_over(self, digest: bytes) -> SignedTime:
         """Return a signed time made now, whose signature covers 32 bytes: signed after they existed."""
-        ...
 
 
 class NodeTime(Clock, Stamper, Protocol):
@@ -49,7 +44,6 @@ class NodeTime(Clock, Stamper, Protocol):
 
     def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
         """Return ``now`` and ``token`` by one look at the clock: the token was signed at that look or before it."""
-        ...
 
 
 class MachineClock(Protocol):
@@ -57,15 +51,12 @@ class MachineClock(Protocol):
 
     def realtime_ns(self) -> Instant:
         """Return CLOCK_REALTIME: may step, in both directions."""
-        ...
 
     def boot_ns(self) -> int:
         """Return CLOCK_BOOTTIME."""
-        ...
 
     def sleep(self, span: Span) -> None:
         """Wait about that long."""
-        ...
 
 
 class AgentClock(MachineClock, Protocol):
@@ -73,11 +64,9 @@ class AgentClock(MachineClock, Protocol):
 
     def monotonic_ns(self) -> int:
         """Return CLOCK_MONOTONIC: CLOCK_BOOTTIME without the time that the machine was suspended."""
-        ...
 
     def raw_ns(self) -> int:
         """Return CLOCK_MONOTONIC_RAW: nobody slews it."""
-        ...
 
 
 class SystemClock:

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Final
 
@@ -20,6 +20,9 @@ from .units import US, Span
 SOCKET: Final = "NOTIFY_SOCKET"
 WATCHDOG: Final = "WATCHDOG_USEC"
 WATCHDOG_PID: Final = "WATCHDOG_PID"
+
+SIGNS: Final = 3
+"""How many signs of life go into the time that the supervisor waits for one."""
 
 
 class Notifier:
@@ -68,6 +71,46 @@ EVERY_S: Final = 60.0
 
 KINDS_MAX: Final = 256
 _NUMBER: Final = re.compile(r"\d+")
+
+
+class Pulse:
+    """Gathers the beats of some loops; thread-safe. The supervisor has a sign of life when all of them have gone round.
+
+    A loop calls ``beat`` with its own name each time it goes round: one that stands still silences the whole, and a
+    thread that only sleeps gives no sign.
+    """
+
+    def __init__(self, listener: Notifier, boot_ns: Callable[[], int]) -> None:
+        """Expect nothing yet. ``boot_ns``: counts."""
+        self._listener = listener
+        self._boot_ns = boot_ns
+        self._lock = Lock()
+        self._beaten: dict[str, bool] = {}
+        self._told_ns = 0
+
+    def watch(self, name: str) -> None:
+        """Expect beats of this name from now on."""
+        with self._lock:
+            self._beaten[name] = False
+
+    def forget(self, name: str) -> None:
+        """Expect no more of them: the loop has ended as it should."""
+        with self._lock:
+            self._beaten.pop(name, None)
+
+    def beat(self, name: str) -> None:
+        """Note that a loop went round; give a sign of life if all have, and it is time."""
+        if not self._listener.watchdog_ns:
+            return
+        with self._lock:
+            if name in self._beaten:
+                self._beaten[name] = True
+            now = self._boot_ns()
+            if now - self._told_ns < self._listener.watchdog_ns // SIGNS or not all(self._beaten.values()):
+                return
+            self._told_ns = now
+            self._beaten = dict.fromkeys(self._beaten, False)
+        self._listener.alive()
 
 
 class Repeats(logging.Filter):

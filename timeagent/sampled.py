@@ -43,7 +43,7 @@ PAUSE_NS: Final[Span] = MS
 _ROUNDS_MAX: Final = 4
 
 
-class ClockReading(msgspec.Struct, frozen=True, gc=False):
+class TimedReading(msgspec.Struct, frozen=True, gc=False):
     """CLOCK_REALTIME, with CLOCK_BOOTTIME before and after it."""
 
     boot_ns: int
@@ -54,14 +54,14 @@ class ClockReading(msgspec.Struct, frozen=True, gc=False):
         """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
         return TimeInterval(self.real_ns - self.boot_after_ns, self.real_ns - self.boot_ns)
 
-    def stepped_since(self, before: ClockReading) -> Span:
+    def stepped_since(self, before: TimedReading) -> Span:
         """Return how far CLOCK_REALTIME was surely set: what a pause inside of a reading explains is not counted."""
         low = self.real_ns - self.boot_after_ns - (before.real_ns - before.boot_ns)
         high = self.real_ns - self.boot_ns - (before.real_ns - before.boot_after_ns)
         return low if low > 0 else min(high, 0)
 
 
-class ClockSample(ClockReading, frozen=True, gc=False):
+class ClockSample(TimedReading, frozen=True, gc=False):
     """All clocks: the other two are read between CLOCK_REALTIME and the second look at CLOCK_BOOTTIME."""
 
     monotonic_ns: int
@@ -170,9 +170,9 @@ class SampledClock:
         self.radius_ns_max = radius_ns_max
         self._epoch = clock_epoch
         self._sample: Sample | None = None
-        self._asked: ClockReading | None = None
+        self._asked: TimedReading | None = None
         self._sampled: TimeInterval | None = None  # holds CLOCK_REALTIME minus CLOCK_BOOTTIME as the source saw them
-        self._last: ClockReading | None = None
+        self._last: TimedReading | None = None
         self._said: _Said | None = None
         self._disrupted_until = 0
         self._disrupted_by = 0
@@ -195,16 +195,16 @@ class SampledClock:
                 return self._judge(reading, self._sample)
         raise BadTime("clock-unsteady", f"the clock was set {_ROUNDS_MAX} times while it was read", hint="try again")
 
-    def _read(self) -> ClockReading:
+    def _read(self) -> TimedReading:
         """Read both clocks; again, a few times, if this process was paused between them: a pause can hide a step."""
         machine = self._machine
         for _ in range(_ROUNDS_MAX):
-            reading = ClockReading(machine.boot_ns(), machine.realtime_ns(), machine.boot_ns())
+            reading = TimedReading(machine.boot_ns(), machine.realtime_ns(), machine.boot_ns())
             if reading.boot_after_ns - reading.boot_ns <= _RESAMPLE_NS:
                 break
         return reading
 
-    def _note_step(self, reading: ClockReading) -> bool:
+    def _note_step(self, reading: TimedReading) -> bool:
         stepped = self._last is not None and abs(reading.stepped_since(self._last)) > STEP_NS
         self._last = reading
         if stepped:
@@ -212,12 +212,12 @@ class SampledClock:
             self._sample = self._sampled = None
         return stepped
 
-    def _fresh(self, sample: Sample, reading: ClockReading) -> bool:
+    def _fresh(self, sample: Sample, reading: TimedReading) -> bool:
         if reading.boot_ns - sample.boot_ns >= SAMPLE_PERIOD_NS:
             return False
         return max(map(abs, self._moved_since_sample(reading))) <= _RESAMPLE_NS
 
-    def _moved_since_sample(self, reading: ClockReading) -> tuple[Span, Span]:
+    def _moved_since_sample(self, reading: TimedReading) -> tuple[Span, Span]:
         """How far the clock was set since the source looked at it, at least and at most."""
         if self._sampled is None:
             return 0, 0
@@ -244,7 +244,7 @@ class SampledClock:
             hint="run chrony; or found the cluster with: tenure init --assume-radius SPAN",
         )
 
-    def _judge(self, reading: ClockReading, sample: Sample) -> Look:
+    def _judge(self, reading: TimedReading, sample: Sample) -> Look:
         fresh = self._sampled is None
         if fresh and self._asked is not None:
             was, is_now = self._asked.ahead(), reading.ahead()
@@ -267,7 +267,7 @@ class SampledClock:
             )
         return Look(now, sample, self._epoch, reading.boot_ns)
 
-    def _interval(self, reading: ClockReading, sample: Sample) -> TimeInterval:
+    def _interval(self, reading: TimedReading, sample: Sample) -> TimeInterval:
         if sample.assumed:  # a statement about the clock at any instant: nothing in it ages
             return sample.offset.shifted(reading.real_ns)
         drifted = drift_ns(reading.boot_after_ns - sample.boot_ns, DRIFT_PPM)
@@ -275,7 +275,7 @@ class SampledClock:
         low, high = self._moved_since_sample(reading)
         return TimeInterval(aged.earliest - max(high, 0), aged.latest - min(low, 0))
 
-    def _compare(self, reading: ClockReading, now: TimeInterval) -> None:
+    def _compare(self, reading: TimedReading, now: TimeInterval) -> None:
         """Hold a new sample against what was said before, and keep what it says."""
         ahead = TimeInterval(now.earliest - reading.boot_after_ns, now.latest - reading.boot_ns)
         before = self._said.at(reading.boot_ns) if self._said is not None else ahead

@@ -29,11 +29,9 @@ class Parallel(Protocol):
     @property
     def width(self) -> int:
         """So many at once."""
-        ...
 
     def each[T, R](self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in order. Raises what the first of them raises, when none is under way any more."""
-        ...
 
 
 class Serial:
@@ -73,23 +71,18 @@ class NumberedRecords(Protocol):
     @property
     def cluster_id(self) -> bytes:
         """The 16 bytes that name the cluster."""
-        ...
 
     def known(self) -> RecordNumbers:
         """Return the newest numbers that ``newest`` has seen in this process; touches the mount only if it has not."""
-        ...
 
     def newest(self) -> RecordNumbers:
         """Return the newest numbers, both directories opened afresh. Touches the mount."""
-        ...
 
     def keyring(self, number: int) -> Keyring:
         """Return the keys of a trust record. Raises Damaged if there is no such record."""
-        ...
 
     def policy(self, number: int) -> Policy:
         """Return a policy record. Raises Damaged if there is no such record."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ class Wait(Protocol):
 
     def __call__(self, span: Span, horizon_ns: Instant) -> None:
         """Wait about that long, or until something may have happened at the horizon."""
-        ...
 
 
 class Follower:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -48,15 +47,6 @@ class RackView:
     """Sealed with files, and neither bags nor a pack are there: what it held is gone."""
     strangers: tuple[str, ...]
     """Names in the rack that are neither ours nor on the grid: for the log they do not exist."""
-
-
-def racks(context: BagContext, grid: Grid, *, newest_first: bool = False) -> Iterator[Rack]:
-    """Yield the racks of a log that are there, in order. Touches the mount."""
-    days = context.storage.list_afresh(grid.log_path) or []
-    for day in sorted(days, reverse=newest_first):
-        names = context.storage.list_afresh(f"{grid.log_path}/{day}") or [] if day.count("-") == 2 else []  # noqa: PLR2004 - year, month and day have two between them
-        found = [rack for name in names if (rack := grid.parse_rack(day, name)) is not None]
-        yield from sorted(found, reverse=newest_first)
 
 
 def view_rack(context: BagContext, grid: Grid, rack: Rack) -> RackView:

@@ -55,7 +55,6 @@ class Writer(Protocol):
         Never raises for what the mount, the clock or other nodes do: that is Unknown, with the reason. Touches the
         mount; does not wait.
         """
-        ...
 
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
         """Decide an attempt whose outcome is Unknown, without publishing anything: close its bag, when it is due.
@@ -63,7 +62,6 @@ class Writer(Protocol):
         Waits for that, in slices, at most until the deadline (boot time). Unknown only if the deadline passed or the
         mount or the clock fails. Raises Damaged: then nobody can decide it.
         """
-        ...
 
 
 class LookingWriter(ABC):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from appliance.cluster import Cluster
@@ -30,7 +31,7 @@ from ..bag.listedfiles import open_packed
 from ..bag.logs import racks_there
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
-from ..bag.survey import BagView, RackView, forecast, racks, view_rack
+from ..bag.survey import BagView, RackView, forecast, view_rack
 from ..formats.lockfile import open_lock
 from ..formats.paths import LOCK, Bag
 from .opening import cluster_command
@@ -40,8 +41,8 @@ EXIT_NO: Final = 1
 
 def _list(cluster: Cluster, options: Namespace) -> int:
     grid = cluster.logs.opened(options.log).grid
-    found = list(racks(cluster.context, grid))[-options.last :] if options.last else racks(cluster.context, grid)
-    for rack in found:
+    newest_first = list(islice(racks_there(cluster.context.storage, grid), options.last or None))
+    for rack in reversed(newest_first):
         view = view_rack(cluster.context, grid, rack)
         if options.json:
             fields = {"path": rack.path, "state": _rack_state(view), "pack_bytes": view.pack_bytes}

@@ -51,6 +51,7 @@ from ..doctor.directory import (
 )
 from ..doctor.health import ASSUMED_WORDS, judge_clock
 from ..doctor.machine import (
+    MOUNTINFO,
     Mount,
     delegations_returned,
     judge_delegations,
@@ -77,7 +78,6 @@ from .opening import JSON
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
 _CONNECT_S: Final = 2.0
-_MOUNTINFO: Final = Path("/proc/self/mountinfo")
 _MOUNTSTATS: Final = Path("/proc/self/mountstats")
 
 type Looks = Callable[[], Sequence[HealthCheck]]
@@ -167,7 +167,7 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
 
 
 def _mount_of(path: Path) -> Mount | None:
-    return mount_of(str(path.resolve()), parse_mountinfo(_MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
+    return mount_of(str(path.resolve()), parse_mountinfo(MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
 
 
 def _directory(path: Path) -> list[HealthCheck]:
@@ -179,7 +179,7 @@ def _directory(path: Path) -> list[HealthCheck]:
 
 
 def _files(path: Path) -> list[HealthCheck]:
-    with Probe(path, f"{socket.gethostname()}.{os.getpid()}") as probe:
+    with Probe(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as probe:
         found = [
             _tried("user mapping", lambda: judge_owner(probe.owner(), os.geteuid())),
             _tried("hard links", lambda: judge_linked(probe.linked())),

@@ -25,8 +25,8 @@ from ..bag.follow import Follower, Wait
 from ..bag.message import START, Message, Position, before, cursor_text, is_cursor, parse_cursor
 from ..bag.metronome import Metronome
 from ..bag.outcome import Committed, Outcome, Unknown
-from ..bag.posix import is_local
 from ..bag.reader import Level
+from ..doctor.machine import is_local
 from ..formats.birth import BagKind
 from ..formats.frame import check_payloads
 from .opening import add_cluster_options, cluster_command, open_cluster

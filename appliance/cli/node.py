@@ -18,26 +18,30 @@ from argparse import Namespace
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from appliance.cluster import Cluster, root_path
 from timeagent.console import argument, command, note, present, print_json, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.posix import PosixStorage
-from ..daemon.daemon import Node
 from ..formats.address import parse_address
 from ..formats.marker import FORMAT, format_of
 from ..formats.paths import MARKER
 from ..node.releases import Releases, in_words, skewed
+from ..node.settings import root_path
 from . import service
 from .daemon import keeping, running_release
 from .opening import add_cluster_options, open_cluster, stop_on_signals
 
+if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the fork of service.as_own_user
+    from appliance.cluster import Cluster
+
 
 def run_node(options: Namespace) -> int:
+    from ..daemon.daemon import Node
+
     stop = stop_on_signals()
     cluster = open_cluster(options)
     if options.listen:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from appliance.cluster import refuse_root_user, time_sources
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
 from timeagent.errors import BadRequest, Environment, TryAgain
@@ -61,6 +60,9 @@ def _setting_up(work: Mounted, options: Namespace) -> int:
     """Do what is done on the mount, as whom that should be; then see to this machine's units."""
 
     def on_the_mount() -> int:
+        # Not above: numpy, which a cluster loads, begins a thread, and this may be behind a fork.
+        from appliance.cluster import refuse_root_user
+
         refuse_root_user(os.geteuid(), allow_root=options.allow_root)
         root = named_root(options)
         storage = PosixStorage(root)
@@ -112,6 +114,8 @@ def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings
             f"{there.node}. Nothing was changed: a cluster keeps its policy.",
         ]
         return _founded(options, there, policy, key_file, said, already=True)
+    from appliance.cluster import time_sources
+
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
     assumed_ns = parse_span(options.assume_radius)
     policy = check_policy(Policy(number=1, cluster_id=os.urandom(16), assumed_radius_ns=assumed_ns, **chosen))

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.console import counted
 from timeagent.errors import Environment, ShardUnavailable, TenureError
-from timeagent.notify import Notifier
+from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
 from ..bag.metronome import Metronome, Packing
 from ..doctor.check import not_well
 from ..lease import tls
 from ..lease.listeners import TlsListener
-from ..node.pulse import Pulse
 from ..node.releases import Releases
 from ..node.runtime import daemon_lock, group_id, kept_by, shard_socket, writer_socket
 from ..node.writer_server import NodeWriterServer
@@ -94,7 +93,7 @@ class Node:
         self._be_the_only_one()
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
-        pulse = self._pulse = Pulse(self._notifier, self._cluster.time)
+        pulse = self._pulse = Pulse(self._notifier, self._cluster.time.boot_ns)
         routes.host.be_daemon(pulse)
         self._cluster.maps.keep_looking()
         for shard in shards:

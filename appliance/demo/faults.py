@@ -19,7 +19,8 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.errors import Environment
 
-from ..bag.survey import BagView, ClosingState, racks, view_rack
+from ..bag.logs import racks_there
+from ..bag.survey import BagView, ClosingState, view_rack
 
 
 def during(fault: str, director: Director) -> None:
@@ -68,7 +69,7 @@ def afterwards(fault: str, director: Director, narrate: Callable[[str], None]) -
 def _sealed_bag(cluster: Cluster) -> BagView:
     """Return a bag with messages in a sealed rack."""
     grid = cluster.logs.opened(LOG).grid
-    for rack in racks(cluster.context, grid):
+    for rack in reversed(list(racks_there(cluster.context.storage, grid))):
         view = view_rack(cluster.context, grid, rack)
         if view.state is ClosingState.SEALED:
             for bag in view.bags:

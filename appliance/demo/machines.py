@@ -85,21 +85,14 @@ class Machine:
 
     def freeze_teller(self) -> None:
         """Stop the teller where it stands."""
-        if self.teller and self.teller.poll() is None:
-            self.teller.send_signal(signal.SIGSTOP)
+        _signal(self.teller, signal.SIGSTOP)
 
     def thaw_teller(self) -> None:
-        if self.teller and self.teller.poll() is None:
-            self.teller.send_signal(signal.SIGCONT)
+        _signal(self.teller, signal.SIGCONT)
 
     def cut_power(self) -> None:
         """Kill all processes, at once: nothing is flushed, nothing is given back."""
-        for process in (self.daemon, self.teller, self.agent):
-            if process and process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-        for process in (self.daemon, self.teller, self.agent):
-            if process:
-                process.wait()
+        _kill(self.daemon, self.teller, self.agent)
         self.daemon = self.teller = self.agent = None
 
     def finish_teller(self) -> None:
@@ -121,10 +114,7 @@ class Machine:
 
     def discard(self) -> None:
         """End whatever still runs. Only what this machine started."""
-        for process in (self.teller, self.daemon, self.agent, *self.rogues):
-            if process and process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+        _kill(self.teller, self.daemon, self.agent, *self.rogues)
 
     def acknowledged(self) -> list[str]:
         """Return the ids in the journal; a line that the power cut tore is not one."""
@@ -178,3 +168,17 @@ class Machine:
         """Return the last line that this machine's processes wrote to stderr."""
         lines = (self.settings.directory / "stderr.log").read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def _signal(process: subprocess.Popen[bytes] | None, number: signal.Signals) -> None:
+    if process and process.poll() is None:
+        process.send_signal(number)
+
+
+def _kill(*processes: subprocess.Popen[bytes] | None) -> None:
+    """Kill all that still run, at once; wait for their end."""
+    for process in processes:
+        _signal(process, signal.SIGKILL)
+    for process in processes:
+        if process:
+            process.wait()

@@ -19,7 +19,7 @@ from timeagent.errors import BadRequest
 from timeagent.interval import TimeInterval
 from timeagent.units import MINUTE, SECOND, Instant, span_text
 
-from .check import HealthCheck, failed, passed, unsure
+from .check import HealthCheck, failed, judged, passed, unsure
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -255,14 +255,13 @@ def judge_directory(found: Directory, *, where: str) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    name = "user mapping"
-    if owner != user:
-        return failed(
-            name,
-            f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
-            "export without all_squash; the same numeric user and group on all machines",
-        )
-    return passed(name, f"files belong to who makes them (user {user})")
+    return judged(
+        "user mapping",
+        f"files belong to who makes them (user {user})",
+        f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
+        "export without all_squash; the same numeric user and group on all machines",
+        holds=owner == user,
+    )
 
 
 def judge_linked(found: Linked) -> HealthCheck:
@@ -279,38 +278,32 @@ def judge_linked(found: Linked) -> HealthCheck:
 
 def judge_exclusive(*, refused: bool) -> HealthCheck:
     """Say whether O_EXCL decides."""
-    if not refused:
-        return failed("exclusive create", "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system")
-    return passed("exclusive create", "O_EXCL takes a name once")
+    wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
+    return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
 
 def judge_listed(*, listed: bool) -> HealthCheck:
-    if not listed:
-        return failed(
-            "listing", "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
-        )
-    return passed("listing", "a new file is seen at once, whole")
+    wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
+    return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
 
 
 def judge_room(room: Room) -> list[HealthCheck]:
     """Say whether there is room for bytes and for names."""
-    said = f"{room.bytes_left / 2**30:.1f} GiB left"
     way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
-    if room.bytes_left < BYTES_FAIL:
-        found = [failed("room", said, way_out)]
-    elif room.bytes_left < BYTES_UNSURE:
-        found = [unsure("room", said, way_out)]
-    else:
-        found = [passed("room", said)]
+    said = f"{room.bytes_left / 2**30:.1f} GiB left"
+    found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)
     if room.names_left is None:
-        return [*found, passed("names", "the file system does not run out of names (inodes)")]
-    said = f"{room.names_left} names (inodes) left"
+        return [found, passed("names", "the file system does not run out of names (inodes)")]
     way_out = "make the file system with more inodes; tenure bag pack gives names back, bag forecast counts them"
-    if room.names_left < NAMES_FAIL:
-        return [*found, failed("names", said, way_out)]
-    if room.names_left < NAMES_UNSURE:
-        return [*found, unsure("names", said, way_out)]
-    return [*found, passed("names", said)]
+    said = f"{room.names_left} names (inodes) left"
+    return [found, _judge_left("names", room.names_left, said, (NAMES_FAIL, NAMES_UNSURE), way_out)]
+
+
+def _judge_left(name: str, left: int, said: str, limits: tuple[int, int], way_out: str) -> HealthCheck:
+    too_little, little = limits
+    if left < too_little:
+        return failed(name, said, way_out)
+    return unsure(name, said, way_out) if left < little else passed(name, said)
 
 
 def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:

@@ -13,7 +13,7 @@ import msgspec
 from timeagent.canonical import U64, Bytes16, Bytes32, Record
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
-from ..formats.lease import Ending, Holder, Mode, Phase
+from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import Ended, Witness
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
@@ -98,6 +98,131 @@ class Taken(Record, frozen=True, tag="taken"):
 
 
 type State = Free | Taken
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class DomainDefaults(msgspec.Struct, frozen=True, gc=False):
+    """What stays of a domain's memory while nothing is written under its leases: shared by all its plain states."""
+
+    memory: Memory
+    """Of it floor, settle_to, hints and who set the floor."""
+    numbers: bytes
+    """Floor and settle_to as they are encoded, one behind the other."""
+    setter: bytes
+    """Who set the floor, encoded."""
+
+
+def defaults_of(memory: Memory) -> DomainDefaults:
+    """Return what stays of a memory."""
+    numbers = _encode(memory.floor_ns) + _encode(memory.settle_to_ns)
+    return DomainDefaults(memory, numbers, _encode(memory.floor_set_by))
+
+
+class FreedDomain(msgspec.Struct, frozen=True, gc=False):
+    """Plain: a free domain whose last lease was plain, and was given back without a word about messages."""
+
+    defaults: DomainDefaults
+    correlation_id: bytes
+    ended_ns: Instant
+    request_id: bytes
+    """What that lease was granted to."""
+
+
+class ExclusiveLease(msgspec.Struct, frozen=True, gc=False):
+    """Plain: one lease in mode X, held, under no session lease, of which nothing has been asked since its grant."""
+
+    defaults: DomainDefaults
+    before: FreedDomain | Memory
+    """The domain without it; nothing is left in it of what ended before the last grant but the last of that."""
+    holder: Holder
+    correlation_id: bytes
+    """It begins with the fence, which is the domain's too."""
+    granted_ns: Instant
+    expiry_ns: Instant
+    age: Age
+    request_id: bytes
+
+
+type Kept = State | FreedDomain | ExclusiveLease
+"""A state as it is remembered: most leases never have another state than the plain ones."""
+
+
+def memory_of(freed: FreedDomain) -> Memory:
+    """Return what is remembered of a free domain that was left plainly."""
+    defaults = freed.defaults.memory
+    return Memory(
+        fence=int.from_bytes(freed.correlation_id[:8], "big"),
+        floor_ns=defaults.floor_ns,
+        settle_to_ns=defaults.settle_to_ns,
+        hints=defaults.hints,
+        previous_id=freed.correlation_id,
+        last_ended=Ending(
+            correlation_id=freed.correlation_id,
+            outcome=LeaseOutcome.RELINQUISHED,
+            ended_ns=freed.ended_ns,
+            watermark_ns=None,
+            watermark_time=None,
+            messages=0,
+            chain_head=None,
+        ),
+        floor_set_by=defaults.floor_set_by,
+        ended_request=freed.request_id,
+        before_last=(),
+    )
+
+
+def lone_lease(
+    plain: ExclusiveLease,
+    mode: Mode = Mode.X,
+    phase: Phase = Phase.HELD,
+    answered: bytes | None = None,
+    session_id: bytes | None = None,
+) -> Taken:
+    """Return the state of a domain with one lease that differs from a plain one in these only."""
+    before = plain.before
+    memory = memory_of(before) if isinstance(before, FreedDomain) else before
+    fence = int.from_bytes(plain.correlation_id[:8], "big")
+    lease = LeaseRecord(
+        mode=mode,
+        phase=phase,
+        holder=plain.holder,
+        correlation_id=plain.correlation_id,
+        fence=fence,
+        granted_ns=plain.granted_ns,
+        expiry_ns=plain.expiry_ns,
+        floor_ns=memory.floor_ns,
+        settle_to_ns=memory.settle_to_ns,
+        lowest_ns=memory.floor_ns,
+        age=plain.age,
+        granted_by=plain.request_id,
+        answered=answered or plain.request_id,
+        previous_id=memory.previous_id,
+        session_id=session_id,
+    )
+    return Taken(memory=memory_under(memory, lease), leases=(lease,))
+
+
+def memory_under(memory: Memory, lease: LeaseRecord) -> Memory:
+    """Return a domain's memory once a lease is granted: nothing has ended since."""
+    return Memory(
+        fence=lease.fence,
+        floor_ns=memory.floor_ns,
+        settle_to_ns=memory.settle_to_ns,
+        previous_id=lease.correlation_id,
+        last_ended=memory.last_ended,
+        floor_set_by=memory.floor_set_by,
+        ended_request=memory.ended_request,
+        hints=memory.hints,
+    )
+
+
+def expanded(kept: Kept) -> State:
+    """Return the state that a plain one stands for; any other is what it is."""
+    if isinstance(kept, FreedDomain):
+        return Free(memory=memory_of(kept))
+    return lone_lease(kept) if isinstance(kept, ExclusiveLease) else kept
 
 
 def hint_bytes(state: State) -> int:

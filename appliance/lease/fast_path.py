@@ -1,8 +1,8 @@
 """The fast path of a turn, for plain requests: ``state.decide`` and the encoders without the values in between.
 
-A plain request takes a domain that is free, or gives a plain lease back, and says nothing else (``rows.py``); it may
-ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the turn, in its
-place among them. Replies, entries, states and numbers are those that ``decide`` would have made:
+A plain request takes a domain that is free, or gives a plain lease back (``domain.ExclusiveLease``), and says nothing
+else; it may ask for hints. What is not plain, and all that is to be denied or refused, is left to the others of the
+turn, in its place among them. Replies, entries, states and numbers are those that ``decide`` would have made:
 tests/property/test_lease_plain.py holds the two against each other, and tests/faults/test_plain_mutants.py breaks each
 condition below.
 """
@@ -18,8 +18,7 @@ from timeagent.canonical import array_head, bytes_head
 
 from ..formats.lease import LeaseOutcome, Mode, Phase
 from . import state as states
-from .domain import Free
-from .rows import ExclusiveLease, FreedDomain, defaults_of
+from .domain import ExclusiveLease, Free, FreedDomain, defaults_of
 from .turn import finished
 from .wire import Acquire, DropSession, Relinquish
 
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..formats.lease import Holder
-    from .domain import Memory, State
+    from .domain import DomainDefaults, Kept, Memory
     from .recall import Waiter
-    from .rows import DomainDefaults, Plain
     from .store import LeaseStore
     from .turn import Draft, Turn
     from .wire import Encoded, Reply, Task
@@ -94,7 +92,7 @@ class FastPath:
         store: LeaseStore,
         randomness: random.Random,
         holders: Mapping[Holder, bytes],
-        refused_new: Callable[[Turn, Acquire], object | None],
+        refused_new: Callable[[Acquire], object | None],
         other: Other,
     ) -> None:
         """Take the ports. ``holders``: those that were found good, encoded.
@@ -143,8 +141,8 @@ class FastPath:
     ) -> list[int]:
         """Answer those who give back; return the positions of the others."""
         rest: list[int] = []
-        staged, entries = turn.staged, turn.entries
-        changed, newest = self._store.changed, self._store.newest
+        entries, store = turn.entries, self._store
+        states, changed = store.states, store.changed
         ended_ns = turn.bounds.now.midpoint
         in_range = _INTS_MIN <= ended_ns <= _INTS_MAX
         end = _OUTCOME + _INT + ended_ns.to_bytes(8, "big") + _END
@@ -156,11 +154,9 @@ class FastPath:
                     rest.append(position)
                 continue
             domain, name = request.domain, request.correlation_id
-            found = None if domain in staged else newest(domain)
-            had = None if found is None else found[0]
+            had = states[domain]
             if (
-                found is None
-                or type(had) is not ExclusiveLease
+                type(had) is not ExclusiveLease
                 or had.correlation_id != name
                 or request.watermark_time is not None
                 or request.watermark_ns not in (None, had.defaults.memory.floor_ns)
@@ -175,8 +171,9 @@ class FastPath:
             ending = _ENDING + name + end
             entries.append(b"".join((_ENDED, _encode(domain), ending, had.defaults.numbers)))
             drafts[position] = b"".join((_OVER, request.request_id, _OUTCOME, ending, _NIL))
-            changed[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id), found[1] + 1
-            turn.plain_leases -= 1
+            changed.setdefault(domain, had)
+            states[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id)
+            store.leases -= 1
         return rest
 
     def _grant(
@@ -189,8 +186,8 @@ class FastPath:
         queues: Container[str],
     ) -> None:
         """Answer the requests at these positions."""
-        bounds, staged, entries, granted = turn.bounds, turn.staged, turn.entries, turn.granted
-        changed, newest = self._store.changed, self._store.newest
+        bounds, entries, answers, store = turn.bounds, turn.entries, turn.answers, self._store
+        states, changed = store.states, store.changed
         chance, holders, unknown = self._randomness.randbytes, self._holders, self._unknown
         assert unknown is not None
         now, latest, term_max = bounds.now.midpoint, bounds.now.latest, bounds.term_ns_max
@@ -201,24 +198,23 @@ class FastPath:
             request = requests[position]
             if (
                 type(request) is not Acquire
-                or (domain := request.domain) in staged
                 or (who := holders.get(request.holder)) is None
                 or request.mode is not Mode.X
                 or request.phase is not Phase.HELD
                 or request.session_id is not None
-                or domain in queues
+                or (domain := request.domain) in queues
                 or not in_range
             ):
                 drafts[position] = self._other(turn, request, waiters.get(position))
                 continue
-            found = newest(domain)
+            kept = states[domain]
             before: FreedDomain | Memory | None
-            if found is None:
-                before = unknown.memory if self._refused_new(turn, request) is None else None
-                defaults, fence, revision, past = unknown, fence_min + 1, 0, _NO_PAST
+            if kept is None:
+                before = unknown.memory if self._refused_new(request) is None else None
+                defaults, fence, past = unknown, fence_min + 1, _NO_PAST
             else:
-                before, defaults, fence, past = _past(found[0], request, unknown)
-                fence, revision = max(fence, fence_min) + 1, found[1]
+                before, defaults, fence, past = _past(kept, request, unknown)
+                fence = max(fence, fence_min) + 1
             expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
             if before is None or expiry <= latest or fence > ceiling:
                 drafts[position] = self._other(turn, request, waiters.get(position))
@@ -227,20 +223,20 @@ class FastPath:
             name = stamp + chance(8)
             hints = _encode(defaults.memory.hints) if request.hints_wanted else _NIL
             drafts[position] = PlainLater(request.request_id, len(entries), hints)
-            granted[domain] = name, len(entries)
+            answers[name] = len(entries)
             until = expiry.to_bytes(8, "big")
             about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, defaults.numbers, _NIL)
             entries.append(b"".join((*about, past, _NOTHING_ELSE)))
             lease = ExclusiveLease(defaults, before, request.holder, name, now, expiry, request.age, request.request_id)
-            changed[domain] = lease, revision + 1
-            turn.plain_leases += 1
-            if not revision:
-                turn.new += 1
-                turn.plain_new += 1
+            changed.setdefault(domain, kept)
+            states[domain] = lease
+            store.leases += 1
+            if kept is None:
+                store.domains += 1
 
 
 def _past(
-    kept: State | Plain, request: Acquire, unknown: DomainDefaults
+    kept: Kept, request: Acquire, unknown: DomainDefaults
 ) -> tuple[FreedDomain | Memory | None, DomainDefaults, int, bytes]:
     """Return what a free domain is left with, its defaults and fence, and what a witness says of the grant before.
 

@@ -6,16 +6,15 @@ shows to people and greets holders with is unsigned, changes nothing, and is ans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest, BadTime
 
 from ..formats.names import check_domain
-from ..formats.witness import Witness
+from ..formats.witness import Ended, Witness
 from .domain import Again, Break, Command, Free, Grant, Nothing, hints_for
 from .state import decide, named
-from .turn import Holders, Later, Revocations, Staged, Turn, holder_refused
+from .turn import Holders, Later, Revocations, Turn, holder_refused
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
@@ -27,6 +26,7 @@ from .wire import (
     ClockTold,
     Denied,
     DropSession,
+    Granted,
     Hello,
     Inspect,
     LeasePage,
@@ -49,11 +49,10 @@ if TYPE_CHECKING:
     import random
 
     from timeagent.clock import NodeTime
-    from timeagent.units import Instant
 
     from ..formats.shardmap import ShardMap
     from .ceiling import RightToGrant, ShardIdentity
-    from .domain import LeaseRecord
+    from .domain import LeaseRecord, State
     from .recall import Waiter
     from .sessions import Sessions
     from .store import Eviction, LeaseStore
@@ -98,65 +97,6 @@ def clock_told(time: NodeTime, node: str) -> ClockTold:
     return ClockTold(node=node, earliest_ns=now.earliest, latest_ns=now.latest, token=token)
 
 
-@dataclass(frozen=True, slots=True)
-class Inspected:
-    """What of a shard is shown."""
-
-    identity: ShardIdentity
-    chain: RightToGrant
-    store: LeaseStore
-    batch_signer: BatchSigner
-    sessions: Sessions
-    waiting: WaitingRoom
-    time: NodeTime
-
-    def answer(self, request: Inspect | AskClock, floor_ns: Instant, settle_to_ns: Instant) -> LeasePage | ClockTold:
-        """Answer whoever only looks. ``floor_ns``, ``settle_to_ns``: the shard's own."""
-        if isinstance(request, AskClock):
-            return clock_told(self.time, self.identity.node)
-        return self.page(request, floor_ns, settle_to_ns)
-
-    def page(self, inspect: Inspect, floor_ns: Instant, settle_to_ns: Instant) -> LeasePage:
-        """Show a page of leases, and how the shard stands. ``floor_ns``, ``settle_to_ns``: the shard's own.
-
-        Of one session lease at most so many domains are looked at, of whichever: the page may be empty, and not the
-        last.
-        """
-        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
-        if inspect.session_id is not None:
-            limit = _LOOKED_AT
-        rows, more = self.store.page(inspect.after_domain, limit, inspect.domain)
-        shown = self.sessions.shown(rows, inspect.session_id)
-        return LeasePage(
-            numbers=self._numbers(floor_ns, settle_to_ns),
-            leases=tuple(
-                _view(domain, lease, self.waiting.waiting(domain)) for domain, state in shown for lease in state.leases
-            ),
-            more=more,
-            after_domain=rows[-1][0] if rows else inspect.after_domain,
-        )
-
-    def _numbers(self, floor_ns: Instant, settle_to_ns: Instant) -> ShardNumbers:
-        return ShardNumbers(
-            node=self.identity.node,
-            map_number=self.identity.map_number,
-            shard=self.identity.shard,
-            incarnation=self.identity.incarnation,
-            floor_ns=floor_ns,
-            settle_to_ns=settle_to_ns,
-            ceiling_number=self.chain.number,
-            ceiling_ns=self.chain.ceiling_ns,
-            domains=self.store.domains,
-            leases=self.store.leases,
-            waiting=self.waiting.count,
-            batches=self.batch_signer.batches,
-            blocks_lost=self.batch_signer.blocks_lost,
-            since_ns=self.identity.since_ns,
-            release=self.identity.release,
-            sessions=self.store.sessions,
-        )
-
-
 def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
     return LeaseView(
         domain=domain,
@@ -177,7 +117,7 @@ def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
 class RequestHandler:
     """Answers the requests of one shard's turns."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts
         self,
         identity: ShardIdentity,
         shard_map: ShardMap,
@@ -187,7 +127,9 @@ class RequestHandler:
         eviction: Eviction,
         sessions: Sessions,
         waiting: WaitingRoom,
-        shown: Inspected,
+        chain: RightToGrant,
+        batch_signer: BatchSigner,
+        time: NodeTime,
     ) -> None:
         """Take the parts."""
         self._identity = identity
@@ -197,7 +139,9 @@ class RequestHandler:
         self._eviction = eviction
         self._sessions = sessions
         self._waiting = waiting
-        self._shown = shown
+        self._chain = chain
+        self._batch_signer = batch_signer
+        self._time = time
         self.holders = Holders()
         self._revocations = Revocations()
         self.stopping = False
@@ -231,14 +175,14 @@ class RequestHandler:
                 code, why = self.stopping_reason()
                 return Unavailable(request_id=request.request_id, code=code, message=why)
             case Acquire():
-                problem = self._acquire_refused(turn, request)
+                problem = self._acquire_refused(request)
                 draft = problem or self.decided(turn, request)
                 if isinstance(draft, Denied) or self._waiting.count:
                     return self._waiting.receive(request, draft, waiter, (request.holder, request.age), turn.bounds.now)
                 return draft
             case Upgrade():
                 draft = self.decided(turn, request)
-                asks = named(self._stage(turn, request.domain).state, request.correlation_id)
+                asks = named(self._state(request.domain), request.correlation_id)
                 if asks is not None and (isinstance(draft, Denied) or self._waiting.count):
                     return self._waiting.receive(request, draft, waiter, (asks.holder, asks.age), turn.bounds.now)
                 return draft
@@ -255,21 +199,19 @@ class RequestHandler:
         """Decide a request behind those who wait already."""
         if isinstance(request, Upgrade):
             return self.apply(turn, request.domain, request, request.request_id)
-        expiry = None if request.session_id is None else self._sessions.expiry_for(turn, request)
+        expiry = None if request.session_id is None else self._sessions.expiry_for(request)
         if isinstance(expiry, (Refused, Unavailable)):
             return expiry
         ahead = self._waiting.ahead(request.domain, request.request_id) if self._waiting.count else None
         command = Grant(request, self._randomness.randbytes(8), ahead, expiry)
         return self.apply(turn, request.domain, command, request.request_id)
 
-    def _acquire_refused(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
+    def _acquire_refused(self, request: Acquire) -> Refused | Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
-        refused = self.holders.refused(request)
-        staged = self._stage(turn, request.domain)
-        known = staged.revision or staged.state is not staged.before
-        return refused or (None if known else self.refused_new(turn, request))
+        known = self._store.read(request.domain) is not None
+        return self.holders.refused(request) or (None if known else self.refused_new(request))
 
-    def refused_new(self, turn: Turn, request: Acquire) -> Refused | Unavailable | None:
+    def refused_new(self, request: Acquire) -> Refused | Unavailable | None:
         """Check a domain that is not remembered."""
         try:
             check_domain(request.domain)
@@ -281,42 +223,35 @@ class RequestHandler:
             return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
         if self._store.full:
             return Unavailable(request_id=request.request_id, code="store-full", message=self._store.why_full())
-        if self._store.domains + turn.new >= self._eviction.domains_max:
+        if self._store.domains >= self._eviction.domains_max:
             why = f"the shard remembers {self._eviction.domains_max} domains, and none can be forgotten yet"
             return Unavailable(request_id=request.request_id, code="busy", message=why)
         return None
 
-    def _stage(self, turn: Turn, domain: str) -> Staged:
-        staged = turn.staged.get(domain)
-        if staged is None:
-            state, revision = self._store.read(domain) or (Free(memory=self._eviction.memory()), 0)
-            staged = turn.staged[domain] = Staged(state, revision, state)
-            if turn.granted and (plain := turn.granted.get(domain)) is not None:
-                staged.answers = {plain[0]: plain[1]}
-        return staged
+    def _state(self, domain: str) -> State:
+        return self._store.read(domain) or Free(memory=self._eviction.memory())
 
     def apply(self, turn: Turn, domain: str, command: Command, request_id: bytes = NO_REQUEST) -> Draft:
-        """Have ``state.decide`` take a command to its domain, and gather in the turn what follows."""
-        staged = turn.staged.get(domain) or self._stage(turn, domain)
-        sessions = turn.sessions or self._store.sessions
-        if sessions:
-            self._waiting.recalls.ended(self._sessions.bring_up(turn, domain, staged, command))
-        decision = decide(domain, staged.state, command, turn.bounds)
-        if decision.state is not staged.state:
-            if sessions:
-                self._sessions.decided(turn, staged.state, decision)
-            turn.note_hints(staged.state, decision.state)
-            if staged.revision == 0 and staged.state is staged.before:
-                turn.new += 1
-            staged.state = decision.state
+        """Have ``state.decide`` take a command to its domain, remember the state, and gather what follows."""
+        state = self._state(domain)
+        if self._store.sessions:
+            entries = len(turn.entries)
+            state = self._sessions.bring_up(turn, domain, state, command)
+            self._waiting.recalls.ended(each for each in turn.entries[entries:] if isinstance(each, Ended))
+        decision = decide(domain, state, command, turn.bounds)
+        if decision.state is not state:
+            if self._store.sessions:
+                self._sessions.decided(turn, state, decision)
+            turn.note_hints(state, decision.state)
+            self._store.put(domain, decision.state)
         if decision.ended:
             turn.entries.extend(decision.ended)
             self._waiting.recalls.ended(decision.ended)
         match decision.answer:
             case Witness() as witness:
-                return self._later(turn, staged, witness, command, request_id)
+                return self._later(turn, decision.state, witness, command, request_id)
             case Again(witness):
-                return self._later(turn, staged, witness, command, request_id, again=True)
+                return self._later(turn, decision.state, witness, command, request_id, again=True)
             case Nothing():
                 return Unavailable(request_id=request_id, code="", message="")
             case Denied() as denied:
@@ -328,23 +263,64 @@ class RequestHandler:
                 return decision.answer
 
     def _later(
-        self, turn: Turn, staged: Staged, witness: Witness, command: Command, request_id: bytes, *, again: bool = False
+        self, turn: Turn, state: State, witness: Witness, command: Command, request_id: bytes, *, again: bool = False
     ) -> Later:
         """Have a witness signed with this turn, unless it repeats one of this turn."""
         lease = witness.correlation_id
-        entry = staged.answers.get(lease) if again and staged.answers is not None else None
+        entry = turn.answers.get(lease) if again else None
         if entry is None:
-            entry = len(turn.entries)
+            entry = turn.answers[lease] = len(turn.entries)
             turn.entries.append(witness)
-            staged.answers = {**(staged.answers or {}), lease: entry}
-        return Later(request_id, entry, hints_for(command, staged.state, lease))
+        return Later(Granted(request_id=request_id, signed=b"", hints=hints_for(command, state, lease)), entry)
 
     def without_time(self, request: Task, code: str, message: str) -> Reply:
         """Answer what needs no clock; everything else is unavailable, and ``code`` and ``message`` say why."""
         match request:
             case Hello():
                 return welcome(request, self._identity)
-            case Inspect() | AskClock():
-                return self._shown.answer(request, self._eviction.floor_ns, self._eviction.settle_to_ns)
+            case Inspect():
+                return self._page(request)
+            case AskClock():
+                return clock_told(self._time, self._identity.node)
             case _:
                 return Unavailable(request_id=request.request_id, code=code, message=message)
+
+    def _page(self, inspect: Inspect) -> LeasePage:
+        """Show a page of leases, and how the shard stands.
+
+        Of one session lease at most so many domains are looked at, of whichever: the page may be empty, and not the
+        last.
+        """
+        limit = max(1, min(inspect.leases_max, PAGE_LEASES_MAX))
+        if inspect.session_id is not None:
+            limit = _LOOKED_AT
+        rows, more = self._store.page(inspect.after_domain, limit, inspect.domain)
+        shown = self._sessions.shown(rows, inspect.session_id)
+        return LeasePage(
+            numbers=self._numbers(),
+            leases=tuple(
+                _view(domain, lease, self._waiting.waiting(domain)) for domain, state in shown for lease in state.leases
+            ),
+            more=more,
+            after_domain=rows[-1][0] if rows else inspect.after_domain,
+        )
+
+    def _numbers(self) -> ShardNumbers:
+        return ShardNumbers(
+            node=self._identity.node,
+            map_number=self._identity.map_number,
+            shard=self._identity.shard,
+            incarnation=self._identity.incarnation,
+            floor_ns=self._eviction.floor_ns,
+            settle_to_ns=self._eviction.settle_to_ns,
+            ceiling_number=self._chain.number,
+            ceiling_ns=self._chain.ceiling_ns,
+            domains=self._store.domains,
+            leases=self._store.leases,
+            waiting=self._waiting.count,
+            batches=self._batch_signer.batches,
+            blocks_lost=self._batch_signer.blocks_lost,
+            since_ns=self._identity.since_ns,
+            release=self._identity.release,
+            sessions=len(self._store.sessions),
+        )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from timeagent.clock import SystemClock
-from timeagent.errors import Damaged, Environment
+from timeagent.errors import Damaged
 from timeagent.units import MS, SECOND
 
 from .connection import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .shard import Shard
     from .tls import Trust
     from .transport import BootClock
-    from .wire import Encoded, Reply, Request, Task
+    from .wire import Encoded, Reply, Request
 
 
 @dataclass(slots=True)
@@ -62,8 +62,6 @@ class ServerCounts:
     looped_ns: int = 0
     """When the loop went round last, since boot; 0: never."""
     throttled: int = 0
-    full: int = 0
-    """Turns that came to nothing because the tmpfs was full."""
     closed: Counter[str] = field(default_factory=Counter)
     """Connections that ended, by reason."""
 
@@ -478,7 +476,7 @@ class ShardServer:
             clients.look_around(now)
             if gone := self._reaper.gone(now):
                 with self._guard:
-                    self._replies(gone, {})
+                    self._shard.encoded(gone)
         self._on_loop()
 
     def _heard(self, number: int) -> bool:
@@ -507,7 +505,7 @@ class ShardServer:
         with self._guard:
             replies: Sequence[Reply | Encoded | None] = ()
             if batch.calls or self._shard.due_in() == 0:
-                replies = self._replies(batch.requests, batch.waiters)
+                replies = self._shard.encoded(batch.requests, batch.waiters)
         self._in_turn = False
         woken = self._woken_connections()
         if not batch.calls:
@@ -551,14 +549,6 @@ class ShardServer:
                 )
             else:
                 self._clients.send(connection)
-
-    def _replies(self, requests: Sequence[Task], waiters: dict[int, DeferredReply]) -> Sequence[Reply | Encoded | None]:
-        """Take requests through a turn; where nothing of it could be, for a full tmpfs, all are told so."""
-        try:
-            return self._shard.encoded(requests, waiters)
-        except Environment as problem:
-            self.counts.full += 1
-            return self._shard.unserved(requests, problem.code, f"{problem.message}; {problem.hint}")
 
     def _take_calls(self, connection: Connection, now: int, batch: RequestBatch) -> None:
         """Split off whole frames, as many as this peer may have done now. Raises Damaged: none of them is done."""

@@ -1,8 +1,11 @@
-"""The session leases of one shard: they are read, decided and written with the turn (docs/protocol/lease.md).
+"""Session leases: the state of one, what can become of it, and what that makes of the leases under it.
 
-A session lease is one row, and so is its renewal. The leases under it stay as they are: each is brought up to what its
-session is when it is read (``as_of``). So leases whose session is over are ended when somebody meets them, and until
-then the session's row says what that brings to their domains.
+As in ``state``, the functions read no clock and no storage, and nothing in a state ever falls. A lease under a session
+lease has no expiry of its own: ``as_of`` puts the session's into its state before anything is decided about it, and
+ends it if the session is over. So a renewal costs the same, however many leases are under it; leases whose session is
+over are ended when somebody meets them, and until then the session's record says what that brings to their domains.
+
+``Sessions`` has the functions decide the requests of a shard's turns (docs/protocol/lease.md).
 """
 
 from __future__ import annotations
@@ -11,26 +14,235 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ..formats.lease import LeaseOutcome, Phase
-from ..formats.sessionlease import SessionWitness
-from . import session_state
-from .domain import Break, Grant, Taken
-from .session_state import ENDED_ALONE, in_sessions
-from .turn import LaterSession, StagedSession, holder_refused
-from .wire import BeginSession, DropSession, Over, Refused, RenewSession, Unavailable, Upgrade
+from timeagent.canonical import U64, Bytes16, Record
+from timeagent.units import rfc3339
+
+from ..formats.hints import NOTHING_WRITTEN
+from ..formats.lease import Ending, Holder, LeaseOutcome, Phase
+from ..formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
+from . import state as states
+from .domain import Break, Grant, Taken, remembering
+from .turn import Later, holder_refused
+from .wire import (
+    BeginSession,
+    DropSession,
+    Over,
+    Refused,
+    RenewSession,
+    SessionGranted,
+    Unavailable,
+    Upgrade,
+)
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from timeagent.units import Instant
 
     from ..formats.witness import Ended
-    from .domain import Command, Decision, State
-    from .session_state import Answered, SessionRecord
+    from .domain import Bounds, Command, Decision, LeaseRecord, State
     from .store import LeaseStore
-    from .turn import Draft, Staged, Turn
+    from .turn import Draft, Turn
     from .wire import Acquire
+
+
+ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
+"""How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
+
+
+class SessionRecord(Record, frozen=True):
+    """A session lease as its shard knows it."""
+
+    session_id: Bytes16
+    holder: Holder
+    granted_ns: U64
+    expiry_ns: U64
+    """The latest that any witness of it states."""
+    begun_by: Bytes16
+    """The request that it was granted to."""
+    answered: Bytes16
+    """The newest request that got a witness of it."""
+    leases: U64 = 0
+    """How many leases are under it; of one that is over: how many of them have not been met since."""
+    ended: tuple[Bytes16, ...] = ()
+    """The leases that were ended alone."""
+    over: SessionEnded | None = None
+
+    @property
+    def brings(self) -> tuple[Instant, Instant]:
+        """Floor and settle_to that its end brings to the domain of each lease that was out under it."""
+        if self.over is None:
+            return 0, 0
+        if self.over.outcome is LeaseOutcome.DROPPED:
+            return self.over.watermark_ns or 0, 0
+        return self.over.expiry_ns, self.over.expiry_ns
+
+
+type Answered = SessionWitness | Over | Refused | Unavailable
+
+
+def begun(request: BeginSession, chance: bytes, bounds: Bounds) -> tuple[SessionRecord | None, Answered]:
+    """Grant a session lease. ``chance``: 8 random bytes for its id."""
+    expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)
+    if not bounds.now.surely_before(expiry):
+        why = f"no session lease until {rfc3339(expiry)}: it is {rfc3339(bounds.now.latest)} at the latest"
+        code = "ceiling" if not bounds.now.surely_before(bounds.ceiling_ns) else "late"
+        return None, Unavailable(request_id=request.request_id, code=code, message=why)
+    session = SessionRecord(
+        session_id=bounds.now.midpoint.to_bytes(8, "big") + chance,
+        holder=request.holder,
+        granted_ns=bounds.now.midpoint,
+        expiry_ns=expiry,
+        begun_by=request.request_id,
+        answered=request.request_id,
+    )
+    return session, witness_of(session, SessionKind.GRANT)
+
+
+def renewed(
+    session: SessionRecord, request: RenewSession | BeginSession, bounds: Bounds
+) -> tuple[SessionRecord, Answered]:
+    """Move the expiry. Taken after the expiry too, as long as nobody has met it as past."""
+    if session.over is not None:
+        return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
+    if len(session.ended) >= ENDED_MAX:
+        why = f"the shard has ended {len(session.ended)} leases alone under session lease {session.session_id.hex()}"
+        hint = "begin another, and take the leases under that one"
+        return session, Refused(request_id=request.request_id, code="session-worn", message=why, hint=hint)
+    expiry = session.expiry_ns
+    if request.request_id not in (session.answered, session.begun_by):
+        expiry = max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))
+        if not bounds.now.surely_before(expiry):
+            expiry = bounds.signed_ns_max + 1
+    if expiry > bounds.signed_ns_max:
+        why = (
+            f"session lease {session.session_id.hex()} stays as it is, until {rfc3339(session.expiry_ns)}: no later "
+            f"expiry can be granted at {rfc3339(bounds.now.midpoint)} under the ceiling {rfc3339(bounds.ceiling_ns)}"
+        )
+        return session, Unavailable(request_id=request.request_id, code="no-later-expiry", message=why)
+    later = msgspec.structs.replace(session, expiry_ns=expiry, answered=request.request_id)
+    return later, witness_of(later, SessionKind.RENEWAL)
+
+
+def witness_of(session: SessionRecord, kind: SessionKind) -> SessionWitness:
+    """State what a session lease is now."""
+    return SessionWitness(
+        kind=kind,
+        session_id=session.session_id,
+        holder=session.holder,
+        expiry_ns=session.expiry_ns,
+        ended=session.ended,
+    )
+
+
+def dropped(session: SessionRecord, request: DropSession, bounds: Bounds) -> tuple[SessionRecord, Over | Refused]:
+    """End it and all leases under it, with one watermark. Accepted after the expiry too, until it is met as past."""
+    if session.over is not None:
+        return session, Over(request_id=request.request_id, outcome=session.over.outcome, ending=None)
+    problem = _watermark_refused(session, request, bounds)
+    if problem is not None:
+        return session, problem
+    over = _over(session, LeaseOutcome.DROPPED, bounds)
+    over = msgspec.structs.replace(
+        over,
+        watermark_ns=request.watermark_ns,
+        watermark_time=request.watermark_time,
+        messages=request.messages,
+        chain_head=request.chain_head,
+    )
+    answer = Over(request_id=request.request_id, outcome=LeaseOutcome.DROPPED, ending=None)
+    return msgspec.structs.replace(session, over=over), answer
+
+
+def _watermark_refused(session: SessionRecord, request: DropSession, bounds: Bounds) -> Refused | None:
+    given = request.watermark_ns, request.watermark_time
+    if None in given:
+        if given == (None, None) and not request.messages and request.chain_head is None:
+            return None
+        why = "a watermark, its signed time and what was written go together"
+        return Refused(request_id=request.request_id, code="watermark-incomplete", message=why, hint="")
+    return states.watermark_refused(request, session.expiry_ns, bounds)
+
+
+def expired(session: SessionRecord, bounds: Bounds) -> SessionRecord:
+    """End it, and all leases under it, if it is surely past and not over."""
+    if session.over is not None or not bounds.now.surely_past(session.expiry_ns):
+        return session
+    return msgspec.structs.replace(session, over=_over(session, LeaseOutcome.EXPIRED, bounds))
+
+
+def _over(session: SessionRecord, outcome: LeaseOutcome, bounds: Bounds) -> SessionEnded:
+    return SessionEnded(
+        session_id=session.session_id,
+        outcome=outcome,
+        ended_ns=bounds.now.midpoint,
+        expiry_ns=session.expiry_ns,
+        leases=session.leases,
+        watermark_ns=None,
+        watermark_time=None,
+        messages=0,
+        chain_head=None,
+    )
+
+
+# -- the leases under it -----------------------------------------------------------------------------------------------
+
+
+def in_sessions(state: State) -> tuple[LeaseRecord, ...]:
+    """Return the leases of a domain that are under session leases."""
+    return tuple(each for each in state.leases if each.session_id is not None) if isinstance(state, Taken) else ()
+
+
+def as_of(
+    domain: str, state: State, sessions: Mapping[bytes, SessionRecord], bounds: Bounds
+) -> tuple[State, tuple[Ended, ...]]:
+    """Return a domain as its sessions are now. ``sessions``: all that its leases name, none surely past and not over.
+
+    A lease has its session's expiry. Where the session is over, the lease has ended as that did; a tentative one, under
+    which nothing was written, is withdrawn.
+    """
+    ended: list[Ended] = []
+    for lease in in_sessions(state):
+        assert isinstance(state, Taken)
+        assert lease.session_id is not None
+        session = sessions[lease.session_id]
+        if session.over is not None:
+            state, entry = _ended_with(domain, state, lease, session, session.over, bounds)
+            ended.append(entry)
+        elif lease.expiry_ns != session.expiry_ns:
+            # By its name: one beside it that has ended has made another object of it, with what its witnesses say now.
+            leases = tuple(
+                msgspec.structs.replace(each, expiry_ns=session.expiry_ns)
+                if each.correlation_id == lease.correlation_id
+                else each
+                for each in state.leases
+            )
+            state = Taken(memory=state.memory, leases=leases)
+    return state, tuple(ended)
+
+
+def _ended_with(
+    domain: str, state: Taken, lease: LeaseRecord, session: SessionRecord, over: SessionEnded, bounds: Bounds
+) -> tuple[State, Ended]:
+    tentative = lease.phase is Phase.TENTATIVE
+    wrote = not tentative and over.watermark_time is not None
+    ending = Ending(
+        correlation_id=lease.correlation_id,
+        outcome=LeaseOutcome.WITHDRAWN if tentative else over.outcome,
+        ended_ns=over.ended_ns,
+        watermark_ns=over.watermark_ns if wrote else None,
+        watermark_time=over.watermark_time if wrote else None,
+        messages=0,
+        chain_head=None,
+    )
+    floor, settle_to = (0, 0) if tentative else session.brings
+    left, entry = states.end_lease(domain, state, lease, ending, floor, settle_to)
+    unwritten = tentative or (over.outcome is LeaseOutcome.DROPPED and not wrote)
+    return remembering(left, NOTHING_WRITTEN if unwritten else None, bounds), entry
+
+
+# -- in the turns of a shard -------------------------------------------------------------------------------------------
 
 SESSIONS_MAX: Final = 65_536
 """How many session leases a shard has at once; who asks for one then is told that it is busy."""
@@ -53,60 +265,45 @@ class Sessions:
 
     def answer(self, turn: Turn, request: BeginSession | RenewSession | DropSession) -> Draft:
         """Decide a request about a session lease itself."""
-        match request:
-            case BeginSession():
-                return self._begin(turn, request)
-            case RenewSession():
-                session = self._find(turn, request.session_id)
-                if session is None:
-                    return _unknown(request.request_id)
-                after, answer = session_state.renewed(session, request, turn.bounds)
-                return self._granted(turn, after, answer)
-            case DropSession():
-                session = self._find(turn, request.session_id)
-                if session is None:
-                    return _unknown(request.request_id)
-                after, reply = session_state.dropped(session, request, turn.bounds)
-                self._put(turn, after)
-                return reply
+        if isinstance(request, BeginSession):
+            return self._begin(turn, request)
+        session = self._store.sessions.get(request.session_id)
+        if session is None:
+            return Over(request_id=request.request_id, outcome=LeaseOutcome.UNKNOWN, ending=None)
+        if isinstance(request, RenewSession):
+            return self._granted(turn, *renewed(session, request, turn.bounds))
+        after, reply = dropped(session, request, turn.bounds)
+        self._put(turn, after)
+        return reply
 
     def _begin(self, turn: Turn, request: BeginSession) -> Draft:
         if (refused := holder_refused(request, request.holder)) is not None:
             return refused
-        known = next((each.now for each in turn.sessions.values() if each.now.begun_by == request.request_id), None)
-        known = known or self._store.session_rows.begun_by(request.request_id)
+        known = self._store.session_begun_by(request.request_id)
         if known is not None:
-            self._stage(turn, known)
-            after, answer = session_state.renewed(turn.sessions[known.session_id].now, request, turn.bounds)
-            return self._granted(turn, after, answer)
+            return self._granted(turn, *renewed(known, request, turn.bounds))
         self.sweep(turn)
-        staged = turn.sessions.values()
-        new, gone = sum(each.before is None for each in staged), sum(each.now.over is not None for each in staged)
-        if self._store.sessions + new - gone >= SESSIONS_MAX:
+        sessions = self._store.sessions
+        gone = sum(sessions[each].over is not None for each in self._store.sessions_changed)
+        if len(sessions) - gone >= SESSIONS_MAX:
             why = f"the shard has {SESSIONS_MAX} session leases out"
             return Unavailable(request_id=request.request_id, code="busy", message=why)
-        session, witness = session_state.begun(request, self._randomness.randbytes(8), turn.bounds)
-        if session is None or not isinstance(witness, SessionWitness):
-            assert not isinstance(witness, SessionWitness)
-            return witness
-        turn.sessions[session.session_id] = StagedSession(None, session)
-        return self._later(turn, session, witness)
+        return self._granted(turn, *begun(request, self._randomness.randbytes(8), turn.bounds))
 
-    def _granted(self, turn: Turn, after: SessionRecord, answer: Answered) -> Draft:
-        if not isinstance(answer, SessionWitness):
+    def _granted(self, turn: Turn, session: SessionRecord | None, answer: Answered) -> Draft:
+        if session is None or not isinstance(answer, SessionWitness):
+            assert not isinstance(answer, SessionWitness)
             return answer
-        self._put(turn, after)
-        return self._later(turn, after, answer)
+        self._put(turn, session)
+        turn.entries.append(answer)
+        reply = SessionGranted(request_id=session.answered, signed=b"", leases=session.leases)
+        return Later(reply, len(turn.entries) - 1)
 
-    def _later(self, turn: Turn, session: SessionRecord, witness: SessionWitness) -> Draft:
-        turn.entries.append(witness)
-        return LaterSession(session.answered, len(turn.entries) - 1, leases=session.leases)
-
-    def expiry_for(self, turn: Turn, request: Acquire) -> Instant | Refused | Unavailable | None:
+    def expiry_for(self, request: Acquire) -> Instant | Refused | Unavailable | None:
         """Return the expiry that a lease has which is asked for under a session lease; None: under none."""
         if request.session_id is None:
             return None
-        session = self._find(turn, request.session_id)
+        session = self._store.sessions.get(request.session_id)
         if session is None or session.over is not None:
             why = f"session lease {request.session_id.hex()} is not out at this shard (any more)"
             return Unavailable(request_id=request.request_id, code="no-session", message=why)
@@ -117,45 +314,36 @@ class Sessions:
 
     # -- the leases under them -----------------------------------------------------------------------------------------
 
-    def bring_up(self, turn: Turn, domain: str, staged: Staged, command: Command) -> tuple[Ended, ...]:
-        """Make a domain's state that of its sessions as they are now; return what has ended. Before each decision.
+    def bring_up(self, turn: Turn, domain: str, state: State, command: Command) -> State:
+        """Return a domain's state as its sessions are now, and remember what has ended by that. Before each decision.
 
         As with other leases, whoever gives back or asks for nothing ends no session that is past.
         """
-        under = in_sessions(staged.state)
+        under = in_sessions(state)
         if not under:
-            return ()
-        sessions: dict[bytes, SessionRecord] = {}
+            return state
         for lease in under:
             assert lease.session_id is not None
-            session = self._find(turn, lease.session_id)
-            assert session is not None, "a session lease is remembered as long as leases under it are"
             if isinstance(command, Grant | Upgrade | Break):
-                session = self._put(turn, session_state.expired(session, turn.bounds))
-            sessions[lease.session_id] = session
-        state, ended = session_state.as_of(domain, staged.state, sessions, turn.bounds)
-        if not ended:
-            # Only expiries have changed: that is in the session's row, and no reason to write this one.
-            staged.before = state if staged.state is staged.before else staged.before
-        else:
-            turn.note_hints(staged.state, state)
-            self._count(turn, staged.state, state)
-        staged.state = state
-        turn.entries.extend(ended)
-        return ended
+                self._put(turn, expired(self._store.sessions[lease.session_id], turn.bounds))
+        after, ended = as_of(domain, state, self._store.sessions, turn.bounds)
+        if ended:  # where only expiries have changed, that is in the session's record, and no reason to write this one
+            turn.note_hints(state, after)
+            self._count(turn, state, after)
+            self._store.put(domain, after)
+            turn.entries.extend(ended)
+        return after
 
     def decided(self, turn: Turn, before: State, decision: Decision) -> None:
         """Take account of a decision about a domain: how many leases are under each session, which ended alone."""
-        if decision.state is before:
-            return
         self._count(turn, before, decision.state)
-        for entry in decision.ended:
-            if entry.ending.outcome in ENDED_ALONE:
-                name = entry.ending.correlation_id
-                lease = next((each for each in in_sessions(before) if each.correlation_id == name), None)
-                session = None if lease is None or lease.session_id is None else self._find(turn, lease.session_id)
-                if lease is not None and session is not None and lease.phase is Phase.HELD:
-                    self._put(turn, msgspec.structs.replace(session, ended=(*session.ended, name)))
+        alone = {each.ending.correlation_id for each in decision.ended if each.ending.outcome in ENDED_ALONE}
+        for lease in in_sessions(before):
+            if lease.correlation_id in alone and lease.phase is Phase.HELD:
+                assert lease.session_id is not None
+                session = self._store.sessions[lease.session_id]
+                ended = (*session.ended, lease.correlation_id)
+                self._put(turn, msgspec.structs.replace(session, ended=ended))
 
     def _count(self, turn: Turn, before: State, after: State) -> None:
         were = {each.correlation_id: each.session_id for each in in_sessions(before)}
@@ -163,8 +351,7 @@ class Sessions:
         for name in were.keys() ^ are.keys():
             session_id = are.get(name) or were[name]
             assert session_id is not None
-            session = self._find(turn, session_id)
-            assert session is not None
+            session = self._store.sessions[session_id]
             leases = session.leases + (1 if name in are else -1)
             self._put(turn, msgspec.structs.replace(session, leases=leases))
 
@@ -174,10 +361,10 @@ class Sessions:
             assert lease.session_id is not None
             self._waited_for.setdefault(lease.session_id, set()).add(domain)
 
-    def freed(self, turn: Turn) -> Iterable[str]:
+    def freed(self) -> Iterable[str]:
         """Return the domains that somebody waited for under sessions that are over since this turn."""
-        for session_id, staged in turn.sessions.items():
-            if staged.now.over is not None:
+        for session_id in self._store.sessions_changed:
+            if self._store.sessions[session_id].over is not None:
                 yield from sorted(self._waited_for.pop(session_id, ()))
 
     def shown(self, rows: Iterable[tuple[str, Taken]], only: bytes | None) -> list[tuple[str, Taken]]:
@@ -189,7 +376,7 @@ class Sessions:
         for domain, state in rows:
             leases = []
             for lease in state.leases:
-                session = None if lease.session_id is None else self._store.session_rows.find(lease.session_id)
+                session = None if lease.session_id is None else self._store.sessions.get(lease.session_id)
                 if session is not None and session.over is None:
                     leases.append(msgspec.structs.replace(lease, expiry_ns=session.expiry_ns))
                 elif lease.session_id is None:
@@ -201,49 +388,23 @@ class Sessions:
 
     # -- the turn ------------------------------------------------------------------------------------------------------
 
-    def sweep(self, turn: Turn, limit: int = SWEEP_MAX) -> None:
-        """End session leases that are surely past."""
-        for session_id in self._store.session_rows.past(turn.bounds.now.earliest, limit):
-            session = self._find(turn, session_id)
-            assert session is not None
-            self._put(turn, session_state.expired(session, turn.bounds))
+    def sweep(self, turn: Turn, limit: int | None = SWEEP_MAX) -> None:
+        """End session leases that are surely past, the longest past first; all of them where there is no limit."""
+        earliest = turn.bounds.now.earliest
+        past = [each for each in self._store.sessions.values() if each.over is None and each.expiry_ns < earliest]
+        for session in sorted(past, key=lambda each: each.expiry_ns)[:limit]:
+            self._put(turn, expired(session, turn.bounds))
 
-    def dead(self, turn: Turn) -> list[str]:
+    def dead(self) -> list[str]:
         """Return domains, some of which may have leases whose session is over: the next few, in order."""
-        some = self._store.dead_leases or any(each.now.over is not None for each in turn.sessions.values())
-        domains = self._store.leased_after(self._swept_to, SWEEP_MAX) if some else []
+        domains = self._store.leased_after(self._swept_to, SWEEP_MAX) if self._store.dead_leases else []
         self._swept_to = domains[-1] if len(domains) == SWEEP_MAX else ""
         return domains
 
-    def write(self, turn: Turn) -> None:
-        """Write what has changed. One that is over is forgotten once all of its leases have been met."""
-        for staged in turn.sessions.values():
-            if staged.now is not staged.before:
-                self._store.put_session(staged.before, staged.now)
-
-    def _find(self, turn: Turn, session_id: bytes) -> SessionRecord | None:
-        """Return a session lease as it is in this turn."""
-        staged = turn.sessions.get(session_id)
-        if staged is None:
-            session = self._store.session_rows.find(session_id)
-            if session is None:
-                return None
-            staged = self._stage(turn, session)
-        return staged.now
-
-    def _stage(self, turn: Turn, session: SessionRecord) -> StagedSession:
-        staged = turn.sessions.get(session.session_id)
-        if staged is None:
-            staged = turn.sessions[session.session_id] = StagedSession(session, session)
-        return staged
-
-    def _put(self, turn: Turn, session: SessionRecord) -> SessionRecord:
-        staged = turn.sessions[session.session_id]
-        if session.over is not None and staged.now.over is None:
+    def _put(self, turn: Turn, session: SessionRecord) -> None:
+        before = self._store.sessions.get(session.session_id)
+        if session is before:
+            return
+        if session.over is not None and (before is None or before.over is None):
             turn.entries.append(session.over)
-        staged.now = session
-        return session
-
-
-def _unknown(request_id: bytes) -> Over:
-    return Over(request_id=request_id, outcome=LeaseOutcome.UNKNOWN, ending=None)
+        self._store.put_session(session)

@@ -7,18 +7,17 @@ The shard forgets everything when it stops: what a successor must know stands in
 
 from __future__ import annotations
 
-import contextlib
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, Environment
+from timeagent.errors import BadTime
 
 from ..formats.witness import Stopped
 from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import HINT_BYTES_MAX, Bounds, Break
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .recall import Recalls
-from .request_handler import Inspected, RequestHandler
+from .request_handler import RequestHandler
 from .sessions import Sessions
 from .store import Eviction
 from .turn import Turn, finished
@@ -51,9 +50,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
-    from .fast_path import Drafts
     from .recall import Waiter
     from .store import LeaseStore
     from .turn import Draft
@@ -65,9 +62,6 @@ DOMAINS_MAX: Final = 1_000_000
 
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
-
-CROWD_MAX: Final = 1024
-"""How many neighbours a turn forgets at most where the tmpfs is full: some hundred pages, some milliseconds."""
 
 _ABOUT_A_DOMAIN: Final = (Acquire, Relinquish, Renew, Upgrade, Revoke)
 _GRANTS_NOTHING: Final = (Relinquish, DropSession, Inspect, AskClock, Hello)
@@ -116,7 +110,9 @@ class Shard:
             eviction=self._eviction,
             sessions=self._sessions,
             waiting=self._waiting,
-            shown=Inspected(identity, chain, store, self._batch_signer, self._sessions, self._waiting, time),
+            chain=chain,
+            batch_signer=self._batch_signer,
+            time=time,
         )
         handler = self._handler
         self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, handler.answer)
@@ -134,10 +130,13 @@ class Shard:
         return began
 
     def housekeeping(self) -> Extension | None:
-        """Extend the ceiling if leases are out and a period has passed; None: nothing to do, or no usable time now.
+        """Have the store write; extend the ceiling if leases are out and a period has passed.
+
+        None: nothing to extend, or no usable time now.
 
         To be called several times in a ceiling period. Touches the mount when it extends.
         """
+        self._store.write_some()
         if self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return self._chain.deposed
         try:
@@ -176,13 +175,10 @@ class Shard:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
         with self._store.transaction():
-            for domain in self._store.tentative(self._store.leases):
-                self._handler.apply(turn, domain, Break(stopping=True))
-            for domain in self._store.past(turn.bounds.now.earliest, self._store.leases):
-                self._handler.apply(turn, domain, Break())
-            self._sessions.sweep(turn, self._store.sessions)
+            self._break(turn, self._store.tentative(), Break(stopping=True))
+            self._break(turn, self._store.past(turn.bounds.now.earliest, self._store.leases))
+            self._sessions.sweep(turn, None)
             batch = self._batch_signer.sign(turn.entries, turn.token)
-            self._write(turn)
         self._batch_signer.publish(batch)
         until = self._store.latest_expiry()
         if until is not None:
@@ -231,28 +227,10 @@ class Shard:
             assert unavailable is not None
             self._waiting.dismiss_due(*unavailable)
             return self.unserved(requests, *unavailable)
-        try:
-            drafts, batch = self._written(turn, requests, waiters)
-        except Environment as problem:
-            self._waiting.dismiss(problem.code, problem.message)  # what they were told, and who waits, did not happen
-            raise
-        self._batch_signer.publish(batch)
-        witness = no_witness if batch is None else batch.encoded_witnesses()
-        for waiter, draft in self._waiting.take_woken():
-            waiter.answer(finished(draft, witness))
-        return replies(drafts, witness)
-
-    def _written(
-        self, turn: Turn, requests: Sequence[Task], waiters: Mapping[int, Waiter]
-    ) -> tuple[Drafts, Batch | None]:
-        """Decide, sign and write. Raises Environment, where the tmpfs is too full even to forget: nothing is done."""
-        crowded = self._store.full and any(isinstance(each, Acquire) for each in requests)
-        if crowded:
-            self._relieve(turn)
+        past = self._relieve(turn, requests)
         with self._store.transaction():
+            self._break(turn, past)
             self._make_room(turn, requests)
-            if crowded:  # whose leases are past can be forgotten later
-                self._break(turn, self._store.past(turn.bounds.now.earliest, SWEEP_MAX, crowded=True))
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
             recalled, unknown = self._waiting.recalls.asked, self._eviction.memory()
@@ -260,8 +238,11 @@ class Shard:
             if self._waiting.count:
                 self._call_in(turn)
             batch = self._batch_signer.sign(turn.entries, turn.token)
-            self._write(turn)
-        return drafts, batch
+        self._batch_signer.publish(batch)
+        witness = no_witness if batch is None else batch.encoded_witnesses()
+        for waiter, draft in self._waiting.take_woken():
+            waiter.answer(finished(draft, witness))
+        return replies(drafts, witness)
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
         """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""
@@ -276,9 +257,7 @@ class Shard:
         self._waiting.abandon(waiters)
 
     def _call_in(self, turn: Turn) -> None:
-        changed = [domain for domain, staged in turn.staged.items() if staged.state is not staged.before]
-        changed += self._store.changed
-        changed += self._sessions.freed(turn)
+        changed = [*self._store.changed, *self._sessions.freed()]
 
         def again(request: Acquire | Upgrade) -> Draft:
             return self._handler.decided(turn, request)
@@ -307,15 +286,6 @@ class Shard:
         )
         return Turn(bounds, token, self._batch_signer.waiting())
 
-    def _write(self, turn: Turn) -> None:
-        """Write every changed state. Plain ones are where they belong already, and are counted here."""
-        for domain, staged in turn.staged.items():
-            if staged.state is not staged.before:
-                self._store.write(domain, staged.revision, staged.before if staged.revision else None, staged.state)
-        self._store.domains += turn.plain_new
-        self._store.leases += turn.plain_leases
-        self._sessions.write(turn)
-
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
@@ -338,9 +308,7 @@ class Shard:
 
     def _drop(self, deposed: Deposed) -> Deposed:
         self._waiting.close("deposed", deposed.reason)
-        if self._store.domains or self._store.sessions:
-            with self._store.transaction():
-                self._store.clear()
+        self._store.clear()
         return deposed
 
     def _gain_ns(self, now: TimeInterval) -> int:
@@ -366,6 +334,16 @@ class Shard:
                 break
         return None
 
+    def _relieve(self, turn: Turn, requests: Sequence[Task]) -> list[str]:
+        """Where a full tmpfs has no room for who asks for more, evict neighbours that are long past, before the turn.
+
+        By themselves: the turn can write there then. Return those of them with leases that are past.
+        """
+        if not self._store.full or not any(isinstance(each, Acquire) for each in requests):
+            return []
+        with self._store.transaction():
+            return self._eviction.evict(self._store.neighbours(), turn.bounds.now.earliest)
+
     def _make_room(self, turn: Turn, requests: Sequence[Task]) -> None:
         """Evict what is long past before more domains come in than are remembered; the shard floor covers it.
 
@@ -375,20 +353,11 @@ class Shard:
         if excess <= 0 or (excess := excess - sum(not isinstance(each, Acquire) for each in requests)) <= 0:
             return
         earliest = turn.bounds.now.earliest
-        self._eviction.evict(excess + SWEEP_MAX, earliest)
+        idle = self._store.idle(self._eviction.long_past(earliest), excess + SWEEP_MAX)
+        self._eviction.evict(idle, earliest)
         self._sessions.sweep(turn)
-        self._break(turn, [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead(turn)])
+        self._break(turn, [*self._store.past(earliest, SWEEP_MAX), *self._sessions.dead()])
 
-    def _relieve(self, turn: Turn) -> None:
-        """Evict what is long past where a full tmpfs has no room, before the turn, which can then write there.
-
-        By itself, because what is evicted stays so when the turn fails; where there is no room even for that, the turn
-        goes on as it is. The shard floor may then be higher than needed. It is looked where the turn before ended what
-        was past: a sweep would go elsewhere.
-        """
-        with contextlib.suppress(Environment), self._store.transaction(sweep=False):
-            self._eviction.evict(CROWD_MAX, turn.bounds.now.earliest, crowded=True)
-
-    def _break(self, turn: Turn, domains: Iterable[str]) -> None:
+    def _break(self, turn: Turn, domains: Iterable[str], command: Break = Break()) -> None:  # noqa: B008 - a value
         for domain in domains:
-            self._handler.apply(turn, domain, Break())
+            self._handler.apply(turn, domain, command)

@@ -38,6 +38,7 @@ from .domain import (
     Past,
     State,
     Taken,
+    memory_under,
     remembering,
     said,
 )
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from timeagent.units import Instant
+
+    from .wire import DropSession
 
 
 def over_of(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Over:
@@ -168,16 +171,24 @@ def relinquished(domain: str, state: Taken, lease: LeaseRecord, command: Relinqu
 
 
 def _watermark_refused(lease: LeaseRecord, command: Relinquish, bounds: Bounds) -> Refused | None:
-    watermark, raw = command.watermark_ns, command.watermark_time
+    watermark = command.watermark_ns
     if lease.phase is Phase.TENTATIVE:
         return _refused(command, "tentative-written", "nothing is written under a tentative lease", "upgrade it first")
-    if watermark is None or raw is None:
+    if watermark is None or command.watermark_time is None:
         return _refused(command, "watermark-incomplete", "a watermark and its signed time go together", "send both")
     if watermark <= lease.lowest_ns:
         why = f"the watermark {rfc3339(watermark)} is not above the floor {rfc3339(lease.lowest_ns)} that was given"
         return _refused(command, "watermark-below-floor", why, "write above the floor only")
-    if watermark >= lease.expiry_ns:
-        why = f"the watermark {rfc3339(watermark)} is not below the expiry {rfc3339(lease.expiry_ns)}"
+    return watermark_refused(command, lease.expiry_ns, bounds)
+
+
+def watermark_refused(command: Relinquish | DropSession, expiry_ns: Instant, bounds: Bounds) -> Refused | None:
+    """Refuse a watermark that is not below the expiry, or not within its signed time. Both are there."""
+    watermark, raw = command.watermark_ns, command.watermark_time
+    assert watermark is not None
+    assert raw is not None
+    if watermark >= expiry_ns:
+        why = f"the watermark {rfc3339(watermark)} is not below the expiry {rfc3339(expiry_ns)}"
         return _refused(command, "watermark-not-below-expiry", why, "write below the expiry only")
     try:
         token = SignedTime.decode(raw, "the watermark's signed time")
@@ -189,7 +200,7 @@ def _watermark_refused(lease: LeaseRecord, command: Relinquish, bounds: Bounds) 
     return None
 
 
-def _refused(command: Upgrade | Renew | Relinquish, code: str, message: str, hint: str) -> Refused:
+def _refused(command: Upgrade | Renew | Relinquish | DropSession, code: str, message: str, hint: str) -> Refused:
     """Refuse what breaks a rule: value, rule, way out."""
     return Refused(request_id=command.request_id, code=code, message=message, hint=hint)
 
@@ -368,17 +379,10 @@ def _grant(domain: str, state: State, command: Grant, bounds: Bounds) -> Decisio
         session_id=request.session_id,
     )
     others = () if isinstance(state, Free) else state.leases
-    memory = Memory(
-        fence=fence,
-        floor_ns=memory.floor_ns,
-        settle_to_ns=memory.settle_to_ns,
-        previous_id=lease.correlation_id,
-        last_ended=memory.last_ended,
-        floor_set_by=memory.floor_set_by,
-        ended_request=memory.ended_request,
-        hints=memory.hints,
+    return Decision(
+        Taken(memory=memory_under(memory, lease), leases=(*others, lease)),
+        _witness(domain, lease, past, WitnessKind.GRANT),
     )
-    return Decision(Taken(memory=memory, leases=(*others, lease)), _witness(domain, lease, past, WitnessKind.GRANT))
 
 
 def _cannot_grant(command: Grant, state: State, bounds: Bounds) -> Unavailable:

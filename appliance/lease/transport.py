@@ -1,4 +1,4 @@
-"""Transports by which a holder reaches a shard: in this process, over a Unix socket, and over TLS.
+"""Transports by which a holder reaches a shard: over a Unix socket, and over TLS.
 
 A call that does not come back is no answer: whether it happened is unknown to the caller, who asks again with the same
 request ids. The connection is thrown away then, so that a late answer cannot be taken for the next one's. A connection
@@ -7,7 +7,6 @@ begins with a Hello: another version, another cluster or another shard is refuse
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 from abc import ABC, abstractmethod
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
     from timeagent.units import Span
 
-    from .shard import Shard
     from .tls import Trust
     from .wire import Reply, Request
 
@@ -66,21 +64,6 @@ class BootClock(Protocol):
     def boot_ns(self) -> int:
         """Return nanoseconds since boot."""
         ...
-
-
-class InProcessTransport:
-    """A shard in this process."""
-
-    def __init__(self, shard: Shard, guard: contextlib.AbstractContextManager[object] | None = None) -> None:
-        """Take the shard, and the lock that everybody holds who calls it, if there are several threads."""
-        self._shard = shard
-        self._guard = guard or contextlib.nullcontext()
-
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
-        """Do one turn. The time-out is not used: nobody else is waited for."""
-        del timeout_ns
-        with self._guard:
-            return self._shard.turn(requests)
 
 
 IDLE_MAX: Final = 4

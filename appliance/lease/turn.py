@@ -1,4 +1,4 @@
-"""One turn of a shard: drafts of replies, entries and staged states, gathered before they are signed and written."""
+"""One turn of a shard: drafts of replies and entries, gathered before they are signed."""
 
 from __future__ import annotations
 
@@ -22,35 +22,15 @@ if TYPE_CHECKING:
 
     from timeagent.signedtime import SignedTime
 
-    from ..formats.hints import Hints
     from ..formats.lease import Holder
     from ..formats.witness import Entry
     from .domain import Bounds, State
-    from .session_state import SessionRecord
     from .wire import BeginSession, Revoke
 
 
 _HOLDERS_KNOWN: Final = 4096
 _REVOCATIONS_KNOWN: Final = 1024
 _REVOKED_OR_NOT_KNOWN: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.UNKNOWN})
-
-
-class Staged(msgspec.Struct):
-    """A domain in this turn: as it was read, and as it will be written."""
-
-    before: State
-    revision: int
-    """0: not remembered before this turn."""
-    state: State
-    answers: dict[bytes, int] | None = None
-    """Which entry of this turn is the newest witness of each of its leases, by correlation id; None: it has none."""
-
-
-class StagedSession(msgspec.Struct):
-    """A session lease in this turn: as it was read (None: there was none), and as it will be written."""
-
-    before: SessionRecord | None
-    now: SessionRecord
 
 
 class Turn(msgspec.Struct):
@@ -60,17 +40,8 @@ class Turn(msgspec.Struct):
     token: SignedTime
     entries: list[Entry | bytes]
     """Bytes: one that is encoded already."""
-    staged: dict[str, Staged] = msgspec.field(default_factory=dict)
-    sessions: dict[bytes, StagedSession] = msgspec.field(default_factory=dict)
-    """By session id."""
-    new: int = 0
-    """How many domains will be remembered that were not."""
-    plain_new: int = 0
-    """How many of them are plain."""
-    plain_leases: int = 0
-    """How many plain leases have been granted, less those that were given back."""
-    granted: dict[str, tuple[bytes, int]] = msgspec.field(default_factory=dict)
-    """Plain leases that were granted in this turn, and their entries: by domain, the last of each."""
+    answers: dict[bytes, int] = msgspec.field(default_factory=dict)
+    """Which entry is the newest witness of a lease, by correlation id, of those that this turn has a witness of."""
 
     def note_hints(self, before: State, after: State) -> None:
         """Take account of what a decision has added to the hints: it is not left for others of this turn."""
@@ -129,39 +100,29 @@ class Revocations(dict[bytes, Revoked]):
         """Say in an answer who revoked the lease that is over, or those that a session's witness names as ended."""
         if isinstance(answer, Over) and answer.outcome in _REVOKED_OR_NOT_KNOWN and correlation_id in self:
             return replace(answer, outcome=LeaseOutcome.REVOKED, revoked=self[correlation_id])
-        if self and isinstance(answer, LaterSession):
+        if self and isinstance(answer, Later) and isinstance(answer.reply, SessionGranted):
             witness = turn.entries[answer.entry]
             assert isinstance(witness, SessionWitness)
-            return replace(answer, revoked=tuple(self[name] for name in witness.ended if name in self))
+            revoked = tuple(self[name] for name in witness.ended if name in self)
+            return replace(answer, reply=replace(answer.reply, revoked=revoked))
         return answer
 
 
 class Later(msgspec.Struct, frozen=True, gc=False):
-    """A reply that waits for the turn's signature."""
+    """A reply that waits for the turn's signature: its witness is missing."""
 
-    request_id: bytes
+    reply: Granted | SessionGranted
     entry: int
-    hints: Hints | None = None
+
+    @property
+    def request_id(self) -> bytes:
+        """Return what it answers."""
+        return self.reply.request_id
 
 
-class LaterSession(msgspec.Struct, frozen=True, gc=False):
-    """A reply about a session lease that waits for the turn's signature."""
-
-    request_id: bytes
-    entry: int
-    leases: int
-    revoked: tuple[Revoked, ...] = ()
-
-
-type Draft = Reply | Later | LaterSession
+type Draft = Reply | Later
 
 
 def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
     """Return the reply of a draft, now that the turn is signed. ``witness``: an encoded one, by its entry."""
-    if isinstance(draft, Later):
-        return Granted(request_id=draft.request_id, signed=witness(draft.entry), hints=draft.hints)
-    if isinstance(draft, LaterSession):
-        return SessionGranted(
-            request_id=draft.request_id, signed=witness(draft.entry), leases=draft.leases, revoked=draft.revoked
-        )
-    return draft
+    return replace(draft.reply, signed=witness(draft.entry)) if isinstance(draft, Later) else draft

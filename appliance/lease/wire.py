@@ -430,28 +430,9 @@ NO_REQUEST: Final = bytes(16)
 """The request id in an answer to a request that has none."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_requests: Final = msgspec.msgpack.Decoder(
-    list[
-        Acquire
-        | Upgrade
-        | Renew
-        | Relinquish
-        | BeginSession
-        | RenewSession
-        | DropSession
-        | Revoke
-        | Attend
-        | Inspect
-        | AskClock
-        | Hello
-    ]
-)
-_reply: Final = msgspec.msgpack.Decoder(
-    Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | LeasePage | ClockTold
-)
-_replies: Final = msgspec.msgpack.Decoder(
-    list[Granted | SessionGranted | Denied | Over | Recalled | Refused | Unavailable | Welcome | LeasePage | ClockTold]
-)
+_requests: Final = msgspec.msgpack.Decoder(list[Request])
+_reply: Final = msgspec.msgpack.Decoder(Reply)
+_replies: Final = msgspec.msgpack.Decoder(list[Reply])
 
 
 def encode_call(requests: list[Request]) -> bytes:

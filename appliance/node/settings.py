@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from timeagent.errors import BadConfiguration, BadRequest
+from timeagent.errors import BadConfiguration, BadRequest, check_type
 from timeagent.keyfiles import load_node_key, unwritable
 from timeagent.keys import parse_public_line, public_line
 from timeagent.trust import Purpose
@@ -105,6 +105,18 @@ class Settings:
     def tls_key(self) -> Signer:
         """Return the key of this node's ends of encrypted connections. Raises NotTrusted, BadConfiguration."""
         return load_node_key(self.directory, Purpose.TLS)
+
+
+ROOT_VARIABLE: Final = "TENURE_ROOT"
+
+
+def root_path(named: str | Path | None) -> Path:
+    """Return the root that a call or TENURE_ROOT names. Raises BadRequest when neither does."""
+    check_type(str | os.PathLike | None, root=named)
+    chosen = named or os.environ.get(ROOT_VARIABLE)
+    if not chosen:
+        raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
+    return Path(chosen).absolute()
 
 
 def node_directories(cluster_id: bytes) -> list[Path]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from timeagent.clock import NodeTime
     from timeagent.keys import KeyInUse
+    from timeagent.notify import Pulse
     from timeagent.units import Instant, Span
 
     from ..bag.storage import Storage
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from ..formats.shardmap import ShardMap
     from ..lease.ceiling import Stop
     from .own_keys import OwnKeys
-    from .pulse import Pulse
     from .record_watch import TrustWatch
     from .records import Registers
     from .settings import Settings

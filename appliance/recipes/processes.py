@@ -4,9 +4,8 @@ Whoever makes a ``ProcessTree`` is a child subreaper from then on: a process who
 init's. So whatever the command left behind, as a daemon or in a session of its own, is found from here by following
 parents, and when this process has no child any more, which the kernel says in one answer, nothing of it lives.
 
-Numbers of processes are used again. The command itself is not reaped before everything else has ended, so that its
-number, and that of its group, stay its own. Any other process is signalled by a pidfd, once its start time has been
-compared behind it.
+Numbers of processes are used again. The group is signalled by its number only until the command is reaped, which keeps
+it; any other process by a pidfd, once its start time has been compared behind it.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
 SIGNALLED: Final = 128
 """The exit code of what a signal has ended is this and its number, as shells have it."""
+
+ENDING: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""What is sent to have a process end."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -88,12 +90,14 @@ def program_missing(word: str, search: Callable[[str], str | None]) -> int | Non
 
 
 class Signals:
-    """The signals that come to this process, kept until they are asked for. For the main thread, within a block."""
+    """The signals that come to this process, kept until they are asked for. For the main thread, within a block.
+
+    After the block those that would end it are ignored, also while the interpreter ends: its exit code is settled then.
+    """
 
     def __init__(self, numbers: Iterable[signal.Signals]) -> None:
         """Take note of these from ``__enter__`` on; what this process was started to ignore stays ignored."""
         self._numbers = [each for each in numbers if signal.getsignal(each) is not signal.SIG_IGN]
-        self._before: dict[signal.Signals, object] = {}
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -102,15 +106,15 @@ class Signals:
         """Take note of them."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in self._numbers:
-            self._before[number] = signal.signal(number, lambda *_: None)
+            signal.signal(number, lambda *_: None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let them do again what they did."""
-        for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
+        """Listen no more."""
+        for number in ENDING.intersection(self._numbers):
+            signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         os.close(self._read)
         write, self._write = self._write, -1
@@ -228,27 +232,26 @@ class ProcessTree:
                 if not each.ended:
                     found.append(each)
                 elif each.parent == own and each.pid != self.pid:
-                    _reap(each.pid)
+                    _reap(each.pid)  # the command itself keeps its number until its code is known
         return found
 
     def over(self) -> bool:
-        """Whether nothing of it lives any more. The last look is the kernel's: this process has no child."""
-        if self.living():
+        """Whether nothing of it lives any more, by the kernel's word: this process has no child."""
+        if self.status() is None:
             return False
-        if self.status() is not None and not self._reaped:
+        if not self._reaped:
             _reap(self.pid)
             self._reaped = True
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return True
-        return False
+        return _childless() or (not self.living() and _childless())
 
     def stopped_at_terminal(self) -> bool:
         """Whether whoever sits at the terminal has just stopped the command: then this process is to stop too."""
         if self._reaped or not self._terminal.there:
             return False
-        told = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        try:
+            told = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:  # it has ended, and will not stop any more
+            return False
         if told is None or told.si_status not in _BY_JOB_CONTROL:
             return False
         if told.si_status in _WANTS_TERMINAL and self._terminal.give():
@@ -334,6 +337,14 @@ def _send(to: ProcessSeen, number: int) -> None:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
+
+
+def _childless() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _reap(pid: int) -> None:

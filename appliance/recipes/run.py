@@ -23,6 +23,7 @@ from timeagent.errors import BadTime, LeaseLost
 from timeagent.units import MS, rfc3339
 
 from ..session.held import LossReason
+from .processes import ENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,17 +38,8 @@ BEAT_NS: Final = 100 * MS
 LOOK_NS: Final = 20 * MS
 """How often it is looked whether something that is to end has ended."""
 
-PASSED_ON: Final = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGWINCH,
-)
+PASSED_ON: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 HEARD: Final = (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
-_HURRIES: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 
 
 class Descendants(Protocol):
@@ -161,7 +153,7 @@ class Run:
         behind is ended.
         """
         while not self._may_go_on():  # a shard that was behind with its ceiling grants less at first, and more soon
-            if self._held.lost() is not None or not _HURRIES.isdisjoint(self._wait(LOOK_NS)):
+            if self._held.lost() is not None or not ENDING.isdisjoint(self._wait(LOOK_NS)):
                 raise LeaseLost("lease-lost", "the leases were over before the command began", hint="run it again")
         self._command.start(environment)
         resume = False
@@ -225,7 +217,7 @@ class Run:
                 )
                 said = True
             came = self._wait(LOOK_NS)
-            killing = killing or not _HURRIES.isdisjoint(came) or self._kill_now(hurry_boot_ns)
+            killing = killing or not ENDING.isdisjoint(came) or self._kill_now(hurry_boot_ns)
 
     def _kill_now(self, hurry_boot_ns: int | None) -> bool:
         hurry = hurry_boot_ns is not None and self._clock.boot_ns() >= hurry_boot_ns

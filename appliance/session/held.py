@@ -8,26 +8,30 @@ lease; ``SessionLease`` is the lease that keeps others alive with one renewal.
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.lease.client import Giving, LeaseOver
-from timeagent.errors import LeaseLost, check_callable
-from timeagent.units import rfc3339, span_of
+from timeagent.errors import BadRequest, LeaseLost, check_callable
+from timeagent.units import rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from threading import RLock
 
     from appliance.formats.lease import Holder, Mode
+    from appliance.formats.policy import PolicyNumbers
     from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import Revoked, SignedWitness, Witness
     from appliance.lease.wire import Age
+    from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Seconds, Span
 
@@ -169,26 +173,16 @@ def _tell(listener: Listener, loss: Loss) -> None:
         _log.exception("lost-listener-failed domain=%s reason=%s", loss.lease.domain, loss.reason)
 
 
-class Keeper(Protocol):
-    """The session of a lease, as far as the lease asks it."""
+@dataclass(slots=True)
+class Keeper:
+    """What the leases of one session share."""
 
-    losses: Losses
-
-    def remaining_ns(self, lease: Lease) -> Span:
-        """Return how long it may still be used."""
-        ...
-
-    def check(self, lease: Lease, margin_ns: Span) -> None:
-        """Raise LeaseLost unless it is surely held, with this much to spare."""
-        ...
-
-    def progress(self, lease: Lease) -> None:
-        """Take note that its holder gets on."""
-        ...
-
-    def listen_for_recall(self, lease: Lease, listener: Callable[[Lease], object]) -> None:
-        """Have it called when another asks for the lease."""
-        ...
+    time: NodeTime
+    policy: PolicyNumbers
+    lock: RLock
+    """The session's."""
+    losses: Losses = field(default_factory=Losses)
+    process: int = field(default_factory=os.getpid)
 
 
 @dataclass(slots=True, eq=False)
@@ -309,7 +303,9 @@ class Lease:
 
     def remaining_ns(self) -> Span:
         """Return how long the lease may still be used, were it not renewed: 0 if it is over. Raises BadTime."""
-        return self._kept().remaining_ns(self)
+        keeper = self._kept(own=True)
+        left = self.usable_until_ns(keeper.policy.holder_margin_ns) - keeper.time.now().latest
+        return max(0, left) if self.ended is None else 0
 
     def outlook(self) -> Outlook:
         """Return whether the lease is held, and how long it is good: ``unknown`` while its shard does not answer.
@@ -327,14 +323,27 @@ class Lease:
         A process that stood still past the expiry finds out here, whatever its renewal thread has come to. Never less
         than the policy's margin is kept. Asks only the clock. Raises BadTime, and BadRequest in a child after fork.
         """
-        self._kept().check(self, span_of(margin_s, "margin_s"))
+        keeper, margin_ns = self._kept(own=True), span_of(margin_s, "margin_s")
+        now = keeper.time.now()
+        try:
+            with keeper.lock:
+                self.check_held(now, keeper.policy.holder_margin_ns)
+        finally:
+            keeper.losses.tell()
+        if not now.surely_before(self.usable_until_ns(margin_ns)):
+            raise LeaseLost(
+                "lease-too-short",
+                f"the lease on {self.domain!r} (fence {self.fence}) is held for less than the "
+                f"{span_text(margin_ns)} that were asked for",
+                hint="wait for its renewal, or do less under it at once",
+            )
 
     def progress(self) -> None:
         """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
 
         A message that is Committed under the lease says so by itself.
         """
-        self._kept().progress(self)
+        self.progress_boot_ns = self._kept().time.boot_ns()
 
     def on_lost(self, listener: Listener) -> None:
         """Have a function called, once, if the lease is lost; at once, if it is. Not if it is relinquished.
@@ -351,10 +360,21 @@ class Lease:
         flushed it has a thread of its own, may publish under the lease, and the lease is given back when it returns.
         """
         check_callable(listener=listener)
-        self._kept().listen_for_recall(self, listener)
+        with self._kept().lock:
+            if not self.recalled:
+                self.recall_listeners = (*self.recall_listeners, listener)
+                return
+        listener(self)
 
-    def _kept(self) -> Keeper:
+    def _kept(self, *, own: bool = False) -> Keeper:
+        """Return its keeper. ``own``: raise BadRequest in a child after fork."""
         assert self.keeper is not None, "a lease that no session has taken"
+        if own and self.keeper.process != os.getpid():
+            raise BadRequest(
+                "forked",
+                f"this lease belongs to process {self.keeper.process}, this is its child {os.getpid()}",
+                hint="open the cluster in the child",
+            )
         return self.keeper
 
     def wrote(self, timestamp: Instant, time: bytes) -> None:
@@ -412,6 +432,15 @@ class SessionLease:
         if witness.expiry_ns >= self.expiry_ns:
             self.signed, self.expiry_ns = signed, witness.expiry_ns
         self.trouble = None
+
+    def usable_until_ns(self, margin_ns: Span) -> Instant:
+        """Return the instant from which nothing may be begun under its leases."""
+        return self.expiry_ns - margin_ns
+
+    def end_if_over(self, now: TimeInterval, margin_ns: Span) -> None:
+        """Be lost unless it is surely still valid with the margin to spare."""
+        if not now.surely_before(self.usable_until_ns(margin_ns)):
+            self.lose("expired", self.trouble or LossReason.EXPIRED)
 
     def lose(self, ended: str, reason: LossReason) -> None:
         """Be over, with all leases under it, against the holder's will."""

@@ -61,7 +61,7 @@ class LogBook:
 
     def opened(self, name: str) -> OpenLog:
         """Return an existing log. Raises BadRequest that names it when there is none. Touches the mount once."""
-        log = self._find(name)
+        log = self.find(name)
         if log is None:
             raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint="publish to it first")
         return log
@@ -72,7 +72,7 @@ class LogBook:
         ``kind``: of the log that is made, a maildir by default. Raises BadRequest if that is named, and there is a log
         of another kind.
         """
-        log = self._find(name) or self._wired(Grid(create_log(self._context, name, kind or BagKind.MAILDIR)))
+        log = self.find(name) or self._wired(Grid(create_log(self._context, name, kind or BagKind.MAILDIR)))
         there = log.grid.birth.kind
         if kind not in (None, there):
             raise BadRequest(
@@ -82,7 +82,8 @@ class LogBook:
             )
         return log
 
-    def _find(self, name: str) -> OpenLog | None:
+    def find(self, name: str) -> OpenLog | None:
+        """Return an existing log, or None. Touches the mount unless it has been opened here."""
         check_type(str, log=name)
         if name in self._logs:
             return self._logs[name]

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from .held import Lease
-    from .lease_renewer import LeaseRenewer
     from .leasing import Leasing
+    from .renewal import LeaseRenewer
 
 
 class LeaseCache:

@@ -23,14 +23,12 @@ from timeagent.errors import (
     Damaged,
     NotTrusted,
     TenureError,
-    TryAgain,
     check_callable,
     check_type,
 )
-from timeagent.units import MS, rfc3339, span_of
+from timeagent.units import MS, span_of
 
-from .lease_renewer import LeaseRenewer, RenewalThread
-from .leasing import Leasing, PendingAcquires
+from .leasing import Leasing, PendingAcquires, check_in_time
 from .open_logs import hinted_reads
 from .publish_validation import (
     check_covering,
@@ -43,6 +41,7 @@ from .publish_validation import (
     wanted_modes,
 )
 from .recalls import LeaseCache, RecallListener
+from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import AheadOfClock, FrameStamper, WriterState, check_near
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.client import LeaseDenied
-    from timeagent.clock import NodeTime
+    from timeagent.interval import TimeInterval
     from timeagent.units import Instant, Seconds, Span
 
     from ..bag.context import BagContext
@@ -64,42 +63,13 @@ if TYPE_CHECKING:
     from .stamping import Publication
 
 
+_log = logging.getLogger(__name__)
+
 SLICE_NS: Final[Span] = 100 * MS
 """How long a wait goes on before the leases are looked after again."""
 
-
-def wait_out_earlier_holders(
-    session: Session, time: NodeTime, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
-) -> None:
-    """Wait until every lease that ended without being relinquished is surely past, renewing meanwhile.
-
-    Raises TryAgain, code ``warming``, LeaseLost, BadTime: then the leases are given back.
-    """
-    target = max(lease.settle_to_ns for lease in leases)
-    try:
-        while not (now := time.now()).surely_past(target):
-            check_in_time(
-                time,
-                max(leases, key=lambda lease: lease.settle_to_ns).domain,
-                target,
-                0 if given_up() else until_boot_ns,
-            )
-            session.check_held(leases)
-            session.renew_due()
-            time.sleep(max(MS, min(SLICE_NS, target - now.earliest)))
-    except BaseException:
-        session.relinquish(leases)
-        raise
-
-
-def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
-    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
-    if time.boot_ns() >= until_boot_ns:
-        raise TryAgain(
-            "warming",
-            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
-            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
-        )
+ATTEMPTS: Final = 3
+"""How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
 
 
 class Leases(Sequence["Lease"]):
@@ -133,12 +103,6 @@ class Leases(Sequence["Lease"]):
         self._session.relinquish(self)
 
 
-_log = logging.getLogger(__name__)
-
-ATTEMPTS: Final = 3
-"""How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
-
-
 class Session:
     """Leases and messages under one writer incarnation. Safe to share between threads. Use in a ``with`` block."""
 
@@ -165,16 +129,18 @@ class Session:
         self._lock = RLock()
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = FrameStamper(context.time, policy, self._state, context.records.policy)
-        time = context.time
+        time = self._time = context.time
         self._leasing = Leasing(
             time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
         )
         self._acquires = PendingAcquires(time, policy, self._lock)
-        self._renewer = LeaseRenewer(context.time, policy, self._leasing, context.parallel, self._lock)
+        self._renewer = LeaseRenewer(
+            time, policy, self._leasing.renew, self._leasing.session_leases, context.parallel, self._lock
+        )
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
-        self._cache = LeaseCache(context.time, policy, self._renewer, self._lock)
+        self._cache = LeaseCache(time, policy, self._renewer, self._lock)
         self._recalls = RecallListener(
             time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
         )
@@ -235,7 +201,7 @@ class Session:
         )
         check_type(bool, record_only=record_only)
         check_callable(given_up=given_up, waiting=waiting)
-        until = self._context.time.boot_ns() + timeout_ns
+        until = self._time.boot_ns() + timeout_ns
         self._check_open()
         term = chosen_term(self._policy, term_ns, hold_ns_max)
         answer = chosen_recall(recall, sticky_ns)
@@ -251,21 +217,23 @@ class Session:
                 )
             )
             try:
+                now = self._time.now()
                 with self._lock:
                     self._check_open()
                     for lease in leases:
                         lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
-                    self._renewer.adopt(leases)
+                    self._renewer.adopt(leases, now.latest)
                     if self._background:
-                        self._renewal_thread.start(self._renewer.period_ns(term))
+                        self._renewal_thread.start(period_ns(term, self._policy))
             except TenureError:
                 self._renewer.forget(leases)
                 self._leasing.relinquish(leases)
                 raise
             self._recalls.attend(leases)
             if not record_only:
-                wait_out_earlier_holders(self, self._context.time, leases, until, over)
-            self._renewer.bound(leases, hold_ns_max, progress_ns)
+                now = self._wait_out(now, leases, until, over)
+            if hold_ns_max is not None or progress_ns is not None:
+                self._renewer.bound(leases, now.latest, hold_ns_max, progress_ns)
         return Leases(self, leases)
 
     def upgrade(self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False) -> None:
@@ -278,7 +246,7 @@ class Session:
         """
         timeout_ns = span_of(timeout_s, "timeout_s")
         check_type(bool, record_only=record_only)
-        until = self._context.time.boot_ns() + timeout_ns
+        until = self._time.boot_ns() + timeout_ns
         self._check_open()
         self._checked([lease])
         wanted = wanted_modes([lease.domain], mode)[lease.domain]
@@ -290,7 +258,27 @@ class Session:
                 lease.lose_to(answer)
         self._checked([lease])
         if not record_only:
-            wait_out_earlier_holders(self, self._context.time, [lease], until, lambda: self._acquires.over)
+            self._wait_out(self._time.now(), [lease], until, lambda: self._acquires.over)
+
+    def _wait_out(
+        self, now: TimeInterval, leases: Sequence[Lease], until_boot_ns: int, given_up: Callable[[], bool]
+    ) -> TimeInterval:
+        """Wait until every lease that ended without being relinquished is surely past, renewing; return now.
+
+        Raises TryAgain, code ``warming``, LeaseLost, BadTime: then the leases are given back.
+        """
+        last = max(leases, key=lambda lease: lease.settle_to_ns)
+        try:
+            while not now.surely_past(last.settle_to_ns):
+                check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
+                self.check_held(leases)
+                self.renew_due()
+                self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))
+                now = self._time.now()
+        except BaseException:
+            self.relinquish(leases)
+            raise
+        return now
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Touches nothing."""
@@ -325,7 +313,7 @@ class Session:
         if self._process != os.getpid():
             return False
         timeout_ns = None if timeout_s is None else span_of(timeout_s, "timeout_s")
-        until = None if timeout_ns is None else self._context.time.boot_ns() + timeout_ns
+        until = None if timeout_ns is None else self._time.boot_ns() + timeout_ns
         leases = checked_leases(leases)
         with self._lock:
             self._refuse_foreign(leases)
@@ -378,9 +366,12 @@ class Session:
         """
         batch = checked_batch(payloads)
         identity = self._random.randbytes(16)
-        leases = self._checked(under)
+        leases = self._own(under)
         check_covering(leases)
-        book = self._logs.opened_or_made(log)
+        book = self._logs.find(log)
+        if book is None:
+            self._checked(leases)
+            book = self._logs.opened_or_made(log)
         self._settle_for(book, leases)
         outcome: Outcome = NotCommitted("not tried")
         for _ in range(ATTEMPTS):
@@ -389,7 +380,8 @@ class Session:
                 break
         if isinstance(outcome, Committed):
             for lease in leases:
-                lease.progress()
+                if lease.progress_within_ns is not None:
+                    lease.progress()
         return outcome
 
     def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:
@@ -502,8 +494,10 @@ class Session:
                     raise
                 numbers = newest
                 continue
+            finally:
+                self._renewer.losses.tell()
             # Without the lock: the leases have to be renewed meanwhile.
-            self._context.time.sleep(min(made.span_ns, SLICE_NS))
+            self._time.sleep(min(made.span_ns, SLICE_NS))
             self._renew_meanwhile()
 
     def _account(self, publication: Publication, outcome: Outcome, *, alone: bool = False) -> None:
@@ -538,7 +532,7 @@ class Session:
         pending = self._pending_under(leases)
         spans = [each.file.bag.due_ns - each.file.bag.start_ns for each in pending]
         longest = max(spans, default=0) + 2 * self._policy.radius_ns_max + self._policy.attempt_timeout_ns
-        deadline = min(self._context.time.boot_ns() + longest, until_boot_ns or 2**63)
+        deadline = min(self._time.boot_ns() + longest, until_boot_ns or 2**63)
         for publication in pending:
             try:
                 self._decide(publication, deadline)
@@ -563,17 +557,23 @@ class Session:
                     "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
                 )
 
-    def _checked(self, under: Sequence[Lease]) -> list[Lease]:
-        """Return these leases, each once, if all of them are this session's and surely held."""
+    def _own(self, under: Sequence[Lease]) -> list[Lease]:
+        """Return these leases, each once, if all of them are this session's."""
         if self._process != os.getpid():
             self._check_open()
         leases = checked_leases(under)
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
-        now = self._context.time.now()
+        with self._lock:
+            self._refuse_foreign(leases)
+        return leases
+
+    def _checked(self, under: Sequence[Lease]) -> list[Lease]:
+        """Return these leases, each once, if all of them are this session's and surely held."""
+        leases = self._own(under)
+        now = self._time.now()
         try:
             with self._lock:
-                self._refuse_foreign(leases)
                 for lease in leases:
                     lease.check_held(now, self._policy.holder_margin_ns)
         finally:
@@ -584,7 +584,8 @@ class Session:
         """Make the log's horizon reach what these leases demand; they are renewed meanwhile. Before every use."""
         target = max((lease.settle_to_ns for lease in leases), default=0)
         if book.horizon.reached < target:
-            check_near(target, self._context.time.now().latest, self._policy, "the log must be settled up to")
+            self._checked(leases)
+            check_near(target, self._time.now().latest, self._policy, "the log must be settled up to")
             book.horizon.settle(target, progress=lambda _: self._renew_meanwhile())
             self._checked(leases)
 

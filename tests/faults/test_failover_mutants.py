@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from appliance.daemon import failover
 from appliance.formats import shardmap
 from appliance.node import shards
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_failover as tests
 from tests.unit import test_shard_handover
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 GIVES_WAY = "ShardHost._give_way"
 INHERITS = "ShardFailover._inherits"
@@ -409,11 +403,6 @@ MUTANTS = {
         test_shard_handover.test_shard_is_given_up_once_another_node_has_joined,
     ),
 }
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.mark.verify

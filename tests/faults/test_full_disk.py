@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,18 +16,7 @@ from appliance.formats.birth import BagKind
 from tests.support.filling import LATER_NS, STATES_MAX, FullDisk, Scene
 from tests.support.mutants import plant
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 def refuse_at_any_call(place: Path, monkeypatch: pytest.MonkeyPatch, kind: BagKind, deed: str) -> None:
@@ -54,9 +40,9 @@ def refuse_at_any_call(place: Path, monkeypatch: pytest.MonkeyPatch, kind: BagKi
 @pytest.mark.parametrize("deed", list(LATER_NS))
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_refusal_of_space_at_any_call_loses_nothing_and_ends_with_it(
-    place: Path, monkeypatch: pytest.MonkeyPatch, kind: BagKind, deed: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: BagKind, deed: str
 ) -> None:
-    refuse_at_any_call(place, monkeypatch, kind, deed)
+    refuse_at_any_call(tmp_path, monkeypatch, kind, deed)
 
 
 MUTANTS = {
@@ -85,11 +71,11 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_step_done_wrong_on_a_full_disk_is_caught(place: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+def test_step_done_wrong_on_a_full_disk_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     module, name, old, new, kind = MUTANTS[mutant]
     plant(monkeypatch, module, name, old, new)
     with pytest.raises(AssertionError):
-        refuse_at_any_call(place, monkeypatch, kind, "write")
+        refuse_at_any_call(tmp_path, monkeypatch, kind, "write")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a file system is mounted and filled as root only")

@@ -12,22 +12,16 @@ from appliance.daemon.daemon import Node
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
-from tests.support.cluster import Site, sites, wait_until
+from tests.support.cluster import Site, wait_until
 from tests.support.daemons import Daemons
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost, ShardUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
 CLOCK = SystemClock()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def test_application_that_goes_on_beside_its_dead_daemon_opens_no_shard_and_another_node_takes_it_over(

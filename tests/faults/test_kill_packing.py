@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,22 +19,11 @@ from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, delete_old, payload_of
 from timeagent.units import DAY, MINUTE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
 STRIDE = 17
 """Of the lines, so many apart, a process dies at in `make test`; at each of them in the slow tests."""
 
 EVERYTHING = [payload_of(sequence) for sequence in range(1, MESSAGES + 1)]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 def deaths(place: Path, kind: BagKind, deed: str, stride: int) -> list[tuple[Path, bool]]:
@@ -94,24 +80,24 @@ def check_retention(place: Path, kind: BagKind, stride: int) -> None:
 
 
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_packer_killed_at_some_lines_leaves_one_record(place: Path, kind: BagKind) -> None:
-    check_packing(place, kind, STRIDE)
+def test_packer_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind) -> None:
+    check_packing(tmp_path, kind, STRIDE)
 
 
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_retention_killed_at_some_lines_leaves_prelock_and_seal(place: Path, kind: BagKind) -> None:
-    check_retention(place, kind, STRIDE)
+def test_retention_killed_at_some_lines_leaves_prelock_and_seal(tmp_path: Path, kind: BagKind) -> None:
+    check_retention(tmp_path, kind, STRIDE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_packer_killed_at_any_line_leaves_one_record(place: Path, kind: BagKind) -> None:
-    check_packing(place, kind, 1)
+def test_packer_killed_at_any_line_leaves_one_record(tmp_path: Path, kind: BagKind) -> None:
+    check_packing(tmp_path, kind, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_retention_killed_at_any_line_leaves_prelock_and_seal(place: Path, kind: BagKind) -> None:
-    check_retention(place, kind, 1)
+def test_retention_killed_at_any_line_leaves_prelock_and_seal(tmp_path: Path, kind: BagKind) -> None:
+    check_retention(tmp_path, kind, 1)

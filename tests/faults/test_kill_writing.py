@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,20 +18,9 @@ from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
 from timeagent.units import MINUTE, SECOND
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
 STRIDE = 19
 """Of the lines, so many apart, a process dies at in `make test`; at each of them in the slow tests."""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 def deaths(place: Path, kind: BagKind, deed: str, stride: int) -> list[tuple[Path, bool, list[int]]]:
@@ -77,13 +63,13 @@ def check(place: Path, kind: BagKind, deed: str, stride: int) -> None:
 
 @pytest.mark.parametrize("deed", ["write", "close", "seal"])
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_process_killed_at_some_lines_leaves_one_record(place: Path, kind: BagKind, deed: str) -> None:
-    check(place, kind, deed, STRIDE)
+def test_process_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind, deed: str) -> None:
+    check(tmp_path, kind, deed, STRIDE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("deed", ["write", "close", "seal"])
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_process_killed_at_any_line_leaves_one_record(place: Path, kind: BagKind, deed: str) -> None:
-    check(place, kind, deed, 1)
+def test_process_killed_at_any_line_leaves_one_record(tmp_path: Path, kind: BagKind, deed: str) -> None:
+    check(tmp_path, kind, deed, 1)

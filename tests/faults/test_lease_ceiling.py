@@ -1,8 +1,6 @@
 """Every verb of the chain's port, not done, and done but reported failed: no grant ever exceeds an own ceiling."""
 
 import itertools
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,13 +16,6 @@ from timeagent.errors import BadConfiguration, Damaged
 from timeagent.units import SECOND
 
 AHEAD = TERM + POLICY.ceiling_ahead_ns
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 def chain_of(world: World, *, node: str = NODE, incarnation: bytes = b"chain--1", map_number: int = 1) -> CeilingChain:

@@ -11,7 +11,6 @@ from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.client import Giving, LeaseClient, LeaseGranted, LeaseOver, LeaseUnavailable
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.transport import InProcessTransport
 from appliance.lease.wire import (
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
@@ -26,6 +25,7 @@ from appliance.lease.wire import (
 from tests.support.mounts import fill, small_mount
 from tests.support.sessions import drop, prolong, session_of, under
 from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted, one
+from tests.support.transport import InProcessTransport
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment
 

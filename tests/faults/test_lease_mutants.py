@@ -161,9 +161,9 @@ MUTANTS = {
     ),
     "watermark at the expiry": Mutant(
         state,
-        "_watermark_refused",
-        "watermark >= lease.expiry_ns",
-        "watermark > lease.expiry_ns",
+        "watermark_refused",
+        "watermark >= expiry_ns",
+        "watermark > expiry_ns",
         ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ("watermark-not-below-expiry", TERM, {}),
     ),
@@ -177,7 +177,7 @@ MUTANTS = {
     ),
     "watermark without R1": Mutant(
         state,
-        "_watermark_refused",
+        "watermark_refused",
         "not r1_holds(watermark, token, bounds.r1_tolerance_ns)",
         "False",
         ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
@@ -200,7 +200,7 @@ MUTANTS = {
     "eviction leaves the shard floor": Mutant(
         store,
         "Eviction.evict",
-        "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
+        "max(self.floor_ns, newest)",
         "self.floor_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
@@ -213,7 +213,7 @@ MUTANTS = {
     ),
     "evicted too early": Mutant(
         store,
-        "Eviction.evict",
+        "Eviction.long_past",
         "earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)",
         "earliest",
         life_tests.test_full_shard_answers_busy_and_evicts_what_is_long_past,
@@ -221,8 +221,8 @@ MUTANTS = {
     "deposed shard keeps its state": Mutant(
         shard,
         "Shard._drop",
-        "self._store.domains",
-        "False",
+        "self._store.clear()",
+        "pass",
         life_tests.test_deposed_shard_forgets_everything_and_grants_nothing,
     ),
     "store keeps what was left": Mutant(
@@ -231,6 +231,13 @@ MUTANTS = {
         "left.unlink(missing_ok=True)",
         "pass",
         store_tests.test_every_start_is_empty_whatever_was_left,
+    ),
+    "what finds no room is tried for ever": Mutant(
+        store,
+        "LeaseStore._write",
+        "self._unwritten[domain] = None",
+        "self._unwritten = {domain: None, **self._unwritten}",
+        store_tests.test_what_finds_no_room_is_in_no_others_way,
     ),
     "conflicting mode granted beside another": Mutant(
         state,
@@ -250,10 +257,8 @@ MUTANTS = {
     "grant beside others forgets settle_to": Mutant(
         state,
         "_grant",
-        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, "
-        "previous_id=lease.correlation_id, last_ended=memory.last_ended, floor_set_by=memory.floor_set_by, "
-        "ended_request=memory.ended_request, hints=memory.hints)",
-        "Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=0, hints=memory.hints)",
+        "memory_under(memory, lease)",
+        "msgspec.structs.replace(memory_under(memory, lease), settle_to_ns=0)",
         mode_tests.test_what_a_broken_lease_left_reaches_all_that_are_granted_beside_each_other,
     ),
     "second reader counts as the last grant's successor": Mutant(
@@ -348,13 +353,6 @@ MUTANTS = {
         no_two_holders_can_write_the_same_instant,
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
-from appliance.lease import fast_path, rows
+from appliance.lease import domain, fast_path, store
 from tests.property import test_lease_plain as plain_tests
 from tests.property import test_lease_rows as row_tests
 from tests.support.mutants import Mutant, check_noticed
@@ -21,7 +21,7 @@ def the_same() -> None:
 # Without the search for the smallest example: that takes longest, and nobody reads it here.
 @settings(phases=[Stage.generate], max_examples=2000)
 @given(row_tests.SOME_PLAIN)
-def rows_say_what_was(states: list[rows.Plain]) -> None:
+def rows_say_what_was(states: list[row_tests.Plain]) -> None:
     row_tests.read_back_plain(states)
 
 
@@ -37,7 +37,6 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.chain_head is not None",
             "request.abandoned",
             "name in recalled",
-            "domain in staged",
         )
     },
     **{
@@ -46,19 +45,18 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.mode is not Mode.X",
             "request.phase is not Phase.HELD",
             "request.session_id is not None",
-            "domain in queues",
             "expiry <= latest",
             "fence > ceiling",
         )
     },
-    "granted beside what the turn has staged": (
+    "granted although somebody waits": (
         fast_path,
         GRANT,
-        "(domain := request.domain) in staged",
+        "(domain := request.domain) in queues",
         "(domain := request.domain) in ()",
         the_same,
     ),
-    "new although it may not be": (fast_path, GRANT, "self._refused_new(turn, request) is None", "True", the_same),
+    "new although it may not be": (fast_path, GRANT, "self._refused_new(request) is None", "True", the_same),
     "term longer than the longest": (fast_path, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
     "expiry later than asked for": (fast_path, GRANT, "request.expiry_ns_max", "highest", the_same),
     "expiry above the ceiling": (
@@ -92,18 +90,19 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         the_same,
     ),
     "others that ended are left out": (fast_path, "_past", "memory.before_last", "False", the_same),
-    "new domains are not counted": (fast_path, GRANT, "turn.plain_new += 1", "pass", the_same),
-    "new domains of the turn are not counted": (fast_path, GRANT, "turn.new += 1", "pass", the_same),
-    "leases are not counted": (fast_path, GRANT, "turn.plain_leases += 1", "pass", the_same),
-    "ends are not counted": (fast_path, BACK, "turn.plain_leases -= 1", "pass", the_same),
+    "new domains are not counted": (fast_path, GRANT, "store.domains += 1", "pass", the_same),
+    "leases are not counted": (fast_path, GRANT, "store.leases += 1", "pass", the_same),
+    "ends are not counted": (fast_path, BACK, "store.leases -= 1", "pass", the_same),
+    "a grant that failed is not taken back": (fast_path, GRANT, "changed.setdefault(domain, kept)", "pass", the_same),
+    "an end that failed is not taken back": (fast_path, BACK, "changed.setdefault(domain, had)", "pass", the_same),
     "the witness of this turn is forgotten": (
         fast_path,
         GRANT,
-        "granted[domain] = (name, len(entries))",
+        "answers[name] = len(entries)",
         "pass",
         the_same,
     ),
-    "who asked last is forgotten": (rows, "memory_of", "given.request_id", "None", the_same),
+    "who asked last is forgotten": (domain, "memory_of", "freed.request_id", "None", the_same),
     "hints are not given": (fast_path, GRANT, "request.hints_wanted", "False", the_same),
     "hints are given unasked": (fast_path, GRANT, "request.hints_wanted", "True", the_same),
     "hints are those of a domain that is not known": (
@@ -115,31 +114,30 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     ),
     "the floor's lease is forgotten": (fast_path, "_past", "kept.defaults.setter", "_NIL", the_same),
     "rows: short on another ground": (
-        rows,
-        "StateRows._is_ours",
-        "defaults.numbers",
-        "ours.numbers",
+        store,
+        "StateRows._plain",
+        "plain.defaults != self.defaults",
+        "False",
         rows_say_what_was,
     ),
-    "rows: short with a floor that was set": (
-        rows,
-        "StateRows._is_ours",
-        "defaults.setter",
-        "ours.setter",
+    "rows: freed on another ground": (
+        store,
+        "StateRows.row",
+        "kept.defaults is self.defaults or kept.defaults == self.defaults",
+        "True",
         rows_say_what_was,
     ),
-    "rows: short with hints": (rows, "StateRows._is_ours", "memory.hints", "self._hints", rows_say_what_was),
     "rows: short with another age": (
-        rows,
-        "StateRows._had",
-        "had.age.request_id != had.request_id",
+        store,
+        "StateRows._plain",
+        "plain.age.request_id != plain.request_id",
         "False",
         rows_say_what_was,
     ),
     "rows: short behind what is not plain": (
-        rows,
-        "StateRows._had",
-        "type(before) is not FreedDomain",
+        store,
+        "StateRows._plain",
+        "before != self._unknown",
         "False",
         rows_say_what_was,
     ),

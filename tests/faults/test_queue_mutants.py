@@ -8,7 +8,7 @@ import pytest
 
 from appliance.lease import ceiling, client, waiting
 from appliance.lease.client import Suspect
-from appliance.session import lease_renewer, leasing, session
+from appliance.session import leasing, renewal, session
 from tests.faults import test_lease_ceiling as chain_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -140,8 +140,8 @@ MUTANTS = {
     "closed connection keeps its place": Mutant(
         waiting,
         "WaitingRoom.abandon",
-        "self._queues.abandon(gone, self._time.boot_ns())",
-        "pass",
+        "waiter in self._of",
+        "False",
         waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
     ),
     "nobody follows a place that was kept in vain": Mutant(
@@ -169,14 +169,14 @@ MUTANTS = {
         waiting,
         "WaitingRoom._call_in_firsts",
         "self._woken.append((place.waiter, draft))",
-        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
+        "return self._woken.append((place.waiter, draft)) or self._remove(domain, place)",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "self._client(shard).ask(domain, attempt.age, attempt.wanted[domain])",
-        "self._client(shard).ask(domain, None, attempt.wanted[domain])",
+        "attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)",
+        "Age(first_try_ns=now.midpoint, request_id=request_id)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(
@@ -194,9 +194,9 @@ MUTANTS = {
         leasing_tests.test_readers_share_a_domain_and_write_nothing,
     ),
     "lease that is over is told to nobody": Mutant(
-        lease_renewer,
+        renewal,
         "LeaseRenewer._end_what_is_over",
-        "lease.end_if_over(now, self._policy.holder_margin_ns)",
+        "each.end_if_over(now, self._policy.holder_margin_ns)",
         "pass",
         losses_tests.test_lease_of_a_silent_shard_is_told_as_such_when_it_is_over_and_not_before,
     ),
@@ -208,27 +208,20 @@ MUTANTS = {
         losses_tests.test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long,
     ),
     "lease that lasts up to its cap is renewed again and again": Mutant(
-        lease_renewer,
-        "LeaseRenewer._is_due",
+        renewal,
+        "LeaseRenewer._is_wanted",
         "lease.until_ns is not None",
         "False",
         losses_tests.test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain,
     ),
     "who hangs is renewed": Mutant(
-        lease_renewer,
-        "LeaseRenewer._is_due",
+        renewal,
+        "LeaseRenewer._is_wanted",
         "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
         "False",
         losses_tests.test_lease_is_renewed_only_while_its_holder_gets_on,
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 @pytest.fixture

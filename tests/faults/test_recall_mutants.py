@@ -257,13 +257,6 @@ MUTANTS: dict[str, Fault] = {
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
-
-@pytest.fixture
 def site(tmp_path: Path) -> Iterator[HandSite]:
     place = tmp_path / "site"
     place.mkdir()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from appliance.lease import session_state, sessions
-from appliance.session import session_leases
+from appliance.lease import sessions
+from appliance.session import renewal
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import plant
 from tests.support.shards import World
@@ -19,28 +19,35 @@ from timeagent.errors import TryAgain
 
 SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
     "lease that runs out while its session lives": (
-        session_state,
+        sessions,
         "as_of",
         "msgspec.structs.replace(each, expiry_ns=session.expiry_ns)",
         "each",
         shard_tests.test_one_renewal_keeps_every_lease_and_touches_none,
     ),
     "lease that outlives its session": (
-        session_state,
+        sessions,
         "as_of",
         "session.over is not None",
         "session.over is not None and session.leases < 2",
         shard_tests.test_all_leases_are_over_when_their_session_is_surely_past_and_not_before,
     ),
+    "session of a domain that is not the first": (
+        sessions,
+        "Sessions.bring_up",
+        "in_sessions(state)",
+        "in_sessions(state)[:1]",
+        shard_tests.test_all_sessions_of_a_domain_that_are_past_are_over_for_who_comes_next,
+    ),
     "session broken when not surely past": (
-        session_state,
+        sessions,
         "expired",
         "bounds.now.surely_past(session.expiry_ns)",
         "session.expiry_ns <= bounds.now.latest",
         shard_tests.test_all_leases_are_over_when_their_session_is_surely_past_and_not_before,
     ),
     "renewal that forgets what ended alone": (
-        session_state,
+        sessions,
         "witness_of",
         "session.ended",
         "()",
@@ -49,7 +56,7 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
     "end alone that nobody writes down": (
         sessions,
         "Sessions.decided",
-        "entry.ending.outcome in ENDED_ALONE",
+        "each.ending.outcome in ENDED_ALONE",
         "False",
         shard_tests.test_lease_that_the_shard_ends_alone_is_named_by_every_later_witness,
     ),
@@ -61,7 +68,7 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
         shard_tests.test_lease_is_not_granted_under_a_session_of_another_or_one_that_is_nearly_over,
     ),
     "session that shortens": (
-        session_state,
+        sessions,
         "renewed",
         "max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))",
         "bounds.expiry(request.term_ns, request.expiry_ns_max)",
@@ -85,41 +92,34 @@ SHARD: dict[str, tuple[Any, str, str, str, Callable[[World], None]]] = {
 
 HOLDER: dict[str, tuple[Any, str, str, str, Callable[[HandSite], None]]] = {
     "holder that goes on under what ended alone": (
-        session_leases,
+        renewal,
         "SessionLease.take",
         "lease is not None",
         "False",
         holder_tests.test_lease_that_was_revoked_is_lost_before_the_next_renewal_is_used,
     ),
     "lost word that is not said again": (
-        session_leases,
+        renewal,
         "SessionLeases.renew",
         "self.give_again(session_lease)",
         "pass",
         holder_tests.test_word_that_was_lost_is_said_again_with_its_watermark,
     ),
     "lease that nobody knows of and nobody gives back": (
-        session_leases,
+        renewal,
         "SessionLeases._give_back_unknown",
         "each.correlation_id not in known",
         "False",
         holder_tests.test_grant_whose_answer_was_lost_does_not_live_on_under_the_session,
     ),
     "lease given back that is on its way": (
-        session_leases,
+        renewal,
         "SessionLeases._quiet",
         "None if self._asking.get(shard, 0) else self._asked.get(shard, 0)",
         "0",
         holder_tests.test_lease_that_is_on_its_way_is_not_given_back,
     ),
 }
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 @pytest.fixture

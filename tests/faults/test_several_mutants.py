@@ -12,8 +12,8 @@ from appliance.bag.acceptance import Refusal
 from appliance.bag.outcome import Committed, Unknown
 from appliance.formats import hints
 from appliance.formats.framing import Kind
-from appliance.lease import ceiling, session_state, state
-from appliance.lease import sessions as sessions_
+from appliance.lease import ceiling, state
+from appliance.lease import sessions as lease_sessions
 from appliance.node import records, writer_client, writer_server
 from tests.faults import test_lease_ceiling as ceilings
 from tests.faults.test_hint_mutants import plant
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 node, server = bags.node, bags.server
 site = alone.site
-world = ceilings.world
 registers, storage = registries.registers, registries.storage
 
 type Fault = tuple[ModuleType, str, str, str, Callable[..., None], tuple[Any, ...]]
@@ -383,7 +382,7 @@ MUTANTS: dict[str, Fault] = {
         ((5, 9),),
     ),
     "lease beside one that has ended not kept by its session": (
-        session_state,
+        lease_sessions,
         "as_of",
         "each.correlation_id == lease.correlation_id",
         "each is lease",
@@ -391,34 +390,18 @@ MUTANTS: dict[str, Fault] = {
         (0,),
     ),
     "first lease of a domain kept by its session": (
-        session_state,
+        lease_sessions,
         "as_of",
         "for lease in in_sessions(state):",
         "for lease in in_sessions(state)[:1]:",
         alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
         (0,),
     ),
-    "first session of a domain looked up": (
-        sessions_,
-        "Sessions.bring_up",
-        "for lease in under:",
-        "for lease in under[:1]:",
-        alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
-        (0,),
-    ),
     "first of those who share told of the end of another": (
-        sessions_,
+        lease_sessions,
         "Sessions.decided",
-        "next((each for each in in_sessions(before) if each.correlation_id == name), None)",
-        "next(iter(in_sessions(before)), None)",
-        alone.test_who_of_several_is_ended_alone_hears_of_it_and_the_others_do_not,
-        (1,),
-    ),
-    "first session of a turn written": (
-        sessions_,
-        "Sessions.write",
-        "turn.sessions.values()",
-        "list(turn.sessions.values())[:1]",
+        "lease.correlation_id in alone",
+        "alone and lease is in_sessions(before)[0]",
         alone.test_who_of_several_is_ended_alone_hears_of_it_and_the_others_do_not,
         (1,),
     ),

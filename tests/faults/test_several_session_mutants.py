@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.outcome import NotCommitted, Unknown
-from appliance.session import lease_renewer, leasing, open_logs, recalls, session, session_leases, stamping
+from appliance.session import leasing, open_logs, recalls, renewal, session, stamping
 from tests.faults.test_several_mutants import check_noticed
 from tests.unit import test_session_several as sessions
 from tests.unit import test_stamping as stamps
@@ -27,7 +27,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "session lease dropped with its last watermark": (
-        session_leases,
+        renewal,
         "SessionLeases.drop",
         "max(wrote, key=lambda lease: lease.watermark_ns or 0, default=None)",
         "wrote[-1] if wrote else None",
@@ -36,33 +36,33 @@ MUTANTS: dict[str, Fault] = {
     ),
     "wait that outlives the first lease only": (
         session,
-        "wait_out_earlier_holders",
-        "max((lease.settle_to_ns for lease in leases))",
-        "leases[0].settle_to_ns",
+        "Session._wait_out",
+        "max(leases, key=lambda lease: lease.settle_to_ns)",
+        "leases[0]",
         sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
         (1,),
     ),
     "wait that ends with the first that is past": (
         session,
-        "wait_out_earlier_holders",
-        "max((lease.settle_to_ns for lease in leases))",
-        "min((lease.settle_to_ns for lease in leases))",
+        "Session._wait_out",
+        "max(leases, key=lambda lease: lease.settle_to_ns)",
+        "min(leases, key=lambda lease: lease.settle_to_ns)",
         sessions.test_acquire_waits_for_the_last_of_the_earlier_holders_of_all_its_domains,
         (0,),
     ),
     "wait that looks after its first lease only": (
         session,
-        "wait_out_earlier_holders",
-        "session.check_held(leases)",
-        "session.check_held(leases[:1])",
+        "Session._wait_out",
+        "self.check_held(leases)",
+        "self.check_held(leases[:1])",
         sessions.test_lease_that_is_lost_while_acquire_waits_for_earlier_holders_ends_the_wait,
         (1,),
     ),
     "wait that gives back its first lease only": (
         session,
-        "wait_out_earlier_holders",
-        "session.relinquish(leases)",
-        "session.relinquish(leases[:1])",
+        "Session._wait_out",
+        "self.relinquish(leases)",
+        "self.relinquish(leases[:1])",
         sessions.test_all_leases_are_given_back_where_acquire_cannot_wait_for_earlier_holders,
         (0,),
     ),
@@ -203,7 +203,7 @@ MUTANTS: dict[str, Fault] = {
         ((0, 1),),
     ),
     "one lease ended alone": (
-        session_leases,
+        renewal,
         "SessionLease.take",
         "for name in witness.ended:",
         "for name in witness.ended[:1]:",
@@ -211,15 +211,15 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "one session lease that is over": (
-        session_leases,
-        "SessionLeases.end_what_is_over",
-        "for session_lease in self.all():",
-        "for session_lease in self.all()[:1]:",
+        renewal,
+        "LeaseRenewer._expiring",
+        "*self._session_leases.all()",
+        "*self._session_leases.all()[:1]",
         sessions.test_all_session_leases_that_are_over_are_found,
         (),
     ),
     "session leases of a shard taken for one": (
-        session_leases,
+        renewal,
         "SessionLeases.named",
         "(each.shard, each.session_id) == (shard, session_id)",
         "each.shard == shard",
@@ -227,7 +227,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "one word said again": (
-        session_leases,
+        renewal,
         "SessionLeases.give_again",
         "list(session_lease.owed.values())",
         "list(session_lease.owed.values())[:1]",
@@ -275,10 +275,10 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "only the first session lease renewed": (
-        lease_renewer,
+        renewal,
         "LeaseRenewer._renew",
-        "in due.session_leases",
-        "in due.session_leases[:1]",
+        "for each in due:",
+        "for each in due[:1]:",
         sessions.test_all_session_leases_with_one_shard_are_renewed,
         (),
     ),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,20 +20,9 @@ from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payl
 from tests.support.mutants import plant
 from timeagent.units import DAY, MINUTE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
 STRIDE = 41
 """Of the lines, so many apart, a process is stopped at in `make test`; at each of them in the slow tests."""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory in memory: hundreds of trees are made and fsynced."""
-    path = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
-    yield path
-    shutil.rmtree(path)
 
 
 def everything_meanwhile(root: Path, kind: BagKind, *, deleted: bool) -> list[bytes]:
@@ -92,27 +79,27 @@ def in_a_process_of_its_own(place: Path, kind: BagKind, stride: int, *, deleted:
 
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_writer_stopped_at_some_lines_makes_nothing_appear(place: Path, kind: BagKind, *, deleted: bool) -> None:
-    in_a_process_of_its_own(place, kind, STRIDE, deleted=deleted)
+def test_writer_stopped_at_some_lines_makes_nothing_appear(tmp_path: Path, kind: BagKind, *, deleted: bool) -> None:
+    in_a_process_of_its_own(tmp_path, kind, STRIDE, deleted=deleted)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_writer_stopped_at_any_line_makes_nothing_appear(place: Path, kind: BagKind, *, deleted: bool) -> None:
-    in_a_process_of_its_own(place, kind, 1, deleted=deleted)
+def test_writer_stopped_at_any_line_makes_nothing_appear(tmp_path: Path, kind: BagKind, *, deleted: bool) -> None:
+    in_a_process_of_its_own(tmp_path, kind, 1, deleted=deleted)
 
 
 # What a stalled writer leaves in a rack whose pack retention has deleted is void: no file was lost there.
 @pytest.mark.parametrize("mutant", [False, True])
 def test_directory_that_comes_back_after_retention_is_no_loss(
-    place: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, mutant: bool
 ) -> None:
     if mutant:
         plant(monkeypatch, seals, "retained_files", "not listing.retained", "True")
         monkeypatch.setattr(bags, "retained_files", seals.retained_files)
-    root = place / "root"
+    root = tmp_path / "root"
     tree = ClusterTree(root)
     writer = Process(tree, BagKind.MAILDIR)
     attempts = [writer.attempt(sequence, payload_of(sequence)) for sequence in (1, 2)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
-from appliance.lease import rows, store
+from appliance.lease import store
 from appliance.lease.domain import State
 from tests.property import test_lease_rows as row_tests
 from tests.property import test_lease_store_model as store_tests
@@ -27,113 +27,98 @@ def one_dict(turns: store_tests.Turns) -> None:
     store_tests.follow(turns)
 
 
-SHORT = "StateRows._short"
+SHORT, WRITE, TURN = "StateRows._short", "LeaseStore._write", "LeaseStore.transaction"
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
-    **{
-        f"short although {condition}": (rows, SHORT, condition, "False", rows_say_what_was)
-        for condition in (
-            "memory.fence != fence",
-            "first[:8] != fence.to_bytes(8, 'big')",
-            "(memory.floor_ns, memory.settle_to_ns) != numbers",
-            "(lease.floor_ns, lease.settle_to_ns) != numbers",
-            "lease.lowest_ns != lease.floor_ns",
-            "lease.granted_ns != fence - 1",
-            "lease.granted_by != lease.age.request_id",
-            "memory.previous_id != first",
-            "memory.hints != self._hints",
-            "lease.hints != NOTHING_WRITTEN",
-            "lease.answered != lease.granted_by",
-            "lease.session_id is not None",
-        )
-    },
-    **{
-        f"short although there is {field}": (rows, SHORT, field, "None", rows_say_what_was)
-        for field in (
-            "memory.ended_request",
-            "memory.floor_set_by",
-            "memory.before_last",
-            "lease.previous_id",
-            "lease.past",
-        )
-    },
-    "short although one has ended": (
-        rows,
-        "StateRows.row",
-        "memory.last_ended is not None",
+    "short although it says more": (
+        store,
+        SHORT,
+        "lone_lease(plain, lease.mode, lease.phase, lease.answered, lease.session_id) != state",
         "False",
         rows_say_what_was,
     ),
-    "short although there are two": (rows, "StateRows.row", "len(leases) > 1", "False", rows_say_what_was),
-    "all are held": (rows, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
-    "a failed turn is remembered": (store, "LeaseStore.transaction", "self._turn.clear()", "pass", one_dict),
+    "freed although it says more": (store, SHORT, "expanded(freed) == state", "True", rows_say_what_was),
+    "all are held": (store, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
+    "who asked last is left out": (store, SHORT, "lease.answered != lease.granted_by", "False", rows_say_what_was),
+    "the session is left out": (store, SHORT, "lease.session_id is not None", "False", rows_say_what_was),
+    "a failed turn is remembered": (store, TURN, "self.states.update(self.changed)", "pass", one_dict),
+    "a failed turn is counted": (
+        store,
+        TURN,
+        "self.domains, self.leases, self.hint_bytes, self.dead_leases = numbers",
+        "pass",
+        one_dict,
+    ),
+    "a turn is never written": (
+        store,
+        TURN,
+        "self._unwritten.update(dict.fromkeys(self.changed))",
+        "self._unwritten.update(dict.fromkeys(each for each in self.changed if self.states[each] is None))",
+        one_dict,
+    ),
+    "what is forgotten stays in the file": (store, TURN, "self._forgotten[domain] = None", "pass", one_dict),
     "what could not be written is forgotten": (
         store,
-        "LeaseStore._put",
-        "return False",
-        "[unwritten.pop(each) for each in domains]",
+        WRITE,
+        "self._unwritten[domain] = None",
+        "pass",
+        one_dict,
+    ),
+    "what could not be deleted is there again": (
+        store,
+        WRITE,
+        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten])",
+        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten]) and False",
+        one_dict,
+    ),
+    "what the turn has changed is written before it counts": (
+        store,
+        "LeaseStore._row",
+        "self.changed[domain] if domain in self.changed else self.states[domain]",
+        "self.states[domain]",
+        one_dict,
+    ),
+    "what is not in the file is dropped": (
+        store,
+        "LeaseStore._trim",
+        "each not in self._unwritten",
+        "True",
+        one_dict,
+    ),
+    "what could not be deleted is dropped": (
+        store,
+        "LeaseStore._trim",
+        "each not in self._forgotten",
+        "True",
         one_dict,
     ),
     "what could not be written is in no answer": (
         store,
-        "LeaseStore._all",
-        "return 'entry_or_missing'",
-        "return 'entry'",
+        "LeaseStore._ask",
+        "where = 'entry_or_missing'",
+        "pass",
+        one_dict,
+    ),
+    "what could not be deleted is in an answer": (
+        store,
+        "LeaseStore._ask",
+        "((each, -1, 0, 0, 0, 0, 0, b'') for each in self._forgotten)",
+        "()",
         one_dict,
     ),
     "an answer has what was missing before": (
         store,
-        "LeaseStore._copy",
-        "self._execute('DELETE FROM missing')",
-        "self._execute('UPDATE missing SET kind = kind')",
-        one_dict,
-    ),
-    "a question about neighbours is about all that is missing": (
-        store,
-        "LeaseStore._crowded",
-        "first <= each <= last",
-        "True",
-        one_dict,
-    ),
-    "a question about neighbours is about those of before": (
-        store,
-        "LeaseStore._crowded",
-        "self._execute('DELETE FROM crowd')",
+        "LeaseStore._ask",
+        "self._connection.execute('DELETE FROM missing')",
         "pass",
         one_dict,
     ),
-    "what is forgotten while it is missing comes back": (
+    "neighbours that are not in the file are left out": (
         store,
-        "LeaseStore._adopt",
-        "unwritten.pop(domain, None)",
+        "LeaseStore.neighbours",
+        "found.update((each for each in self._unwritten if behind < each and (each <= until or not until)))",
         "pass",
         one_dict,
     ),
-    "there is no room for ever": (store, "LeaseStore._put", "self._no_room = False", "pass", one_dict),
-    "what is forgotten comes back": (store, "LeaseStore.forget", "self._turn[domain] = None", "pass", one_dict),
-    "what is unwritten is not looked at": (store, "LeaseStore._kept", "self._unwritten", "self._recent", one_dict),
-    "what is forgotten in vain stays so": (
-        store,
-        "LeaseStore.look_up",
-        "missing.difference_update(self._turn)",
-        "pass",
-        one_dict,
-    ),
-    "what is forgotten is remembered as read": (
-        store,
-        "LeaseStore._adopt",
-        "self._recent[domain] = None",
-        "pass",
-        one_dict,
-    ),
-    "what is written is not there any more": (
-        store,
-        "LeaseStore._put",
-        "self._recent[domain] = unwritten.pop(domain)",
-        "self._recent[domain] = unwritten.pop(domain) and None",
-        one_dict,
-    ),
-    "a question about what is in the file alone": (store, "LeaseStore._ask", "self._all()", "'entry'", one_dict),
-    "the file keeps what was first": (store, "LeaseStore._adopt", "unwritten.update(turn)", "pass", one_dict),
 }
 
 

@@ -15,7 +15,7 @@ from appliance.formats.hints import Hints
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.witness import Witness
 from appliance.lease import store as store_module
-from appliance.lease.rows import ExclusiveLease, FreedDomain
+from appliance.lease.domain import ExclusiveLease, FreedDomain
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import Acquire, Attend, Granted, Over, Reply, Request, Revoke, SessionGranted, Task, Withdraw
@@ -171,7 +171,7 @@ class Side:
         self.callers += waiters.values()
         with pytest.MonkeyPatch.context() as patch:
             if fails:
-                patch.setattr(self.shard._sessions, "write", lambda _: fail())
+                patch.setattr(self.shard._batch_signer, "sign", lambda *_: fail())
             try:
                 return self.shard.serve(requests, waiters)
             except Environment as problem:
@@ -182,11 +182,10 @@ class Side:
 
     def numbers(self) -> tuple[int, ...]:
         store = self.store
-        return store.domains, store.leases, store.hint_bytes, store.sessions, store.dead_leases
+        return store.domains, store.leases, store.hint_bytes, len(store.sessions), store.dead_leases
 
     def known(self) -> dict[str, object]:
-        """States, without revisions: two plain changes in one turn count as two."""
-        return {domain: found[0] for domain in KNOWN if (found := self.store.read(domain)) is not None}
+        return {domain: self.store.read(domain) for domain in KNOWN}
 
 
 def fail() -> None:
@@ -283,8 +282,8 @@ class Pair:
                     self.leases = [each for each in self.leases if each.correlation_id != over]
                 elif isinstance(reply, SessionGranted):
                     self.sessions.append(stated(reply))
-        kept = [self.plain.store.newest(domain) for domain in KNOWN]
-        self.plain_kept += sum(type(each[0]) in (FreedDomain, ExclusiveLease) for each in kept if each is not None)
+        kept = [self.plain.store.states.get(domain) for domain in KNOWN]
+        self.plain_kept += sum(type(each) in (FreedDomain, ExclusiveLease) for each in kept)
 
     def agree_on_all(self) -> None:
         """What is asked of all rows together."""
@@ -336,8 +335,6 @@ def test_lease_with_hints_is_plain_too() -> None:
             replies = side.serve([request], fails=False)
             assert isinstance(replies[0], Granted)
             assert (replies[0].hints is not None) == hints
-            kept = side.store.newest(domain)
-            assert kept is not None
-            assert isinstance(kept[0], ExclusiveLease)
+            assert isinstance(side.store.states[domain], ExclusiveLease)
     finally:
         side.world.close()

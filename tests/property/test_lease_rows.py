@@ -7,9 +7,22 @@ from hypothesis import strategies as st
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
-from appliance.lease import rows
-from appliance.lease.domain import Free, LeaseRecord, Memory, Past, State, Taken
-from appliance.lease.rows import DomainDefaults, ExclusiveLease, FreedDomain, Plain, StateRows, defaults_of, expanded
+from appliance.lease import store as store_module
+from appliance.lease.domain import (
+    DomainDefaults,
+    ExclusiveLease,
+    Free,
+    FreedDomain,
+    LeaseRecord,
+    Memory,
+    Past,
+    State,
+    Taken,
+    defaults_of,
+    expanded,
+    memory_of,
+)
+from appliance.lease.store import StateRows
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER, RIVAL
 
@@ -88,7 +101,10 @@ OTHER_NAME = Taken(
     memory=msgspec.structs.replace(MEMORY, previous_id=b"c" * 16),
     leases=(msgspec.structs.replace(LEASE, correlation_id=b"c" * 16),),
 )
-STATES: st.SearchStrategy[State] = st.one_of(TAKEN, TAKEN, st.just(OTHER_NAME), st.builds(Free, memory=MEMORIES))
+FREED = memory_of(FreedDomain(defaults_of(MEMORY), ORDINARY, 5, b"q" * 16))
+STATES: st.SearchStrategy[State] = st.one_of(
+    TAKEN, TAKEN, st.just(OTHER_NAME), st.builds(Free, memory=MEMORIES | changed(FREED, OTHER_MEMORY))
+)
 
 
 def written() -> StateRows:
@@ -123,6 +139,9 @@ DEFAULTS: st.SearchStrategy[DomainDefaults] = st.sampled_from(
     ]
 )
 IDS = st.sampled_from([b"r" * 16, b"q" * 16])
+
+
+type Plain = FreedDomain | ExclusiveLease
 
 
 @st.composite
@@ -169,10 +188,10 @@ def test_plain_states_are_written_short() -> None:
     given = FreedDomain(defaults, ORDINARY, 5, b"r" * 16)
     age = Age(first_try_ns=1, request_id=b"r" * 16)
     assert len(store.row(given)[-1]) == 33
-    assert len(store.row(ExclusiveLease(defaults, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 83
+    assert len(store.row(ExclusiveLease(defaults, given, HOLDER, ORDINARY, 6, 7, age, b"r" * 16))[-1]) == 84
     assert (
         len(store.row(ExclusiveLease(defaults, defaults.memory, HOLDER, ORDINARY, FENCE - 1, 7, age, b"r" * 16))[-1])
-        == 35
+        == 43
     )
 
 
@@ -182,7 +201,7 @@ def first_lease(**other: object) -> Taken:
 
 
 # A million leases have to fit: the test would notice if what is ordinary were written whole.
-@pytest.mark.parametrize(("other", "size"), [({}, 35), ({"answered": b"a" * 16}, 51), ({"session_id": b"s" * 16}, 59)])
+@pytest.mark.parametrize(("other", "size"), [({}, 43), ({"answered": b"a" * 16}, 59), ({"session_id": b"s" * 16}, 67)])
 def test_first_lease_of_a_domain_is_written_short(other: dict[str, object], size: int) -> None:
     store = written()
     state = first_lease(**other)
@@ -194,10 +213,10 @@ def test_first_lease_of_a_domain_is_written_short(other: dict[str, object], size
 
 
 def test_leases_of_more_holders_than_have_numbers_are_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "HOLDERS_MAX", 1)
+    monkeypatch.setattr(store_module, "HOLDERS_MAX", 1)
     store = written()
     for holder, short in ((HOLDER, True), (RIVAL, False), (HOLDER, True)):
         state = first_lease(holder=holder)
         _, expiry, _, fence, _, _, raw = store.row(state)
-        assert (len(raw) == 35) is short
+        assert (len(raw) == 43) is short
         assert expanded(store.state(raw, expiry, fence)) == state

@@ -1,4 +1,4 @@
-"""The store against a dict: the file and what is kept beside it make one set of states, also after a failure."""
+"""The store against a dict: its own dict and the file make one set of states, also after a failure."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from appliance.lease.store import LeaseStore
 from tests.property.test_lease_rows import FLOOR, SETTLE_TO, first_lease
 
 DOMAINS = "abcdef"
-CHANGE = st.tuples(st.sampled_from(DOMAINS), st.sampled_from(("lease", "free", "forget", "evict", "look", "count")))
+CHANGE = st.tuples(st.sampled_from(DOMAINS), st.sampled_from(("lease", "free", "forget", "past", "look", "count")))
 FULL = st.sampled_from((False, False, False, True))
 TURNS = st.lists(st.tuples(st.lists(CHANGE, max_size=4), st.booleans(), FULL), max_size=12)
 """What each turn changes, whether it fails, and whether there is no room in the file from then on."""
@@ -38,7 +38,7 @@ class Tight:
         return getattr(self._connection, name)
 
     def executemany(self, statement: str, values: Any) -> Any:  # noqa: ANN401 - as apsw's
-        if self.full and "INTO entry" in statement:
+        if self.full and "entry" in statement and "SELECT" not in statement:
             raise apsw.FullError
         return self._connection.executemany(statement, values)
 
@@ -52,39 +52,27 @@ def free(number: int) -> Free:
     return Free(memory=Memory(fence=number, floor_ns=FLOOR, settle_to_ns=number, hints=NOTHING_WRITTEN))
 
 
-def change(
-    store: LeaseStore, before: dict[str, State], model: dict[str, State], domain: str, what: str, number: int
-) -> None:
-    if what == "evict":
-        # As in a turn of the shard: what is forgotten was found by a question, neither read nor written before.
-        if isinstance(model.get(domain), Free) and model[domain] is before.get(domain):
-            store.forget(domain, model.pop(domain).memory)
-        store.look_up(DOMAINS)
-        return
-    known = store.read(domain)
-    assert (known and known[0]) == model.get(domain)
+def change(store: LeaseStore, model: dict[str, State], domain: str, what: str, number: int) -> None:
     match what:
         case "look":
             store.look_up(DOMAINS)
         case "count":
             agree(store, model)
         case "forget":
-            # As in a turn of the shard: what is forgotten was found by a question, and nothing of it is written yet.
-            if isinstance(model.get(domain), Free) and model[domain] is before.get(domain):
-                store.forget(domain, model.pop(domain).memory)
+            if isinstance(model.get(domain), Free):
+                store.put(domain, None)
+                del model[domain]
+        case "past":
+            store.past(2**62, 99)
         case _:
-            state: State = free(number) if what == "free" else first_lease(expiry_ns=number)
-            if known is None:
-                store.write(domain, 0, None, state)
-            else:
-                store.write(domain, known[1], known[0], state)
-            model[domain] = state
+            model[domain] = free(number) if what == "free" else first_lease(expiry_ns=number)
+            store.put(domain, model[domain])
 
 
 def agree(store: LeaseStore, model: dict[str, State]) -> None:
     leased = {domain: state for domain, state in model.items() if isinstance(state, Taken)}
     assert (store.domains, store.leases) == (len(model), len(leased))
-    assert {domain: state and state[0] for domain in DOMAINS if (state := store.read(domain))} == model
+    assert {domain: state for domain in DOMAINS if (state := store.read(domain))} == model
 
 
 def asked(store: LeaseStore, model: dict[str, State]) -> None:
@@ -99,20 +87,20 @@ def asked(store: LeaseStore, model: dict[str, State]) -> None:
         max((each.floor_ns for each in memories), default=0),
         max((each.settle_to_ns for each in memories), default=0),
     )
-    idle = {domain: state.memory for domain, state in model.items() if isinstance(state, Free)}
-    assert dict(store.idle(2**62, 99)) == idle
-    first, last = store._crowd
-    assert dict(store.idle(2**62, 99, crowded=True)) == {each: idle[each] for each in idle if first <= each <= last}
-    assert sorted(store.past(2**62, 99, crowded=True)) == sorted(each for each in leases if first <= each <= last)
+    assert sorted(store.idle(2**62, 99)) == sorted(model.keys() - leases)
+    around = [store.neighbours() for _ in range(len(model) + 1)]  # two at once, or more of what is missing
+    assert {each for some in around for each in some} >= set(model)
+    assert all(some == sorted(some) for some in around)
 
 
 def follow(turns: Turns) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "UNWRITTEN_MAX", 3)
         patch.setattr(store_module, "RECENT_MAX", 2)
+        patch.setattr(store_module, "NEIGHBOURS_MAX", 2)
         store = LeaseStore(Path(":memory:"))
         try:
-            store.begin(FLOOR, SETTLE_TO)
+            store.rows.begin(FLOOR, SETTLE_TO)
             tight = Tight(store._connection)
             store._connection = tight  # type: ignore[assignment]
             model: dict[str, State] = {}
@@ -124,7 +112,7 @@ def follow(turns: Turns) -> None:
                     with store.transaction():
                         for domain, what in changes:
                             number += 1
-                            change(store, model, after, domain, what, number)
+                            change(store, after, domain, what, number)
                         fail(fails)
                     model = after
                 except PlantedError:
@@ -137,7 +125,7 @@ def follow(turns: Turns) -> None:
             asked(store, model)
             with store.transaction():
                 for name in "uvwxyz":
-                    store.write(name, 0, None, free(number))
+                    store.put(name, free(number))
             assert not store.full
         finally:
             store.close()

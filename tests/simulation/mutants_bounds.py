@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.lease import store
-from appliance.session import lease_renewer, leasing, session
+from appliance.session import leasing, renewal, session
 from tests.simulation.mutant import Mutant, one
 
 BOUNDS: tuple[Mutant, ...] = (
@@ -12,7 +12,7 @@ BOUNDS: tuple[Mutant, ...] = (
         one(
             store,
             "Eviction.evict",
-            "max(self.floor_ns, memory.floor_ns, memory.settle_to_ns, memory.fence)",
+            "max(self.floor_ns, newest)",
             "self.floor_ns",
         ),
         "witnesses",
@@ -33,7 +33,7 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "a cap on how long a lease is kept is forgotten at renewals",
         (
-            (lease_renewer, "LeaseRenewer._is_due", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
+            (renewal, "LeaseRenewer._is_wanted", "if lease.until_ns is not None and", "if lease.until_ns == 0 and"),
             (leasing, "_caps", "if lease.until_ns is not None", "if lease.until_ns == 0"),
         ),
         "bounded",
@@ -42,8 +42,8 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "a lease is renewed though its holder does not get on",
         one(
-            lease_renewer,
-            "LeaseRenewer._is_due",
+            renewal,
+            "LeaseRenewer._is_wanted",
             "boot_ns - lease.progress_boot_ns > lease.progress_within_ns",
             "boot_ns < lease.progress_boot_ns",
         ),

@@ -35,9 +35,9 @@ MODES: tuple[Mutant, ...] = (
         one(
             state,
             "_grant",
-            "memory = Memory(fence=fence, floor_ns=memory.floor_ns, settle_to_ns=memory.settle_to_ns, ",
-            "memory = Memory(fence=fence, floor_ns=memory.floor_ns, "
-            "settle_to_ns=0 if request.mode in ('S', 'IS', 'IX') else memory.settle_to_ns, ",
+            "memory_under(memory, lease)",
+            "msgspec.structs.replace(memory_under(memory, lease), "
+            "settle_to_ns=0 if request.mode in ('S', 'IS', 'IX') else memory.settle_to_ns)",
         ),
         "witnesses",
         "shares",

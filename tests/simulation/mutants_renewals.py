@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from appliance.lease import domain, session_state, state
+from appliance.lease import domain, sessions, state
 from tests.simulation.mutant import Mutant, one
 
 RENEWALS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal of a session lease that an older one overtakes is undone by it",
         one(
-            session_state,
+            sessions,
             "renewed",
             "expiry = max(expiry, bounds.expiry(request.term_ns, request.expiry_ns_max))",
             "expiry = bounds.expiry(request.term_ns, request.expiry_ns_max)",
@@ -43,7 +43,7 @@ RENEWALS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal of a session lease that was long on its way counts from when it arrives",
         one(
-            session_state,
+            sessions,
             "renewed",
             "bounds.expiry(request.term_ns, request.expiry_ns_max)",
             "bounds.expiry(request.term_ns, 2**62)",

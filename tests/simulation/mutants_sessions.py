@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from appliance.lease import session_state
-from appliance.session import held, session_leases
+from appliance.lease import sessions
+from appliance.session import held, renewal
 from tests.simulation.mutant import Mutant, one
 
 SESSIONS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal of a session lease forgets what was ended alone",
-        one(session_state, "witness_of", "ended=session.ended", "ended=()"),
+        one(sessions, "witness_of", "ended=session.ended", "ended=()"),
         "sessions",
         "together",
     ),
     Mutant(
         "a holder goes on under a lease that was ended alone",
-        one(session_leases, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
+        one(renewal, "SessionLease.take", "lease.lose('revoked', LossReason.REVOKED, told.get(name))", "pass"),
         "published",
         "together",
     ),
@@ -33,20 +33,20 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lease keeps the expiry that it was granted with, while its session lives on",
-        one(session_state, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
+        one(sessions, "as_of", "elif lease.expiry_ns != session.expiry_ns:", "elif not lease.expiry_ns:"),
         "sessions",
         "together",
     ),
     Mutant(
         "of holders beside each other the others keep the expiry of their grant when one has died",
-        one(session_state, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
+        one(sessions, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
         "sessions",
         "together",
     ),
     Mutant(
         "a session lease is broken when one end of the interval is past it",
         one(
-            session_state,
+            sessions,
             "expired",
             "not bounds.now.surely_past(session.expiry_ns)",
             "bounds.now.latest <= session.expiry_ns",
@@ -57,7 +57,7 @@ SESSIONS: tuple[Mutant, ...] = (
     Mutant(
         "a session lease that is over is renewed",
         one(
-            session_state,
+            sessions,
             "renewed",
             "if session.over is not None:",
             "session = msgspec.structs.replace(session, over=None)\nif session.over is not None:",
@@ -67,7 +67,7 @@ SESSIONS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a session lease that is dropped brings no floor",
-        one(session_state, "SessionRecord.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
+        one(sessions, "SessionRecord.brings", "return (self.over.watermark_ns or 0, 0)", "return (0, 0)"),
         "exclusion",
         "together",
     ),

@@ -6,14 +6,11 @@ A connection is emptied and used again, by the shards of later runs too: what wa
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import apsw
 
 from appliance.lease.store import LeaseStore
-
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 _idle: list[apsw.Connection] = []
 """Connections to empty tables."""
@@ -47,10 +44,5 @@ class MemoryStore(LeaseStore):
         connection = self._connection
         assert not connection.in_transaction
         self.clear()
-        self._execute = _closed  # type: ignore[assignment]
         del self._connection
         _idle.append(connection)
-
-
-def _closed(*_: object) -> NoReturn:
-    raise apsw.ConnectionClosedError

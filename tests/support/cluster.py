@@ -20,7 +20,7 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.node.pulse import Pulse
+from appliance.node.runtime import daemon_lock
 from appliance.node.settings import ROOT_KEY, Settings, save_settings
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
@@ -32,7 +32,7 @@ from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY, k
 from timeagent.clock import SystemClock
 from timeagent.errors import ShardUnavailable
 from timeagent.keys import Signer, save_private_key
-from timeagent.notify import Notifier
+from timeagent.notify import Notifier, Pulse
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -69,6 +69,21 @@ def fast_policy(cluster_id: bytes = CLUSTER) -> Policy:
     )
 
 
+def as_daemon(cluster: Cluster) -> Cluster:
+    """Have a process run its node's shards for all nodes, as a daemon does, until it closes."""
+    host, lock = cluster.routes.host, daemon_lock(cluster.routes.runtime)
+    host.be_daemon(Pulse(Notifier({}), cluster.time.boot_ns))
+    stop = host.close
+
+    def close() -> None:
+        stop()
+        lock.release()
+
+    if lock.try_acquire():
+        host.close = close  # type: ignore[method-assign]
+    return cluster
+
+
 class Site:
     """A root in a directory, and the machines of its nodes, each with a runtime directory on tmpfs. Close it."""
 
@@ -98,10 +113,7 @@ class Site:
         return Cluster.open(self.root, node_dir=self.node_dir(node), allow_root=True, storage=storage)
 
     def daemon(self, node: str = "node1") -> Cluster:
-        """Open a cluster as a process that runs the node's shards for all nodes, as far as those are concerned."""
-        cluster = self.open(node)
-        cluster.routes.host.be_daemon(Pulse(Notifier(), cluster.time))
-        return cluster
+        return as_daemon(self.open(node))
 
     def node_dir(self, node: str = "node1") -> Path:
         return self.settings[node].directory

@@ -57,6 +57,10 @@ class HandServer:
             self.server._wake.send(b"\0")  # it does not wait for anybody
             self.server._loop_once()
 
+    def awake(self) -> bool:
+        """Whether anything that the loop watches is ready just now."""
+        return bool(self.server._clients.poll.poll(0))
+
     def told(self, line: socket.socket) -> Reply:
         """Return the one answer that is there."""
         return read_answer(line)[0]

@@ -143,6 +143,11 @@ class World:
     def request_id(self) -> bytes:
         return self.chance.randbytes(16)
 
+    def leave_room(self, pages: int) -> None:
+        """Let the newest store take so many pages more of its tmpfs."""
+        connection = self.stores[-1]._connection
+        connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count') + pages}")
+
     def close(self) -> None:
         for store in self.stores:
             store.close()

@@ -1,10 +1,12 @@
 """A whole time agent over a hand-driven machine: its sources, its page in memory, its evidence in a list."""
 
 import random
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 from tests.support.machine import HandMachine, StatedSource
+from timeagent.agent import page as page_module
 from timeagent.agent.agent import PERIOD_NS, Agent, AgentRun, Limits
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.agent.page import Page, PageFields
@@ -17,6 +19,19 @@ from timeagent.units import MS, Span
 
 BOOT = bytes(range(16))
 KEY = Signer(b"the time key of the hand agent..")
+
+
+def page_fields(page: Page) -> PageFields:
+    """Return what a page says, for a PageSink."""
+    ends = (page.ahead.earliest, page.ahead.latest)
+    head = (page.boot, page.as_of_boot_ns, page.as_of_raw_ns, *ends, page.drift_ppm, page.status, page.clock_epoch)
+    return (*head, page.stale_ns, page.silent_until_ns, page.token)
+
+
+def encode_page(page: Page) -> bytes:
+    """Return the 256 bytes."""
+    data = page_module._BODY.pack(*page_module._KIND, int.from_bytes(page.generation, "little"), *page_fields(page))
+    return data + zlib.crc32(data).to_bytes(4, "little")
 
 
 class HandPage:

@@ -15,6 +15,7 @@ import tui.sources.live
 from appliance.cluster import Cluster
 from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
+from tests.support.cluster import as_daemon
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant, plant_in_text
 from tests.support.screens import RecordedSource, state
@@ -50,7 +51,7 @@ def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoP
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
     ):
-        assert cluster.routes.host.try_host(0, cluster.map)
+        assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with session.acquire(ONE):
             before = ask_once(source, 60 * SECOND).leases
             for _ in range(LOOKS_MAX):  # a ledger may be written, or a lease renewed, in between

@@ -17,6 +17,7 @@ from appliance.cluster import Cluster
 from appliance.demo.place import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tenure.__main__ import main
+from tests.support.cluster import as_daemon
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, state
 from timeagent.clock import SystemClock
@@ -172,7 +173,7 @@ def until_written(root: Path, words: bytes) -> None:
 
 def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: DemoPlace) -> None:
     with Cluster.open(place.root, node_dir=place.machines[0].directory, allow_root=True) as cluster:
-        assert cluster.routes.host.try_host(0, cluster.map)
+        assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as session, live(place) as source:
             session.acquire(DOMAIN)
             ask_once(source, PATIENCE_NS)

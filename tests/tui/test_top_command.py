@@ -21,6 +21,7 @@ from appliance.formats.shardmap import ShardMap
 from appliance.node.settings import save_settings
 from appliance.session.session import Session
 from tenure.__main__ import main
+from tests.support.cluster import as_daemon
 from tests.support.machine import HandMachine
 from tests.support.screens import NOW_NS, RecordedSource, busy_state, lease, silent_shard, state, with_shards
 from tests.unit.test_import_hygiene import loaded, modules_after
@@ -51,7 +52,7 @@ def session(place: DemoPlace) -> Iterator[Session]:
     """A session on node1, in whose process shard 0 runs; the shard of node2 does not run."""
     first = place.machines[0]
     with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
-        assert cluster.routes.host.try_host(0, cluster.map)
+        assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as opened:
             yield opened
 
@@ -136,7 +137,7 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None
         Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
     ):
-        assert cluster.routes.host.try_host(0, cluster.map)
+        assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with session.acquire(SHARD_0):
             ask_once(source, PATIENCE_NS)
     shard = next(each for each in source.questions() if each.name == "shard 0")
@@ -153,7 +154,7 @@ def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(pl
     asked = None
     for run in range(2):
         with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
-            assert cluster.routes.host.try_host(0, cluster.map)
+            assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
             if run == 0:
                 with cluster.session("counting") as session, session.acquire(SHARD_0):
                     ask_once(source, PATIENCE_NS)

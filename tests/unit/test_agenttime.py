@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.machine import HandMachine, StatedSource
-from tests.support.timeagent import BOOT, KEY, HandAgent, own
+from tests.support.timeagent import BOOT, KEY, HandAgent, own, page_fields
 from timeagent.agent.page import PAGE_NAME, STALE_NS, AgentTime, Page, PageWriter
 from timeagent.errors import BadTime
 from timeagent.sampled import DISRUPTED_NS
@@ -152,7 +152,7 @@ def test_directory_that_was_made_anew_is_found(bench: Bench) -> None:
 def test_page_whose_token_is_damaged_is_refused(bench: Bench) -> None:
     time = bench.time()
     page: Page = time._reader.page()
-    bench.writer.write(replace(page, status=ClockStatus.SYNCHRONIZED, token=b"\1" * 128))
+    bench.writer.put(page_fields(replace(page, status=ClockStatus.SYNCHRONIZED, token=b"\1" * 128)))
     assert code_of(time) == "page-damaged"
 
 

@@ -11,20 +11,14 @@ import pytest
 from appliance.aio import WAITS_MAX
 from appliance.bag.outcome import Committed
 from tenure.aio import AsyncCluster
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Awaitable, Callable
 
     from appliance.aio import AsyncLeases
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def run(site: Site, scene: Callable[[AsyncCluster], Awaitable[None]]) -> None:

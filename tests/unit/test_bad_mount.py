@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.posix import _environment
-from tests.support.cluster import Site, sites, tree
+from tests.support.cluster import Site, tree
 from tests.support.mounts import fill, make_read_only, small_mount
 from tests.support.spoken import Said, speaker
 from tests.support.storage import WrappedStorage
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PUBLISH = ("publish", "log", "--lease", "a", "--wait", "1s")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

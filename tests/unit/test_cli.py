@@ -18,21 +18,16 @@ from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
 from appliance.session.session import Session
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites, wait_until
+from tests.support.cluster import Site, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost
 from timeagent.units import MS, parse_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 type Say = Callable[..., "Said"]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 class Said:
@@ -103,12 +98,13 @@ def test_init_and_join_set_up_what_publish_and_read_use(
     assert (said["node"], said["node_dir"], said["root"]) == ("one", str(dirs[0]), str(tmp_path / "r"))
     assert said["takeover_ns"] == 13_250 * MS
     assert said["root_key"].startswith("SHA256:")
-    words = ["join", str(tmp_path / "r"), "--allow-root", "--root-key", str(dirs[0] / "root.key"), "--json"]
-    assert main([*words, "--node", "two", "--node-dir", str(dirs[1])]) == 0
-    assert json.loads(capsys.readouterr().out)["node"] == "two"
     rest = ["--root", str(tmp_path / "r"), "--allow-root"]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello\n")))
     assert main(["publish", "log", "--lease", "a", *rest, "--node-dir", str(dirs[0])]) == 0
+    words = ["join", str(tmp_path / "r"), "--allow-root", "--root-key", str(dirs[0] / "root.key"), "--json"]
+    capsys.readouterr()
+    assert main([*words, "--node", "two", "--node-dir", str(dirs[1])]) == 0
+    assert json.loads(capsys.readouterr().out)["node"] == "two"
     assert main(["read", "log", "--level", "latest", *rest, "--node-dir", str(dirs[1])]) == 0
     assert capsys.readouterr().out == "hello\n"
 

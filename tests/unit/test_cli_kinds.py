@@ -9,18 +9,12 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.spoken import spoken
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def say(site: Site, *words: str, status: int = 0) -> subprocess.CompletedProcess[str]:

@@ -17,18 +17,12 @@ import pytest
 from appliance.bag.closedbags import RackGone
 from appliance.cli.messages import _conclude
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     type Say = Callable[..., tuple[bytes, str]]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

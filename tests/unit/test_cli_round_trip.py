@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.birth import BagKind
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.round_trip import LOG, RoundTrip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 MANY = 20_000
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.mark.verify

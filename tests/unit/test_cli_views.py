@@ -9,18 +9,12 @@ import pytest
 
 from appliance.demo import bank
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     type Say = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

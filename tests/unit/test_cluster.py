@@ -12,28 +12,23 @@ import msgspec
 import pytest
 
 from appliance.bag.outcome import Committed
-from appliance.cluster import known_nodes, refuse_root_user, root_path, time_sources
+from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
-from tests.support.cluster import Site, fast_policy, sites, wait_until
+from appliance.node.settings import root_path
+from tests.support.cluster import Site, fast_policy, wait_until
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from appliance.cluster import Cluster
     from appliance.session.session import Session
 
 ROUNDS = 12
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def kinds(site: Site) -> list[CeilingKind]:
@@ -105,7 +100,7 @@ def test_two_processes_of_one_machine_share_its_shard_and_the_second_takes_over(
                 session.acquire("a", timeout_s=0)
             with session.acquire("b"):
                 assert cluster.inspect(0)[0].incarnation.hex() == runs
-                assert cluster.routes.host._hosted == {}
+                assert cluster.routes.host.everything() == {}
             first.stdin.write("\n")
             first.stdin.close()
             assert first.wait(60) == 0

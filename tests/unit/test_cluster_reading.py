@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tenure import BadRequest, Fold, MessageBatch
-from tests.support.cluster import Site, sites
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from tests.support.cluster import Site
 
 
 def count(state: int, batch: MessageBatch) -> int:
@@ -27,11 +21,6 @@ COUNT = Fold(
     step=count,
     encode=lambda state: b"%d" % state,
 )
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def test_batches_cursors_followers_and_views_by_the_public_door(site: Site) -> None:

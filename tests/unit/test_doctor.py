@@ -10,7 +10,7 @@ import stat
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,13 +30,10 @@ from appliance.doctor.machine import (
     parse_mountinfo,
 )
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from timeagent.errors import Environment
 from timeagent.interval import TimeInterval
 from timeagent.units import MINUTE, MS, SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOUNTINFO = """\
 22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
@@ -53,11 +50,6 @@ device nas:/export mounted on /srv with fstype nfs4 statvers=1.1
 \topts:\trw,vers=4.2
 \t DELEGRETURN: 7 7 0 1 1 1 1 1 0
 """
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def options(**changes: str | None) -> Mount:

@@ -168,14 +168,14 @@ def test_health_is_answered_whatever_visitors_do(monkeypatch: pytest.MonkeyPatch
     assert exchanged(reader)[0] == 200
     for each in slow:
         each.close()
-    wait_until(CLOCK, lambda: door._room._value == 1 and not door._visitors)
+    wait_until(CLOCK, lambda: door._room._value == 1 and door.visitors == 0)
     door.close()
 
 
 def test_visitor_who_leaves_is_forgotten(door: HttpServer) -> None:
     for _ in range(50):
         connected(door).close()
-    wait_until(CLOCK, lambda: not door._visitors)
+    wait_until(CLOCK, lambda: door.visitors == 0)
     assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
 
 
@@ -276,7 +276,7 @@ def test_node_whose_shard_is_gone_is_neither_healthy_nor_ready(site: Site) -> No
         hosted = cluster.routes.host.hosted(0)
         assert hosted is not None
         hosted.server.stop()
-        hosted._threads[0].join(20)
+        wait_until(CLOCK, lambda: hosted.ended() is not None)
         status, why = shown(place, "/healthz")
         assert status == 503
         assert why.startswith(

@@ -14,19 +14,13 @@ from appliance.formats.address import parse_address
 from appliance.node.own_keys import check_own_keys
 from appliance.node.settings import load_settings
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import Signer
 from timeagent.trust import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -19,21 +18,14 @@ from appliance.lease.client import (
     Suspect,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.transport import InProcessTransport
 from appliance.lease.wire import LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
+from tests.support.transport import InProcessTransport
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.canonical import decode, encode
 from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 class Line:

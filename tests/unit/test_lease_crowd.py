@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.lease import store as store_module
-from appliance.lease.shard import CROWD_MAX
 from appliance.lease.wire import Granted, Unavailable
 from tests.support.shards import POLICY, World, acquire, granted, one, opened, relinquish, renew, worlds
-from timeagent.errors import Environment
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -27,14 +25,14 @@ AGED = POLICY.span_ns + POLICY.grace_ns + 4 * POLICY.radius_ns_max + SECOND
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(store_module, "UNWRITTEN_MAX", 40)
-    monkeypatch.setattr(store_module, "SWEEP_MIN", 8)
+    monkeypatch.setattr(store_module, "WRITE_MIN", 8)
+    monkeypatch.setattr(store_module, "NEIGHBOURS_MAX", 64)
     yield from worlds(tmp_path)
 
 
 def full(world: World, shard: Shard, held: int = 0) -> list[Witness]:
     """Take domains until there is no room for one more; return their leases. All but the first ``held`` go back."""
-    connection = world.stores[-1]._connection
-    connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+    world.leave_room(0)
     leases: list[Witness] = []
     while not isinstance(reply := one(shard, acquire(world, f"{len(leases):03d}" + "x" * 100)), Unavailable):
         leases.append(opened(reply)[1])
@@ -86,12 +84,26 @@ def test_neighbours_are_tried_one_after_the_other(world: World) -> None:
     assert world.stores[-1].leases == 41
 
 
-def test_leases_that_are_surely_past_are_ended_and_forgotten_later(world: World) -> None:
+# What is past is ended in one turn, and can be forgotten in the next.
+def test_neighbours_are_looked_at_twice_in_a_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "NEIGHBOURS_MAX", 2)
+    shard = world.started()
+    for domain in "abcde":
+        granted(shard, acquire(world, domain))
+    store = world.stores[-1]
+    store.write_some()
+    assert ["".join(store.neighbours()) for _ in range(4)] == ["ab", "abcd", "cde", "abe"]
+
+
+def test_leases_that_are_surely_past_are_ended_and_forgotten_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "NEIGHBOURS_MAX", 32)
     shard = world.started()
     leases = full(world, shard, held=999)
     world.time.advance(3 * POLICY.lease_term_max_ns)
     assert isinstance(one(shard, acquire(world, "new")), Unavailable)
-    assert 0 < world.stores[-1].leases < len(leases)
+    assert world.stores[-1].leases < len(leases)
     asked_until_granted(world, shard, 1)
 
 
@@ -100,35 +112,14 @@ def test_nobody_looks_for_what_can_be_forgotten_unless_somebody_asks_for_more(
 ) -> None:
     shard = world.started()
     leases = full(world, shard, held=5)
-    asked: list[int] = []
+    asked: list[bool] = []
 
-    def nobody(_: int, limit: int, *, crowded: bool = False) -> list[object]:
-        assert crowded
-        asked.append(limit)
+    def nobody() -> list[str]:
+        asked.append(True)
         return []
 
-    monkeypatch.setattr(world.stores[-1], "idle", nobody)
+    monkeypatch.setattr(world.stores[-1], "neighbours", nobody)
     assert isinstance(one(shard, renew(world, leases[0])), Granted)
     assert asked == []
     one(shard, acquire(world, "new"))
-    assert asked == [CROWD_MAX]
-
-
-def test_turn_goes_on_where_there_is_no_room_even_to_forget(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    shard = world.started()
-    leases = full(world, shard, held=5)
-    world.time.advance(AGED)
-    store, remembered = world.stores[-1], world.stores[-1].domains
-    forget = store.forget
-
-    def no_room(domain: str, memory: object) -> None:
-        forget(domain, memory)  # type: ignore[arg-type]
-        raise Environment("store-full", "the tmpfs is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "forget", no_room)
-        refused, kept = shard.turn([acquire(world, "new"), renew(world, leases[0])])
-    assert isinstance(refused, Unavailable)
-    assert isinstance(kept, Granted)
-    assert store.domains == remembered
-    asked_until_granted(world, shard, len(leases))
+    assert asked == [True]

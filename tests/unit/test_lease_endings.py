@@ -1,8 +1,5 @@
 """Leases that are renewed, given back, and asked for again: once each, whatever is lost and repeated."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -31,14 +28,6 @@ from tests.support.shards import (
 )
 from tests.support.values import NOW_NS, page_token
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
 
 # -- renewal -----------------------------------------------------------------------------------------------------------
 

@@ -16,13 +16,14 @@ from appliance.lease import connection, server
 from appliance.lease.connection import ClientLimits, credentials, permitted
 from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
-from appliance.lease.wire import Denied, Granted, Hello, Inspect, LeasePage, Refused, Unavailable, Welcome, encode_call
+from appliance.lease.wire import Denied, Granted, Hello, Refused, Unavailable, Welcome, encode_call
 from tests.support.cluster import wait_until
+from tests.support.loops import HandServer
 from tests.support.nodes import read_answer, read_to_the_end
 from tests.support.shards import World, acquire, granted, relinquish
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -86,46 +87,27 @@ def test_peer_that_asks_for_too_much_is_read_from_later(serve: Callable[[ClientL
     assert served.server.counts.throttled > 0
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.now = SECOND
-
-    def boot_ns(self) -> int:
-        return self.now
-
-
 # Its socket is readable all the while: were it watched, the loop would do nothing else than find that out.
 def test_peer_that_asks_for_too_much_does_not_keep_the_loop_awake(tmp_path: Path) -> None:
-    world, clock = World(tmp_path), HandClock()
-    server = ShardServer(
-        world.started(), tmp_path / "s", limits=ClientLimits(requests_per_second=10, burst=10), clock=clock
-    )
-    poll = server._clients.poll
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plain:
-        plain.settimeout(20)
-        plain.connect(str(tmp_path / "s"))
-        server._loop_once()
-        plain.sendall(encode_call([HELLO]) * 20)
-        server._loop_once()
-        for _ in range(10):
-            read_answer(plain)
-        plain.sendall(encode_call([HELLO]) * 5)
-        for _ in range(3):
-            assert poll.poll(0) == []
-            server._loop_once()
-        plain.shutdown(socket.SHUT_WR)
-        assert poll.poll(0) == []
-        # What is here is done in its time, and then what has been sent since, though nothing more can come.
-        for count in (10, 5):
-            clock.now += SECOND
-            server._loop_once()
-            server._loop_once()
-            for _ in range(count):
-                read_answer(plain)
-        assert server.connections == 0
-    server.stop()
-    server.run()
-    world.close()
+    hand = HandServer(tmp_path, ClientLimits(requests_per_second=10, burst=10))
+    plain = hand.line()
+    plain.sendall(encode_call([HELLO]) * 20)
+    hand.rounds()
+    for _ in range(10):
+        hand.told(plain)
+    plain.sendall(encode_call([HELLO]) * 5)
+    for _ in range(3):
+        assert not hand.awake()
+        hand.rounds(1)
+    plain.shutdown(socket.SHUT_WR)
+    assert not hand.awake()
+    # What is here is done in its time, and then what has been sent since, though nothing more can come.
+    for count in (10, 5):
+        hand.rounds(2, after_ns=SECOND)
+        for _ in range(count):
+            hand.told(plain)
+    assert hand.server.connections == 0
+    hand.close()
 
 
 def waiters(served: Served) -> int:
@@ -351,9 +333,7 @@ def test_full_tmpfs_is_said_and_what_was_granted_stays(
     served = serve(ClientLimits())
     with served.guard:
         first = granted(served.shard, acquire(served.world, "a"))
-        store = served.world.stores[-1]
-        pages = store._connection.pragma("page_count")
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+        served.world.leave_room(2)
     with served.raw() as plain:
         answers = []
         for turn in range(20):
@@ -363,36 +343,12 @@ def test_full_tmpfs_is_said_and_what_was_granted_stays(
         assert {each.code for each in told} == {"store-full"}
         assert "tmpfs is full" in told[0].message
         with served.guard:
-            store._connection.execute("PRAGMA max_page_count = 1000000")
+            served.world.leave_room(1_000_000)
         plain.sendall(encode_call([acquire(served.world, "b"), acquire(served.world, "a")]))
         late, mine = read_answer(plain, 2)
     assert isinstance(late, Granted)
     assert not isinstance(mine, Granted)
     assert first.domain == "a"
-
-
-# Where not even a row can be deleted, there is no turn; who is at the other end, and what it has, is said all the same.
-def test_turn_that_comes_to_nothing_is_said_to_all_but_those_who_only_look(
-    serve: Callable[[ClientLimits], Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served = serve(ClientLimits())
-    store = served.world.stores[-1]
-
-    def no_room(_: object) -> None:
-        raise Environment("store-full", f"{store} cannot change", hint="make room")
-
-    with served.guard:
-        granted(served.shard, acquire(served.world, "a"))
-        monkeypatch.setattr(store, "look_up", no_room)
-    with served.raw() as plain:
-        plain.sendall(encode_call([HELLO, acquire(served.world, "b"), Inspect(after_domain="", leases_max=9)]))
-        welcome, told, page = read_answer(plain, 3)
-    assert isinstance(welcome, Welcome)
-    assert isinstance(told, Unavailable)
-    assert (told.code, told.message) == ("store-full", f"{store} cannot change; make room")
-    assert isinstance(page, LeasePage)
-    assert [each.domain for each in page.leases] == ["a"]
-    assert served.server.counts.full == 1
 
 
 def test_file_that_is_removed_under_a_shard_costs_nothing(

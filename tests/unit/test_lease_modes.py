@@ -1,10 +1,6 @@
 """Several holders of one domain in modes that go together, and who excludes whom."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
-import pytest
 
 from appliance.formats.lease import Mode
 from appliance.formats.witness import WitnessKind
@@ -13,14 +9,6 @@ from appliance.lease.wire import Denied, Hello, Inspect, LeasePage, Over, Refuse
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, ended, granted, one, opened, relinquish, renew
 from tests.support.values import CLUSTER, NOW_NS
 from timeagent.units import SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
 
 # -- several holders ---------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,5 @@
 """Recall: the holder in the way hears of it, once, whatever was lost; and an operator's word ends a lease."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -20,13 +17,6 @@ from tests.unit.test_lease_waiting import Caller, wait_for, waiting
 from timeagent.units import SECOND
 
 OTHER = Holder(node="node-o", process=9, boot=bytes(16), incarnation=bytes(8), purpose="other")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 def attend(

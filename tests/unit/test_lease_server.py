@@ -13,7 +13,7 @@ from appliance.lease import connection, wire
 from appliance.lease.client import Giving, LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
-from appliance.lease.transport import InProcessTransport, UnixTransport
+from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import (
     LENGTH_BYTES,
     REQUEST_FRAME_BYTES_MAX,
@@ -29,6 +29,7 @@ from appliance.lease.wire import (
 )
 from tests.support.cluster import wait_until
 from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire, granted, relinquish
+from tests.support.transport import InProcessTransport
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment, ShardUnavailable

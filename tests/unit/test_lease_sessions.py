@@ -1,8 +1,6 @@
 """Session leases as their holders and rivals see them: one expiry for all, and every way in which that can end."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,13 +30,6 @@ from timeagent.canonical import decode
 from timeagent.errors import Environment
 from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 def revoke(world: World, lease: Witness) -> Revoke:
@@ -75,14 +66,14 @@ def test_one_renewal_keeps_every_lease_and_touches_none(world: World) -> None:
     session = session_of(shard, world)
     leases = [granted(shard, under(world, session, f"d{n}")) for n in range(50)]
     assert all((each.session_id, each.expiry_ns) == (session.session_id, session.expiry_ns) for each in leases)
-    entries, revisions = len(world.ledger.entries()), [world.stores[0].read(each.domain) for each in leases]
+    entries, states = len(world.ledger.entries()), [world.stores[0].read(each.domain) for each in leases]
     world.time.advance(TERM - SECOND)
     reply = one(shard, prolong(world, session))
     later = stated(reply)
     assert isinstance(reply, SessionGranted)
     assert (later.kind, later.expiry_ns, reply.leases) == (SessionKind.RENEWAL, NOW_NS + 2 * TERM - SECOND, 50)
     assert [each for each in world.ledger.entries()[entries:] if not isinstance(each, CeilingCopy)] == [later]
-    assert [world.stores[0].read(each.domain) for each in leases] == revisions
+    assert [world.stores[0].read(each.domain) for each in leases] == states
     world.time.advance(SECOND + MS)
     denied = one(shard, acquire(world, "d7", holder=RIVAL))
     assert isinstance(denied, Denied)
@@ -117,7 +108,7 @@ def test_same_request_about_a_session_has_the_same_answer(world: World) -> None:
     world.time.advance(SECOND)
     assert stated(one(shard, renewal)) == later
     assert [stated(each) for each in shard.turn([renewal, renewal])] == [later, later]
-    assert world.stores[0].sessions == 1
+    assert len(world.stores[0].sessions) == 1
     request = under(world, first, "a")
     before = granted(shard, request)
     assert granted(shard, request).correlation_id == before.correlation_id
@@ -175,7 +166,7 @@ def test_all_leases_are_over_when_their_session_is_surely_past_and_not_before(wo
     assert given.outcome is LeaseOutcome.EXPIRED
     third = granted(shard, acquire(world, "c", holder=RIVAL))
     assert (third.floor_ns, third.settle_to_ns) == (later.expiry_ns, later.expiry_ns)
-    assert (world.stores[0].leases, world.stores[0].dead_leases, world.stores[0].sessions) == (2, 0, 0)
+    assert (world.stores[0].leases, world.stores[0].dead_leases, len(world.stores[0].sessions)) == (2, 0, 0)
     ended = [entry for entry in world.ledger.entries() if isinstance(entry, SessionEnded)]
     assert [(each.outcome, each.leases, each.expiry_ns) for each in ended] == [
         (LeaseOutcome.EXPIRED, 3, later.expiry_ns)
@@ -230,7 +221,7 @@ def test_session_that_was_dropped_leaves_one_watermark_everywhere(world: World) 
     assert (untouched.floor_ns, untouched.settle_to_ns) == (0, 0)
     assert untouched.last_ended is not None
     assert untouched.last_ended.outcome is LeaseOutcome.WITHDRAWN
-    assert (world.stores[0].dead_leases, world.stores[0].sessions) == (0, 0)
+    assert (world.stores[0].dead_leases, len(world.stores[0].sessions)) == (0, 0)
     assert isinstance(one(shard, asked), Over)
 
 
@@ -346,7 +337,7 @@ def test_session_under_which_too_many_ended_alone_is_renewed_no_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert ENDED_MAX == 256
-    monkeypatch.setattr("appliance.lease.session_state.ENDED_MAX", 2)
+    monkeypatch.setattr("appliance.lease.sessions.ENDED_MAX", 2)
     shard = world.started()
     session = session_of(shard, world)
     for domain in "ab":
@@ -429,6 +420,17 @@ def test_leases_of_a_dead_session_make_room_for_others(world: World) -> None:
     assert world.stores[0].dead_leases == 0
 
 
+def test_all_sessions_of_a_domain_that_are_past_are_over_for_who_comes_next(world: World) -> None:
+    shard = world.started()
+    sessions = [session_of(shard, world) for _ in range(3)]
+    for each in sessions:
+        granted(shard, under(world, each, "a", mode=Mode.S))
+    lived_to(world, sessions[0].expiry_ns)
+    granted(shard, acquire(world, "a", holder=RIVAL))
+    over = [each.session_id for each in world.ledger.entries() if isinstance(each, SessionEnded)]
+    assert sorted(over) == sorted(each.session_id for each in sessions)
+
+
 def test_sessions_that_are_past_make_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "SESSIONS_MAX", 2)
     shard = world.started()
@@ -436,7 +438,7 @@ def test_sessions_that_are_past_make_room_for_others(world: World, monkeypatch: 
     assert code(one(shard, begin(world))) == "busy"
     lived_to(world, first[0].expiry_ns)
     session_of(shard, world)
-    assert world.stores[0].sessions == 1
+    assert len(world.stores[0].sessions) == 1
 
 
 def test_turn_that_cannot_be_written_leaves_sessions_as_they_were(
@@ -449,11 +451,11 @@ def test_turn_that_cannot_be_written_leaves_sessions_as_they_were(
     def full(*_: object) -> None:
         raise Environment("store-full", "planted", hint="")
 
-    monkeypatch.setattr(shard._sessions, "write", full)
+    monkeypatch.setattr(shard._batch_signer, "sign", full)
     with pytest.raises(Environment):
         shard.turn([drop(world, session), under(world, session, "b")])
     monkeypatch.undo()
-    assert (world.stores[0].leases, world.stores[0].dead_leases, world.stores[0].sessions) == (1, 0, 1)
+    assert (world.stores[0].leases, world.stores[0].dead_leases, len(world.stores[0].sessions)) == (1, 0, 1)
     reply = one(shard, prolong(world, session))
     assert isinstance(reply, SessionGranted)
     assert reply.leases == 1

@@ -1,8 +1,5 @@
 """A shard as its holders see it: every transition, every boundary to the nanosecond."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
@@ -43,14 +40,6 @@ from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.trust import Keyring
 from timeagent.units import HOUR, MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
 
 # -- grants ------------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import pytest
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import Mode, Phase
+from appliance.lease import store as store_module
 from appliance.lease.domain import Free, LeaseRecord, Memory, State, Taken
 from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
 from appliance.lease.wire import Age
@@ -50,6 +51,11 @@ def taken(*leases: LeaseRecord, number: int = 1) -> Taken:
     return Taken(memory=memory(number), leases=leases)
 
 
+def put(store: LeaseStore, domain: str, state: State | None) -> None:
+    with store.transaction():
+        store.put(domain, state)
+
+
 def test_state_comes_back_as_it_was_written(store: LeaseStore) -> None:
     states: list[State] = [
         Free(memory=memory()),
@@ -58,45 +64,31 @@ def test_state_comes_back_as_it_was_written(store: LeaseStore) -> None:
     ]
     with store.transaction():
         for n, state in enumerate(states):
-            store.write(str(n), 0, None, state)
+            store.put(str(n), state)
     for n, state in enumerate(states):
-        assert store.read(str(n)) == (state, 1)
+        assert store.read(str(n)) == state
     assert store.read("other") is None
     assert (store.domains, store.leases) == (3, 3)
 
 
 def test_numbers_follow_the_leases_of_a_domain_as_they_come_and_go(store: LeaseStore) -> None:
     one, two, three = (lease(number=n) for n in (1, 2, 3))
-    state: State = Free(memory=memory())
-    store.write("a", 0, None, state)
     steps: list[tuple[LeaseRecord, ...]] = [(one,), (one, two), (one, two, three), (three,), (), (one, two), ()]
-    for revision, leases in enumerate(steps, 1):
-        after = taken(*leases) if leases else Free(memory=memory())
-        store.write("a", revision, state, after)
-        assert store.leases == len(leases)
-        state = after
-
-
-def test_swap_needs_the_revision_that_was_read(store: LeaseStore) -> None:
-    free, held = Free(memory=memory()), taken(lease())
-    store.write("a", 0, None, free)
-    store.write("a", 1, free, held)
-    assert (store.read("a"), store.leases) == ((held, 2), 1)
-    with pytest.raises(AssertionError, match="changed under its only writer"):
-        store.write("a", 1, held, free)
+    for leases in steps:
+        put(store, "a", taken(*leases) if leases else Free(memory=memory()))
+        assert (store.domains, store.leases) == (1, len(leases))
 
 
 def test_turn_that_fails_leaves_nothing(store: LeaseStore) -> None:
     def half_a_turn() -> None:
         with store.transaction():
-            store.write("a", 0, None, taken(lease()))
+            store.put("a", taken(lease()))
             raise KeyError
 
     with pytest.raises(KeyError):
         half_a_turn()
     assert (store.read("a"), store.domains, store.leases) == (None, 0, 0)
-    with store.transaction():
-        store.write("a", 0, None, Free(memory=memory()))
+    put(store, "a", Free(memory=memory()))
     assert store.domains == 1
 
 
@@ -105,16 +97,49 @@ def test_what_is_kept_beside_the_file_does_not_grow_with_the_number_of_large_tur
     for turn in range(4):
         with store.transaction():
             for number in range(2 * UNWRITTEN_MAX):
-                store.write(f"{turn}-{number}", 0, None, taken(lease()))
+                store.put(f"{turn}-{number}", taken(lease()))
     (rows,) = store._connection.execute("SELECT count(*) FROM entry").fetchone() or (0,)
     assert rows >= 3 * 2 * UNWRITTEN_MAX - UNWRITTEN_MAX
     assert store.domains == 4 * 2 * UNWRITTEN_MAX
 
 
+def test_all_that_changed_is_in_the_file_after_ten_writes_and_the_dict_stays_small(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "RECENT_MAX", 10)
+    for number in range(500):
+        put(store, f"{number:03d}", taken(lease()))
+    for _ in range(10):
+        store.write_some()
+    (rows,) = store._connection.execute("SELECT count(*) FROM entry").fetchone() or (0,)
+    assert rows == 500
+    put(store, "000", Free(memory=memory()))
+    assert len(store.states) <= 12
+    assert store.read("250") == taken(lease())
+
+
+def test_what_finds_no_room_is_in_no_others_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "WRITE_MIN", 4)
+    monkeypatch.setattr(store_module, "UNWRITTEN_MAX", 0)
+    store = LeaseStore(tmp_path / "full.db")
+    put(store, "old", taken(lease(10)))
+    store.write_some()
+    connection = store._connection
+    connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
+    for number in range(40):
+        put(store, f"{number}" + "x" * 400, taken(lease()))
+    assert store.full
+    put(store, "old", taken(lease(20)))
+    for _ in range(20):
+        store.write_some()
+    assert connection.execute("SELECT expiry_ns FROM entry WHERE domain = 'old'").fetchone() == (20,)
+    store.close()
+
+
 def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
     path = tmp_path / "shard.db"
     first = LeaseStore(path)
-    first.write("a", 0, None, Free(memory=memory()))
+    put(first, "a", Free(memory=memory()))
     first.close()
     second = LeaseStore(path)
     assert second.read("a") is None
@@ -128,21 +153,21 @@ def test_every_start_is_empty_whatever_was_left(tmp_path: Path) -> None:
 
 def test_questions_about_many_rows(store: LeaseStore) -> None:
     for number in range(1, 6):
-        store.write(f"f{number}", 0, None, Free(memory=memory(number)))
-        store.write(f"h{number}", 0, None, taken(lease(10 * number), number=number))
-    store.write("s", 0, None, taken(lease(45), lease(60, number=1), number=9))
-    store.write("t", 0, None, taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99))
+        put(store, f"f{number}", Free(memory=memory(number)))
+        put(store, f"h{number}", taken(lease(10 * number), number=number))
+    put(store, "s", taken(lease(45), lease(60, number=1), number=9))
+    put(store, "t", taken(lease(70), lease(25, Phase.TENTATIVE, number=1), number=99))
     assert store.past(25, 9) == ["h1", "h2"]
     assert store.past(26, 9) == ["h1", "h2", "t"]
     assert store.past(46, 9) == ["h1", "h2", "t", "h3", "h4", "s"]
     assert store.past(99, 1) == ["h1"]
-    assert store.tentative(9) == ["t"]
-    assert [domain for domain, _ in store.idle(3, 9)] == ["f1", "f2"]
+    assert store.tentative() == ["t"]
+    assert store.idle(3, 9) == ["f1", "f2"]
     assert store.latest_expiry() == 70
     assert store.highest() == (99, 99, 99)
-    store.forget("f1", memory(1))
+    put(store, "f1", None)
     with pytest.raises(AssertionError, match="not free"):
-        store.forget("h1", memory(1))
+        put(store, "h1", None)
     assert (store.domains, store.leases) == (11, 9)
     store.clear()
     assert (store.domains, store.leases, store.highest(), store.latest_expiry()) == (0, 0, (0, 0, 0), None)
@@ -150,8 +175,8 @@ def test_questions_about_many_rows(store: LeaseStore) -> None:
 
 def test_page_holds_whole_domains_and_says_whether_there_are_more(store: LeaseStore) -> None:
     for domain in "abc":
-        store.write(domain, 0, None, taken(lease(), lease(number=1)))
-    store.write("d", 0, None, Free(memory=memory()))
+        put(store, domain, taken(lease(), lease(number=1)))
+    put(store, "d", Free(memory=memory()))
 
     def page(after: str, leases_max: int) -> tuple[list[str], bool]:
         rows, more = store.page(after, leases_max)

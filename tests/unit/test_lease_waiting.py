@@ -1,8 +1,6 @@
 """Queues: first come, first served, woken by the shard, and nothing for those who are gone."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -32,13 +30,6 @@ from tests.support.values import NOW_NS
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 @dataclass(eq=False)

@@ -251,7 +251,7 @@ def test_lease_that_lasts_up_to_its_cap_is_not_renewed_in_vain(site: HandSite, m
         asked.append(list(leases))
         return renew(leases)
 
-    monkeypatch.setattr(session._leasing, "renew", counted)
+    monkeypatch.setattr(session._renewer, "_ask", counted)
     for _ in range(26):
         site.time.advance(500 * MS)
         session.renew_due()
@@ -271,7 +271,7 @@ def test_cap_on_the_hold_is_kept_by_a_renewal_that_is_under_way_for_long(
         site.time.advance(SECOND)
         return renew(leases)
 
-    monkeypatch.setattr(session._leasing, "renew", late)
+    monkeypatch.setattr(session._renewer, "_ask", late)
     for _ in range(12):
         site.time.advance(SECOND)
         session.renew_due()

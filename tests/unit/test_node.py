@@ -20,7 +20,7 @@ from appliance.formats.address import Address
 from appliance.formats.paths import LOCK
 from appliance.node.runtime import shard_socket
 from appliance.session.open_logs import LogBook
-from tests.support.cluster import HandSite, Site, hand_sites, sites, wait_until
+from tests.support.cluster import HandSite, Site, hand_sites, wait_until
 from tests.support.daemons import free_port
 from tests.support.storage import FailingStorage, Fault
 from timeagent.clock import SystemClock
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def hand(tmp_path: Path) -> Iterator[HandSite]:
     yield from hand_sites(tmp_path)
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def node_over(hand: HandSite) -> Node:
@@ -244,9 +239,9 @@ def test_daemon_ends_by_name_when_its_server_has_died(site: Site) -> None:
     with site.open() as cluster:
         node = Node(cluster)
         node.start()
-        hosted, _ = cluster.routes.host._hosted[0]
+        hosted = cluster.routes.host.everything()[0]
         hosted.server.stop()
-        hosted._threads[0].join(20)
+        wait_until(SystemClock(), lambda: hosted.ended() is not None)
         ended = daemon_ends(node)
     assert ended.code == "shard-ended"
     assert "server has ended" in ended.message

@@ -13,19 +13,14 @@ import pytest
 
 from auditor.evidence.tree import name_of, text_of, text_of_bytes
 from tests.fault_injection.faults_leases import granted_while_held
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.oddnames import ODD_NAMES, scatter
 from tests.support.spoken import Said, speaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 type Say = Callable[..., Said]
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture
@@ -103,7 +98,7 @@ def test_tables_hold_them(copy: Path, tmp_path: Path, say: Say) -> None:
 
 def test_each_kind_of_finding_is_explained_and_bundled(copy: Path, tmp_path: Path, say: Say) -> None:
     findings = json.loads(say("audit", copy, "--json").out)["findings"]
-    kinds = {(each["code"], each["evidence"][0]["path"].count("/")): each["id"] for each in findings}
+    kinds = {(each["code"], min(1, each["evidence"][0]["path"].count("/"))): each["id"] for each in findings}
     for name in kinds.values():
         assert name in say("explain", name, copy).out
         json.loads(say("explain", name, copy, "--json").out)
@@ -120,17 +115,15 @@ def test_each_kind_of_finding_is_explained_and_bundled(copy: Path, tmp_path: Pat
 def test_replay_and_screens_show_the_copy(copy: Path, tmp_path: Path, say: Say) -> None:
     index = tmp_path / "db"
     say("audit", copy, "--db", index)
-    replayed: tuple[tuple[object, ...], ...] = ((copy,), ("--db", index), (copy, "--db", index))
-    for words in replayed:
+    for words in ((copy,), ("--db", index)):
         assert "early-grant" in say("replay", *words).out
         json.loads(say("replay", *words, "--json").out)
-        say("replay", *words, "--step", "event")
-        json.loads(say("replay", *words, "--step", "event", "--json").out)
+    say("replay", copy, "--db", index, "--step", "event")
+    json.loads(say("replay", copy, "--db", index, "--step", "event", "--json").out)
     say("replay", copy, "--newest", "3", "--shift", "n1=1s")
-    shown: tuple[tuple[object, ...], ...] = (("--offline", copy), ("--db", index), ("--offline", copy, "--db", index))
-    for words in shown:
-        assert "n1" in say("top", *words, "--once").out
-        json.loads(say("top", *words, "--json").out)
+    assert "n1" in say("top", "--offline", copy, "--db", index, "--once").out
+    assert "n1" in say("top", "--db", index, "--once").out
+    json.loads(say("top", "--offline", copy, "--json").out)
 
 
 LIVE = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 
 import pytest
@@ -13,7 +11,7 @@ from appliance.bag.outcome import Committed
 from appliance.daemon.daemon import Node
 from appliance.node.own_keys import NOTICE_NS, OwnKeys
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites, tree, wait_until
+from tests.support.cluster import Site, tree, wait_until
 from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, NotTrusted, TenureError
@@ -21,11 +19,6 @@ from timeagent.keyfiles import stage_keys, take_up
 from timeagent.keys import KeyInUse
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def test_revoked_node_begins_no_session_and_its_daemon_ends(site: Site) -> None:

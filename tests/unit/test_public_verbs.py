@@ -10,7 +10,6 @@ import pydoc
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type, get_overloads
 
 import pytest
@@ -19,11 +18,11 @@ import tenure
 from appliance.session.held import Lease
 from tenure import BadRequest, Cluster, Fold, Leases, Session
 from tenure.aio import AsyncLeases, AsyncSession
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from timeagent.units import DAY, INSTANT_MAX, MS, SECOND, Span, span_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 LOG = "log"
 WRONG: tuple[object, ...] = (None, 5, 1.5, True, "text", b"bytes", ["x"], {"x": 1}, object())
@@ -71,11 +70,6 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "waiting": (),
 }
 """Of each parameter, whatever the verb, the types of ``WRONG`` that are right; others are not listed there."""
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def verbs(of: type) -> dict[str, Callable[..., Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from appliance.node.pulse import Pulse
 from tests.support.machine import HandMachine
+from timeagent.notify import Notifier, Pulse
 from timeagent.units import SECOND
 
 
-class Supervisor:
+class Supervisor(Notifier):
     def __init__(self, watchdog_ns: int) -> None:
+        super().__init__({})
         self.watchdog_ns = watchdog_ns
         self.signs = 0
 
@@ -18,7 +19,7 @@ class Supervisor:
 
 def test_sign_is_given_only_when_all_loops_have_gone_round() -> None:
     supervisor, machine = Supervisor(3 * SECOND), HandMachine()
-    pulse = Pulse(supervisor, machine)
+    pulse = Pulse(supervisor, machine.boot_ns)
     pulse.watch("a")
     pulse.watch("b")
     for _ in range(5):
@@ -37,7 +38,7 @@ def test_sign_is_given_only_when_all_loops_have_gone_round() -> None:
 
 def test_loop_that_ended_as_it_should_is_not_waited_for() -> None:
     supervisor, machine = Supervisor(SECOND), HandMachine()
-    pulse = Pulse(supervisor, machine)
+    pulse = Pulse(supervisor, machine.boot_ns)
     pulse.watch("a")
     pulse.watch("b")
     pulse.forget("b")
@@ -48,7 +49,7 @@ def test_loop_that_ended_as_it_should_is_not_waited_for() -> None:
 
 def test_nobody_who_listens_is_told_nothing() -> None:
     supervisor = Supervisor(0)
-    pulse = Pulse(supervisor, HandMachine())
+    pulse = Pulse(supervisor, HandMachine().boot_ns)
     pulse.watch("a")
     pulse.beat("a")
     assert supervisor.signs == 0

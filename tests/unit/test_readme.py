@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,7 @@ from appliance.formats.marker import decode_marker
 from appliance.node.runtime import default_directory
 from appliance.node.settings import load_settings
 from tenure.__main__ import FAMILIES
-from tests.support.cluster import Site, sites
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.support.cluster import Site
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PLACE = "/tmp/bags"
@@ -58,11 +54,6 @@ def parse(words: list[str]) -> argparse.Namespace:
 @pytest.fixture
 def readme(repository: Path) -> str:
     return (repository / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def test_every_command_shown_parses(readme: str) -> None:

@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from appliance.session.lease_renewer import PAUSE_NS_MIN, RenewalThread
+from appliance.session.renewal import PAUSE_NS_MIN, RenewalThread
 from tests.support.cluster import fast_policy
 from timeagent.errors import BadTime
 

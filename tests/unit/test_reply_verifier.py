@@ -1,8 +1,5 @@
 """What a holder believes of an answer: the clocks are judged once for many witnesses, and for each as if alone."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -16,13 +13,6 @@ from timeagent.interval import TimeInterval
 from timeagent.units import SECOND
 
 OTHER = Unavailable(request_id=bytes(16), code="late", message="planted")
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
 
 
 def answer(world: World, count: int) -> list[Reply]:

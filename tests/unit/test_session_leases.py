@@ -224,7 +224,7 @@ def test_renewal_that_is_answered_after_the_end_brings_no_lease_back_and_says_no
         replies = call(requests, *rest)
         if isinstance(requests[0], RenewSession):
             site.time.advance(TERM // 2)
-            session._leasing.session_leases.end_what_is_over()  # as the thread that renews finds
+            session._renewer._end_what_is_over()  # as the thread that renews finds
         return replies
 
     monkeypatch.setattr(transport, "call", late)

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from appliance.bag.outcome import Committed
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict
-from tests.support.cluster import Site, sites
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
+from tests.support.cluster import Site
 
 
 def test_what_is_written_under_session_leases_is_read_and_audited_clean(site: Site) -> None:

@@ -117,7 +117,7 @@ def test_each_lease_of_a_batch_knows_what_was_written_under_it(site: HandSite) -
     session = site.session()
     leases = session.acquire("a", "b")
     for lease in leases:
-        lease.progress_boot_ns = -1
+        lease.progress_within_ns, lease.progress_boot_ns = SECOND, -1
     write(session, leases, b"1", b"2")
     assert [(each.messages, len(each.own.places), each.progress_boot_ns >= 0) for each in leases] == [(2, 1, True)] * 2
     assert len({each.chain_head for each in leases}) == 1

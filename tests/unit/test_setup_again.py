@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites, tree
+from tests.support.cluster import Site, tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def called(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any], str]:

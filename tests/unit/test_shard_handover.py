@@ -15,12 +15,12 @@ import pytest
 from appliance.node.runtime import daemon_lock, kept_by
 from appliance.node.shards import LOOK_NS, ShardHost
 from tests.support.clocks import HandTime
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.errors import ShardUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from appliance.node.shards import Running
@@ -139,11 +139,6 @@ def test_it_is_looked_now_and_then_only() -> None:
     at.hand.advance(1)
     at._give_way(0)
     assert at.parts.looked == 2
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 def test_application_begins_no_shard_while_a_daemon_runs(site: Site) -> None:

@@ -1,8 +1,5 @@
 """A shard from its first ceiling record to its last, and what it remembers and forgets meanwhile."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -38,14 +35,6 @@ from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring
 from timeagent.units import SECOND
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    each = World(tmp_path)
-    yield each
-    each.close()
-
 
 # -- housekeeping and the end ------------------------------------------------------------------------------------------
 

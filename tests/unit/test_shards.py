@@ -15,10 +15,11 @@ from appliance.lease.witness_ledger import LedgerSpool
 from appliance.node.records import StoredChain
 from appliance.node.shards import START_TRIES, HostedShard, ShardRuntime
 from tests.support.clocks import HandTime
-from tests.support.cluster import Site, fast_policy, sites
+from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import ListLedger
 from tests.support.storage import WrappedStorage
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.units import SECOND
 
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.formats.ceiling import CeilingRecord
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture
@@ -53,7 +49,7 @@ def test_first_process_that_asks_runs_the_shard_and_the_second_is_served_by_it(s
         assert not second.routes.host.try_host(0, second.map)
         with second.session() as session, session.acquire("a"):
             assert first.inspect(0)[1][0].domain == "a"
-        assert second.routes.host._hosted == {}
+        assert second.routes.host.everything() == {}
 
 
 def test_next_process_takes_the_place_of_one_that_ended_orderly_without_any_gap(site: Site) -> None:
@@ -256,12 +252,12 @@ def test_shard_that_has_ended_here_is_replaced_by_the_next_call(site: Site) -> N
     with site.open() as cluster, cluster.session() as session:
         with session.acquire("a"):
             pass
-        hosted, _ = cluster.routes.host._hosted[0]
+        hosted = cluster.routes.host.everything()[0]
         hosted.server.stop()
-        hosted._threads[0].join(20)
+        wait_until(SystemClock(), lambda: hosted.ended() is not None)
         with session.acquire("a") as (lease,):
             assert lease.settle_to_ns > 0  # a new incarnation, which stands on the ceiling of the one before
-        assert cluster.routes.host._hosted[0][0] is not hosted
+        assert cluster.routes.host.everything()[0] is not hosted
 
 
 # SQLite notices damage when it reads: then nothing of the database can be believed, and an empty one is as good.

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.survey import ClosingState, racks, view_rack
+from appliance.bag.logs import racks_there
+from appliance.bag.survey import ClosingState, view_rack
 from tests.support.bags import T0, Node
 from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.units import SECOND
@@ -26,7 +27,7 @@ def node(storage: MemoryStorage) -> Node:
 
 
 def views(node: Node) -> list[RackView]:
-    return [view_rack(node.context, node.grid, rack) for rack in racks(node.context, node.grid)]
+    return [view_rack(node.context, node.grid, rack) for rack in [*racks_there(node.context.storage, node.grid)][::-1]]
 
 
 def states(view: RackView) -> list[ClosingState]:
@@ -53,13 +54,12 @@ def test_bag_is_open_then_closing_then_closed_and_its_rack_sealed(node: Node, st
     assert views(node)[0].state is ClosingState.SEALED
 
 
-def test_racks_come_in_order_over_days_and_backwards_if_asked(node: Node) -> None:
+def test_racks_come_in_order_over_days(node: Node) -> None:
     for number, at in enumerate((T0, T0 + 25 * 3_600 * SECOND, T0 + 30 * SECOND), start=1):
         node.time.midpoint_ns = at + SECOND
         node.writer.write(node.file(sequence=number))
-    found = [rack.start_ns for rack in racks(node.context, node.grid)]
+    found = [rack.start_ns for rack in [*racks_there(node.context.storage, node.grid)][::-1]]
     assert found == [T0, T0 + 30 * SECOND, T0 + 25 * 3_600 * SECOND]
-    assert [rack.start_ns for rack in racks(node.context, node.grid, newest_first=True)] == found[::-1]
 
 
 def test_names_off_the_grid_are_strangers_or_nothing(node: Node, storage: MemoryStorage) -> None:

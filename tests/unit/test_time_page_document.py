@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.support.timeagent import encode_page, page_fields
 from tests.unit.test_tokenfile import PAGE
-from timeagent.agent.page import GOOD_CRC, PAGE_NAME, AgentTime, PageWriter, encode_page
+from timeagent.agent.page import GOOD_CRC, PAGE_NAME, AgentTime, PageWriter
 from timeagent.clock import SystemClock, boot_id
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
@@ -61,17 +62,19 @@ def test_reader_in_c_compiles_and_agrees(section: str, tmp_path: Path) -> None:
         token = sign_time(
             KEY, ahead, status=status, flags=TimeFlags.NONE, staleness_ns=1, sequence=1, clock_epoch=1
         ).encode()
-        writer.write(
-            replace(
-                PAGE,
-                boot=boot,
-                as_of_boot_ns=clock.boot_ns() - age,
-                as_of_raw_ns=clock.raw_ns() - age,
-                ahead=ahead,
-                drift_ppm=drift_ppm,
-                status=status,
-                stale_ns=DAY,  # this test is about the bytes, and may be slow
-                token=token,
+        writer.put(
+            page_fields(
+                replace(
+                    PAGE,
+                    boot=boot,
+                    as_of_boot_ns=clock.boot_ns() - age,
+                    as_of_raw_ns=clock.raw_ns() - age,
+                    ahead=ahead,
+                    drift_ppm=drift_ppm,
+                    status=status,
+                    stale_ns=DAY,  # this test is about the bytes, and may be slow
+                    token=token,
+                )
             )
         )
 

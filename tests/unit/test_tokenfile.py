@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from timeagent.agent.page import PAGE_BYTES, Page, PageReader, PageWriter, decode_page, encode_page
+from tests.support.timeagent import encode_page, page_fields
+from timeagent.agent.page import PAGE_BYTES, Page, PageReader, PageWriter, decode_page
 from timeagent.errors import BadTime, Environment
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
@@ -43,21 +44,21 @@ def code_of(path: Path) -> str:
 
 def test_page_reads_back_as_it_was_written(path: Path) -> None:
     writer = PageWriter(path)
-    writer.write(PAGE)
+    writer.put(page_fields(PAGE))
     assert path.stat().st_size == PAGE_BYTES
     assert PageReader(path).page() == PAGE
     silent = replace(PAGE, token=b"", status=ClockStatus.DISRUPTED, silent_until_ns=5, ahead=TimeInterval(-2, -1))
-    writer.write(silent)
+    writer.put(page_fields(silent))
     assert PageReader(path).page() == replace(silent, generation=(4).to_bytes(8, "little"))
 
 
 def test_reader_sees_each_next_page_and_decodes_it_once(path: Path) -> None:
     writer = PageWriter(path)
-    writer.write(PAGE)
+    writer.put(page_fields(PAGE))
     reader = PageReader(path)
     first = reader.page()
     assert reader.page() is first
-    writer.write(replace(PAGE, as_of_boot_ns=7))
+    writer.put(page_fields(replace(PAGE, as_of_boot_ns=7)))
     assert reader.page().as_of_boot_ns == 7
 
 
@@ -89,12 +90,12 @@ def test_page_that_was_never_written_is_not_believed(path: Path) -> None:
 
 
 def test_agent_that_died_while_it_wrote_is_found_out_and_the_next_one_goes_on(path: Path) -> None:
-    PageWriter(path).write(PAGE)
+    PageWriter(path).put(page_fields(PAGE))
     data = bytearray(path.read_bytes())
     data[16:24] = (3).to_bytes(8, "little")
     path.write_bytes(data)
     assert code_of(path) == "page-torn"
-    PageWriter(path).write(PAGE)
+    PageWriter(path).put(page_fields(PAGE))
     assert int.from_bytes(PageReader(path).page().generation, "little") == 6
 
 
@@ -104,13 +105,13 @@ def test_short_file_is_refused(path: Path) -> None:
     with pytest.raises(BadTime) as refused:
         decode_page(bytes(10))
     assert refused.value.code == "page-short"
-    PageWriter(path).write(PAGE)  # grown in place
+    PageWriter(path).put(page_fields(PAGE))  # grown in place
     PageReader(path).page()
 
 
 @pytest.mark.parametrize(("at", "value"), [(0, b"X"), (8, b"\2"), (13, b"\0")])
 def test_page_of_another_layout_is_refused(path: Path, at: int, value: bytes) -> None:
-    PageWriter(path).write(PAGE)
+    PageWriter(path).put(page_fields(PAGE))
     data = bytearray(path.read_bytes())
     data[at : at + 1] = value
     path.write_bytes(data)
@@ -125,11 +126,11 @@ def test_page_that_is_not_there_is_refused(path: Path) -> None:
 
 
 def test_file_that_was_made_anew_is_found(path: Path) -> None:
-    PageWriter(path).write(PAGE)
+    PageWriter(path).put(page_fields(PAGE))
     reader = PageReader(path)
     reader.page()
     path.unlink()
-    PageWriter(path).write(replace(PAGE, as_of_boot_ns=9))
+    PageWriter(path).put(page_fields(replace(PAGE, as_of_boot_ns=9)))
     reader.reopen()
     assert reader.page().as_of_boot_ns == 9
 
@@ -137,14 +138,16 @@ def test_file_that_was_made_anew_is_found(path: Path) -> None:
 # One writer in a thread, as fast as it can; what is read is always one of its pages, whole.
 def test_reader_never_sees_half_a_page(path: Path) -> None:
     writer = PageWriter(path)
-    writer.write(PAGE)
+    writer.put(page_fields(PAGE))
     stop = threading.Event()
 
     def write() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            writer.write(replace(PAGE, as_of_boot_ns=number, as_of_raw_ns=number, token=number.to_bytes(8) * 16))
+            writer.put(
+                page_fields(replace(PAGE, as_of_boot_ns=number, as_of_raw_ns=number, token=number.to_bytes(8) * 16))
+            )
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
@@ -166,7 +169,7 @@ def test_reader_never_sees_half_a_page(path: Path) -> None:
 
 # A reader must not be able to spoil the page for the others.
 def test_readers_map_is_read_only(path: Path) -> None:
-    PageWriter(path).write(PAGE)
+    PageWriter(path).put(page_fields(PAGE))
     mapped: mmap.mmap = PageReader(path).mapped
     with pytest.raises(TypeError):
         mapped[0] = 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tenure.__main__ import main
-from tests.support.cluster import Site, sites
+from tests.support.cluster import Site
 from timeagent.interval import TimeInterval
 from timeagent.keyfiles import key_file_name, key_path, load_node_key, stage_keys, take_up
 from timeagent.keys import Signer, fingerprint, public_line, save_private_key
@@ -21,13 +21,7 @@ from timeagent.trust import Purpose
 from timeagent.units import DAY, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    yield from sites(tmp_path)
 
 
 @pytest.fixture

@@ -34,26 +34,20 @@ from ..sources.peer import PeerSource
 from ..units import MS, SECOND, Span, span_text
 from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
 from .discipline import (
+    AgentState,
     Bound,
-    BoundUnknown,
     Cause,
     ClockMoment,
     ClockMoved,
-    Disrupted,
     EpochBegan,
     Event,
-    FreeRunning,
     Hearing,
     Listed,
     Outcome,
     Passed,
-    Quiet,
     Rules,
     SourcesContradict,
-    State,
-    Synchronized,
     decide,
-    status_of,
 )
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
 from .page import STALE_NS, PageSink
@@ -61,12 +55,12 @@ from .page import STALE_NS, PageSink
 _MILLION = 1_000_000
 
 
-def unchanged_until_ns(state: Synchronized | FreeRunning, rules: Rules) -> int:
+def unchanged_until_ns(status: ClockStatus, bound: Bound, rules: Rules) -> int:
     """Return the CLOCK_BOOTTIME up to which this state stays what it is, whatever time does (discipline.decide)."""
     age_max = rules.void_after_ns
-    if isinstance(state, Synchronized):
+    if status is ClockStatus.SYNCHRONIZED:
         age_max = min(age_max, rules.fresh_ns)
-    return state.bound.at.boot_ns + age_max
+    return bound.at.boot_ns + age_max
 
 
 class Carried:
@@ -85,7 +79,7 @@ class Carried:
         self,
         ports: tuple[AgentClock, Signer, PageSink],
         boot: bytes,
-        state: Synchronized | FreeRunning,
+        bound: Bound,
         signed: SignedTime,
         rules: Rules,
         until_ns: int,
@@ -97,12 +91,12 @@ class Carried:
         self._clock, signer, self._page = ports
         self._sign = signer.sign_exactly
         self._boot = boot
-        self._low, self._high = state.bound.ahead.earliest, state.bound.ahead.latest
-        self._at = state.bound.at.boot_ns
-        self._slewed = state.bound.at.slewed_ns
-        self._drift = 0 if state.bound.assumed else rules.drift_ppm
+        self._low, self._high = bound.ahead.earliest, bound.ahead.latest
+        self._at = bound.at.boot_ns
+        self._slewed = bound.at.slewed_ns
+        self._drift = 0 if bound.assumed else rules.drift_ppm
         self._fields = (signed.status, signed.flags, signed.staleness_ns, signed.clock_epoch, signed.key_id)
-        self._until = min(until_ns - 1, unchanged_until_ns(state, rules))
+        self._until = min(until_ns - 1, unchanged_until_ns(signed.status, bound, rules))
 
     def turn(
         self, last: ClockSample, slewed_ns: Span, drift_ppm: int, sequence: int
@@ -217,7 +211,7 @@ class Agent:
         """Called when every source should be asked again at once."""
         # The rest is under the lock.
         self._hearing = Hearing(listed, self._rules)
-        self._state: State = BoundUnknown(run.clock_epoch)
+        self._state = AgentState(ClockStatus.UNKNOWN, run.clock_epoch)
         self._last: ClockSample | None = None
         self._slewed_ns = 0
         self._moves = 0
@@ -325,7 +319,7 @@ class Agent:
 
     def _heard(self, now: ClockMoment) -> Event:
         """Combine once a period; at once when all sources have answered and nothing can be said without them."""
-        waiting = not isinstance(self._state, Synchronized | FreeRunning)
+        waiting = not self._state.status.usable
         if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
             return Passed()
         self._combine_at = now.boot_ns + COMBINE_PERIOD_NS
@@ -347,17 +341,15 @@ class Agent:
         )
 
     def _step(self, event: Event, now: ClockMoment) -> None:
-        before = status_of(self._state)
+        before = self._state.status
         self._state, outcome = decide(self._state, event, now, self._rules)
-        after = status_of(self._state)
+        after = self._state.status
         if before is not after:
             _log.warning("status-changed from=%s to=%s", before.word, after.word)
         self._tell(outcome, now)
 
     def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
         match outcome:
-            case Quiet():
-                pass
             case EpochBegan(epoch=epoch, why=why):
                 _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", why.cause.value, why.size_ns, epoch)
             case SourcesContradict(epoch=epoch):
@@ -379,8 +371,8 @@ class Agent:
         ahead, drift_ppm = TimeInterval(0, 0), 0
         token = b""
         self._carried = None
-        if isinstance(state, Synchronized | FreeRunning):
-            bound = state.bound
+        bound = state.bound
+        if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
             interval = self._interval(bound, reading)
@@ -392,8 +384,7 @@ class Agent:
                 until_ns = self._combine_at
                 if self._signer.end_ns is not None:
                     until_ns = min(until_ns, self._signer.end_ns - bound.ahead.midpoint - 1)
-                self._carried = Carried(ports, self._boot, state, signed, self._rules, until_ns)
-        silent_until_ns = state.until_ns if isinstance(state, Disrupted) else 0
+                self._carried = Carried(ports, self._boot, bound, signed, self._rules, until_ns)
         self._page.put(
             (
                 self._boot,
@@ -402,10 +393,10 @@ class Agent:
                 ahead.earliest,
                 ahead.latest,
                 drift_ppm,
-                status_of(state),
+                state.status,
                 state.epoch,
                 STALE_NS,
-                silent_until_ns,
+                state.until_ns,
                 token,
             )
         )
@@ -427,7 +418,7 @@ class Agent:
         return sign_time(
             signer,
             interval,
-            status=status_of(self._state) if status is None else status,
+            status=self._state.status if status is None else status,
             flags=flags,
             staleness_ns=STALENESS_NS,
             sequence=self._sequence,
@@ -457,7 +448,7 @@ class Agent:
 
     def _said_now(self) -> tuple[TimeInterval, Bound]:
         reading = self._steady_reading()
-        bound = _bound_of(self._state)
+        bound = self._state.bound
         if bound is None:
             raise self._silence(reading)
         interval = self._interval(bound, reading)
@@ -506,7 +497,7 @@ class Agent:
         return reading
 
     def _silence(self, reading: ClockSample) -> BadTime:
-        if isinstance(self._state, Disrupted):
+        if self._state.until_ns:
             left = max(0, self._state.until_ns - reading.boot_ns)
             return BadTime(
                 "clock-disrupted",
@@ -519,12 +510,12 @@ class Agent:
         with self._lock:
             reading = read_clocks(self._clock)
             now = self._moment(reading)
-            bound = _bound_of(self._state)
+            bound = self._state.bound
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             fields: dict[str, Any] = {
                 "schema": "tenure.time.report",
                 "version": 1,
-                "status": status_of(self._state).word,
+                "status": self._state.status.word,
                 "clock_epoch": self._state.epoch,
                 "boot_ns": reading.boot_ns,
                 "earliest_ahead_ns": ahead.earliest if ahead else None,
@@ -532,7 +523,7 @@ class Agent:
                 "assumed": bool(bound and bound.assumed),
                 "cluster_time": bool(bound and bound.cluster_time),
                 "drift_ppm": self._rules.drift_ppm,
-                "silent_until_ns": self._state.until_ns if isinstance(self._state, Disrupted) else None,
+                "silent_until_ns": self._state.until_ns or None,
                 "sources": self._hearing.fields(now, self._role),
             }
         return msgspec.json.encode(fields)
@@ -547,7 +538,3 @@ class Agent:
                 return "disputed"
             case Unheard():
                 return "heard"
-
-
-def _bound_of(state: State) -> Bound | None:
-    return state.bound if isinstance(state, Synchronized | FreeRunning) else None

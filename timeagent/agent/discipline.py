@@ -74,43 +74,31 @@ class Bound:
         return self.ahead.widened(drift_ns(now.boot_ns - self.at.boot_ns, drift_ppm) + slewed)
 
 
-# ---- states ----
-
-
 @dataclass(frozen=True, slots=True)
-class BoundUnknown:
-    """Nothing can be said now. ``said`` is what was said last, to be held against what comes."""
+class AgentState:
+    """What may be said of the time, by the status that a signed time carries.
 
+    *Unknown*: nothing can be said now. *Synchronized*: a source measures the clock. *Free-running*: nobody measures it
+    now; the bound is an old one, or a stated one. *Disrupted*: what is known contradicts itself, and nothing is said
+    until a sample comes after ``until_ns``.
+    """
+
+    status: ClockStatus
     epoch: int
     said: Bound | None = None
+    """What was said last, to be held against what comes; what is said now, in a usable status."""
+    until_ns: int = 0
+    """Of CLOCK_BOOTTIME; 0 unless disrupted."""
 
+    def __post_init__(self) -> None:
+        assert self.said is not None or not self.status.usable
+        assert (self.until_ns != 0) == (self.status is ClockStatus.DISRUPTED)
 
-@dataclass(frozen=True, slots=True)
-class Synchronized:
-    """A source measures the clock."""
+    @property
+    def bound(self) -> Bound | None:
+        """What is said now, or None."""
+        return self.said if self.status.usable else None
 
-    epoch: int
-    bound: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class FreeRunning:
-    """Nobody measures the clock now; the bound is an old one, or a stated one."""
-
-    epoch: int
-    bound: Bound
-
-
-@dataclass(frozen=True, slots=True)
-class Disrupted:
-    """What is known contradicts itself: nothing is said until a sample comes after ``until_ns`` of CLOCK_BOOTTIME."""
-
-    epoch: int
-    until_ns: int
-    said: Bound | None
-
-
-type State = BoundUnknown | Synchronized | FreeRunning | Disrupted
 
 # ---- events ----
 
@@ -142,11 +130,6 @@ type Event = Agreed | Contradicted | Unheard | ClockMoved | Passed
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
-    """Nothing to tell."""
-
-
-@dataclass(frozen=True, slots=True)
 class EpochBegan:
     """The clocks moved."""
 
@@ -163,110 +146,62 @@ class SourcesContradict:
     heard: Agreed | Contradicted
 
 
-type Outcome = Quiet | EpochBegan | SourcesContradict
-
-_QUIET: Final = Quiet()
-
-
-def status_of(state: State) -> ClockStatus:
-    """Return the status that a signed time carries in this state."""
-    match state:
-        case BoundUnknown():
-            return ClockStatus.UNKNOWN
-        case Synchronized():
-            return ClockStatus.SYNCHRONIZED
-        case FreeRunning():
-            return ClockStatus.FREE_RUNNING
-        case Disrupted():
-            return ClockStatus.DISRUPTED
-    assert_never(state)
+type Outcome = EpochBegan | SourcesContradict | None
+"""What there is to tell, if anything."""
 
 
-def decide(state: State, event: Event, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
+def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
     """Return the next state and what there is to tell. Pure."""
     match event:
         case Agreed():
             return _on_agreed(state, event, now, rules)
-        case Contradicted():
-            return _disrupt(state, _carried(state, now, rules), event, now, rules)
+        case Contradicted():  # among the sources: what was said stays as it was
+            return _disrupt(state, state.said, event, now, rules)
         case ClockMoved():
-            return _on_moved(state, event)
+            epoch = state.epoch + 1
+            status = state.status if state.status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
+            return replace(state, epoch=epoch, status=status), EpochBegan(epoch, event)
         case Unheard() | Passed():
-            return _on_time(state, now, rules), _QUIET
+            return _on_time(state, now, rules), None
     assert_never(event)
 
 
-def _on_agreed(state: State, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[State, Outcome]:
+def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
+    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
     before = _carried(state, now, rules)
     if before is not None and before.intersection(heard.ahead) is None:
-        return _disrupt(state, before, heard, now, rules)
+        return _disrupt(state, bound, heard, now, rules)
     if heard.assumed:
         # A measurement is not replaced by a statement that nobody measured, before it is void.
         state = _on_time(state, now, rules)
-        if isinstance(state, Synchronized | FreeRunning) and not state.bound.assumed:
-            return state, _QUIET
-    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
-    match state:
-        case Disrupted(until_ns=until_ns) if now.boot_ns < until_ns:
-            return replace(state, said=bound), _QUIET
-        case BoundUnknown() | Synchronized() | FreeRunning() | Disrupted():
-            kind = FreeRunning if heard.assumed else Synchronized
-            return kind(state.epoch, bound), _QUIET
-    assert_never(state)
+        if state.bound is not None and not state.bound.assumed:
+            return state, None
+    if now.boot_ns < state.until_ns:
+        return replace(state, said=bound), None
+    status = ClockStatus.FREE_RUNNING if heard.assumed else ClockStatus.SYNCHRONIZED
+    return AgentState(status, state.epoch, bound), None
 
 
 def _disrupt(
-    state: State, before: TimeInterval | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
-) -> tuple[State, Outcome]:
-    """Begin the silence, or begin it again. A contradiction among the sources leaves what was said as it was."""
+    state: AgentState, said: Bound | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
+) -> tuple[AgentState, Outcome]:
+    """Begin the silence, or begin it again."""
     epoch = state.epoch + 1
-    match heard:
-        case Agreed():
-            said: Bound | None = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
-        case Contradicted():
-            said = _said(state)
-    return Disrupted(epoch, now.boot_ns + rules.disrupted_ns, said), SourcesContradict(epoch, before, heard)
+    silent = AgentState(ClockStatus.DISRUPTED, epoch, said, now.boot_ns + rules.disrupted_ns)
+    return silent, SourcesContradict(epoch, _carried(state, now, rules), heard)
 
 
-def _on_moved(state: State, moved: ClockMoved) -> tuple[State, Outcome]:
-    epoch = state.epoch + 1
-    began = EpochBegan(epoch, moved)
-    match state:
-        case Disrupted():
-            return replace(state, epoch=epoch), began
-        case BoundUnknown():
-            return BoundUnknown(epoch, state.said), began
-        case Synchronized() | FreeRunning():
-            return BoundUnknown(epoch, state.bound), began
-    assert_never(state)
+def _on_time(state: AgentState, now: ClockMoment, rules: Rules) -> AgentState:
+    if state.bound is None:
+        return state
+    age = now.boot_ns - state.bound.at.boot_ns
+    if age > rules.void_after_ns:
+        return replace(state, status=ClockStatus.UNKNOWN)
+    return replace(state, status=ClockStatus.FREE_RUNNING) if age > rules.fresh_ns else state
 
 
-def _on_time(state: State, now: ClockMoment, rules: Rules) -> State:
-    match state:
-        case BoundUnknown() | Disrupted():
-            return state
-        case Synchronized() | FreeRunning():
-            age = now.boot_ns - state.bound.at.boot_ns
-            if age > rules.void_after_ns:
-                return BoundUnknown(state.epoch, state.bound)
-            if age > rules.fresh_ns:
-                return FreeRunning(state.epoch, state.bound)
-            return state
-    assert_never(state)
-
-
-def _said(state: State) -> Bound | None:
-    match state:
-        case BoundUnknown() | Disrupted():
-            return state.said
-        case Synchronized() | FreeRunning():
-            return state.bound
-    assert_never(state)
-
-
-def _carried(state: State, now: ClockMoment, rules: Rules) -> TimeInterval | None:
-    said = _said(state)
-    return said.aged(now, rules.drift_ppm) if said is not None else None
+def _carried(state: AgentState, now: ClockMoment, rules: Rules) -> TimeInterval | None:
+    return state.said.aged(now, rules.drift_ppm) if state.said is not None else None
 
 
 OWN_GROUP: Final = "own"

@@ -53,7 +53,6 @@ class EvidenceSink(Protocol):
 
     def keep(self, record: dict[str, Any]) -> None:
         """Keep one record. Never raises: time goes on without it."""
-        ...
 
 
 class EvidenceFiles:

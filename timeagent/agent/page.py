@@ -84,27 +84,6 @@ class Page(msgspec.Struct, frozen=True, gc=False):
     token: bytes
     """An encoded SignedTime, or nothing where the status is not usable."""
 
-    def fields(self) -> PageFields:
-        return (
-            self.boot,
-            self.as_of_boot_ns,
-            self.as_of_raw_ns,
-            self.ahead.earliest,
-            self.ahead.latest,
-            self.drift_ppm,
-            self.status,
-            self.clock_epoch,
-            self.stale_ns,
-            self.silent_until_ns,
-            self.token,
-        )
-
-
-def encode_page(page: Page, generation: bytes | None = None) -> bytes:
-    """Return the 256 bytes, of another generation than the page's own if one is given."""
-    data = _BODY.pack(*_KIND, int.from_bytes(generation or page.generation, "little"), *page.fields())
-    return data + zlib.crc32(data).to_bytes(4, "little")
-
 
 def decode_page(data: bytes) -> Page | None:
     """Read a copy of the page; None for a torn one. Raises BadTime: it is none, or of another version. Pure."""
@@ -147,7 +126,6 @@ class PageSink(Protocol):
 
     def put(self, fields: PageFields) -> None:
         """Publish the next page; its generation is chosen here."""
-        ...
 
 
 class PageWriter:
@@ -170,10 +148,6 @@ class PageWriter:
         self._map[:16] = _HEAD.pack(*_KIND, 0, b"", 0, 0, 0, 0, 0, 0, 0, 0, 0)[:16]  # the same in every page
         # One past what is there, and even: after an agent that died while it wrote, too.
         self._generation = (int.from_bytes(self._map[GENERATION], "little") + 1) & ~1
-
-    def write(self, page: Page) -> None:
-        """Publish. ``page.generation`` is not used."""
-        self.put(page.fields())
 
     def put(self, fields: PageFields) -> None:
         odd = self._generation + 1
@@ -241,9 +215,6 @@ class PageReader:
 
 _RUNS: Final = frozenset({"no-time", "clock-disrupted", "radius-too-wide"})
 """With these words an agent that runs says that it has nothing to say."""
-
-_RUN: Final = "does the time agent run? tenure time run"
-
 
 type _View = tuple[int, int, int, int, int, int, Span, Span, SignedTime]
 """What a look needs of a page: generation (as its word of memory), as of (boot, raw), true minus boot (earliest,
@@ -342,7 +313,7 @@ class AgentTime:
         page = self._reader.page()
         if page.boot != self._boot:
             raise BadTime(
-                "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_RUN
+                "page-other-boot", f"the time page is of boot {page.boot.hex()}, this is {self._boot.hex()}", hint=_HINT
             )
         if not page.token or not page.status.usable:
             raise self._silent(page)
@@ -394,7 +365,7 @@ class AgentTime:
         raise BadTime(
             "page-stale",
             f"the time page is {span_text(age)} old; {span_text(stale_ns)} are allowed",
-            hint=f"{_RUN}; if it does, it stands still: see its scheduling in docs/operators.md",
+            hint=f"{_HINT}; if it does, it stands still: see its scheduling in docs/operators.md",
         )
 
     def _check_key(self, token: SignedTime) -> None:

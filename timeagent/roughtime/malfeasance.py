@@ -174,11 +174,9 @@ class RoughEvidence(Protocol):
 
     def keep(self, queried: Queried) -> None:
         """Keep one verified exchange; one without ``rand`` begins a chain."""
-        ...
 
     def report(self, chain: Sequence[Queried]) -> None:
         """Keep a malfeasance report."""
-        ...
 
 
 class RoughEvidenceFiles:

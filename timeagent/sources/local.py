@@ -59,7 +59,6 @@ class ReadTimex(Protocol):
 
     def __call__(self, timex: Timex) -> int:
         """Call it."""
-        ...
 
 
 def read_timex(timex: Timex) -> int:

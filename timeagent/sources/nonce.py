@@ -21,7 +21,7 @@ from ..canonical import DIGEST_BYTES, digest
 from ..errors import BadTime, Damaged, Environment
 from ..signedtime import TOKEN_BYTES, SignedTime
 from ..units import SECOND, Span
-from .port import DatagramDoor
+from .port import DatagramDoor, first_wanted
 
 QUESTION_BYTES: Final = 256
 PEER_CONTEXT: Final = "peer exchange"
@@ -127,23 +127,18 @@ ANSWER_BYTES_MAX: Final = 60_000
 TIMEOUT_NS: Final[Span] = SECOND
 """An agent answers within a millisecond; one that does not stands still, and its page is stale by then."""
 
-_STRANGE_MAX: Final = 8
-
 
 class Signing(Protocol):
     """What stands behind a door."""
 
     def sign_over(self, digest: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime."""
-        ...
 
     def sign_for_peer(self, digest: bytes) -> SignedTime:
         """The same, of what this node's own sources say: no peer's word comes back to it. Raises BadTime."""
-        ...
 
     def report(self) -> bytes:
         """Return what each source says, as JSON."""
-        ...
 
 
 def answer(signing: Signing, data: bytes, *, local_door: bool) -> bytes | None:
@@ -215,10 +210,7 @@ class NonceClient:
                 door.bind("")  # an abstract name that the kernel chooses: the answer needs an address
                 door.connect(str(self._path))
                 door.send(encode_question(question))
-                for _ in range(_STRANGE_MAX):
-                    data = door.recv(ANSWER_BYTES_MAX + 64)
-                    if answers(question, data):
-                        return data
+                return first_wanted(door, lambda data: answers(question, data))
         except TimeoutError:
             pass
         except OSError as problem:

@@ -38,11 +38,9 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """A short word: what ``time sources`` shows."""
-        ...
 
     def sample(self) -> Sample:
         """Ask once. Raises BadTime with the reason when the source has no bound to give. Blocks at most briefly."""
-        ...
 
 
 _REPLY_BYTES_MAX = 65536
@@ -53,7 +51,6 @@ class Exchange(Protocol):
 
     def __call__(self, request: bytes, wanted: Callable[[bytes], bool], /) -> bytes:
         """Blocks at most for its time-out. Raises BadTime when nobody answers."""
-        ...
 
 
 class UdpExchange:
@@ -72,7 +69,7 @@ class UdpExchange:
                 door.settimeout(self._timeout)
                 door.connect(address)
                 door.send(request)
-                return _first_wanted(door, wanted)
+                return first_wanted(door, wanted)
         except OSError as problem:
             raise BadTime(
                 "no-answer",
@@ -84,7 +81,8 @@ class UdpExchange:
 _ANSWERS_MAX = 8
 
 
-def _first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes:
+def first_wanted(door: socket.socket, wanted: Callable[[bytes], bool]) -> bytes:
+    """Return the first datagram that is wanted, of a few. Raises OSError, as the socket's time-out does."""
     for _ in range(_ANSWERS_MAX):
         answer = door.recv(_REPLY_BYTES_MAX)
         if wanted(answer):

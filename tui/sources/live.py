@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.daemon import daemon_check, time_agent_check
-from appliance.cluster import root_path, time_sources
+from appliance.cluster import time_sources
 from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
+from appliance.node.settings import root_path
 from timeagent.clock import SystemClock, boot_id
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval

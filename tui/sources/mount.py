@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from appliance.admin.founding import read_marker
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
-from appliance.bag.logs import list_logs, open_log
+from appliance.bag.logs import list_logs, open_log, racks_there
 from appliance.bag.posix import PosixStorage
-from appliance.bag.survey import ClosingState, racks, view_rack
+from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.directory import room_of
@@ -322,7 +322,7 @@ class OpenMount:
 
     def _bags(self, grid: Grid) -> tuple[BagCell, ...]:
         found: dict[Instant, BagCell] = {}
-        for count, rack in enumerate(racks(self._context, grid, newest_first=True), 1):
+        for count, rack in enumerate(racks_there(self._context.storage, grid), 1):
             view = view_rack(self._context, grid, rack)
             sealed = view.state is ClosingState.SEALED
             for bag in view.bags:

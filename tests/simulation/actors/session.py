@@ -82,6 +82,7 @@ class SessionKit(Kit):
         for part in (*parts, self.session._acquires, leasing.session_leases):
             assert hasattr(part, "_lock")
             part._lock = lock
+        self.session._renewer.keeper.lock = lock  # type: ignore[assignment]
         leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
         found = self.session._renewer.losses.found
 

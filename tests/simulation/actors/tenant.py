@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.node.own_keys import OwnKeys
-from appliance.node.pulse import Pulse
 from appliance.node.record_watch import LOOK_NS
 from appliance.node.shards import ShardHost, ShardRuntime
 from tests.simulation.actors.processes import Kit
@@ -28,6 +27,7 @@ from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
 from timeagent.keys import KeyInUse
+from timeagent.notify import Notifier, Pulse
 from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
@@ -280,15 +280,6 @@ class _Keys(OwnKeys):
         self.time, self.witness = (KeyInUse(world.founded.keys[node][each]) for each in (Purpose.TIME, Purpose.WITNESS))
 
 
-class _Nobody:
-    """A supervisor who wants no sign of life."""
-
-    watchdog_ns = 0
-
-    def alive(self) -> None:
-        raise AssertionError
-
-
 class Daemon:
     """One run of a node's daemon."""
 
@@ -303,7 +294,7 @@ class Daemon:
         kit = Kit(world, process)
         maps = Maps(kit, LOOK_NS)
         host = NodeHost(street, kit)
-        host.be_daemon(Pulse(_Nobody(), kit.time))
+        host.be_daemon(Pulse(Notifier({}), kit.time.boot_ns))
         routes = Routes(street, kit, maps, host)
         node = kit.context.node
         failover = ShardFailover(

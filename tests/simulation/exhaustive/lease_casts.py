@@ -101,7 +101,7 @@ def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, end
         return
     _write(port, time, leases)
     for _ in range(renews):
-        for session_lease in leasing.session_leases.due():
+        for session_lease in leasing.session_leases.due(time.now().latest):
             leasing.session_leases.renew(session_lease)
         _write(port, time, leases)
     if ends != "leave":

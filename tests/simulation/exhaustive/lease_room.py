@@ -69,8 +69,8 @@ def _replayed(served: Served) -> tuple[tuple[Reply, ...], tuple[Entry, ...], str
         time.midpoint_ns, time._sequence = instant, 0
         shard.housekeeping()
         replies = shard.turn(list(calls))
-    states = sorted((domain, repr(kept)) for known in (store._older, store._recent) for domain, kept in known.items())
-    remembered = repr((states, sorted(map(repr, store._execute("select * from session")))))
+    states = sorted((domain, repr(kept)) for domain, kept in store.states.items() if kept is not None)
+    remembered = repr((states, sorted(map(repr, store.sessions.values()))))
     store.close()
     return tuple(replies), tuple(ledger.entries()), remembered
 

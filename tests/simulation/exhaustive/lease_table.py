@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from appliance.formats.lease import Mode
-from appliance.lease import session_state, state
+from appliance.lease import sessions, state
 from tests.simulation.exhaustive import lease_promises as leases
 from tests.simulation.exhaustive.lease_casts import DUE, OVER, LeaseCast, holder, operator
 from tests.simulation.exhaustive.lease_room import START
@@ -46,7 +46,7 @@ type _Mutant = tuple[tuple[ModuleType, str, str, str], LeaseCast, str]
 LEASE_MUTANTS: dict[str, _Mutant] = {
     "session lease that is over brings no floor": (
         (
-            session_state,
+            sessions,
             "SessionRecord.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (0, self.over.expiry_ns)",
@@ -56,7 +56,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "session lease that is over brings no settle_to": (
         (
-            session_state,
+            sessions,
             "SessionRecord.brings",
             "return (self.over.expiry_ns, self.over.expiry_ns)",
             "return (self.over.expiry_ns, 0)",
@@ -66,7 +66,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "session lease that is dropped brings no floor": (
         (
-            session_state,
+            sessions,
             "SessionRecord.brings",
             "return (self.over.watermark_ns or 0, 0)",
             "return (0, 0)",
@@ -76,7 +76,7 @@ LEASE_MUTANTS: dict[str, _Mutant] = {
     ),
     "renewal forgets what was ended alone": (
         (
-            session_state,
+            sessions,
             "witness_of",
             "ended=session.ended",
             "ended=()",

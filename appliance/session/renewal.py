@@ -1,4 +1,9 @@
-"""The session leases of one process: one with each shard from which it has leases that are kept together.
+"""Keeping what a session has: which leases and session leases are renewed when, and which are lost.
+
+Whatever runs out by itself, a session lease or a lease that is under none, is renewed when it has used up the renewal
+period, and lost when it is no longer surely valid. Each shard is asked at the same time as the others, so that one that
+does not answer costs no lease of another. An attempt is never waited for beyond the end of a lease that it might have
+kept: the loss is told then. ``RenewalThread`` calls ``renew_due`` at the session's own pace.
 
 Leases under a session lease live as long as it is renewed. So a lease must not stay with the shard that nobody here
 knows of: what was given back without an answer is given back again, and where the shard counts more leases than are
@@ -8,29 +13,47 @@ known here (a grant whose answer was lost, a late duplicate), those are looked u
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Giving, LeaseOver, LeaseUnavailable
+from appliance.lease.client import Giving, LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
 from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
-from timeagent.errors import TenureError
+from timeagent.errors import BadTime, TenureError
+from timeagent.units import MS, SECOND
 
-from .held import LossReason, SessionLease
+from .held import Keeper, Lease, LossReason, SessionLease
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Witness
+    from appliance.lease.client import Result
     from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
-    from .held import Lease
+    from ..bag.context import Parallel
+    from .held import Losses
 
 
 _log = logging.getLogger(__name__)
+
+
+def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
+    """Return after how much of its term a lease is renewed."""
+    return min(policy.renew_period_ns, term_ns // 3)
+
+
+def is_due(each: Lease | SessionLease, latest: Instant, policy: PolicyNumbers) -> bool:
+    """Whether it has used up the renewal period, of a term that may have been lowered meanwhile."""
+    term = min(each.term_ns, policy.lease_term_max_ns)
+    return each.expiry_ns - latest <= term - period_ns(term, policy)
+
 
 DROP_FROM: Final = 16
 """How many leases are given back by dropping their session lease, if they are all there are: fewer, one by one.
@@ -81,13 +104,14 @@ class SessionLeases:
         Raises BadTime.
         """
         session_lease = self._of.get(shard)
-        if session_lease is not None and not session_lease.over and self._is_due(session_lease):
-            self.renew(session_lease)
         now = self._time.now()
+        if session_lease is not None and not session_lease.over and is_due(session_lease, now.latest, self._policy):
+            self.renew(session_lease)
+            now = self._time.now()
         if (
             session_lease is not None
             and not session_lease.over
-            and now.surely_before(session_lease.expiry_ns - self._policy.holder_margin_ns)
+            and now.surely_before(session_lease.usable_until_ns(self._policy.holder_margin_ns))
         ):
             return session_lease
         term = self._policy.lease_term_max_ns
@@ -142,20 +166,15 @@ class SessionLeases:
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
-    def due(self) -> list[SessionLease]:
+    def due(self, latest: Instant) -> list[SessionLease]:
         """Return those that have leases and have used up the renewal period."""
-        return [each for each in self.all() if (each.leases or each.owed) and self._is_due(each)]
-
-    def _is_due(self, session_lease: SessionLease) -> bool:
-        term = min(session_lease.term_ns, self._policy.lease_term_max_ns)
-        period = min(self._policy.renew_period_ns, term // 3)
-        return session_lease.expiry_ns - self._time.now().latest <= term - period
+        return [each for each in self.all() if (each.leases or each.owed) and is_due(each, latest, self._policy)]
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
         quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
-        end = session_lease.expiry_ns - self._policy.holder_margin_ns
+        end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
         result = self._client(session_lease.shard).renew_session(
             session_lease.session_id, session_lease.term_ns, end if end > latest else None
         )
@@ -179,22 +198,6 @@ class SessionLeases:
             self.give_again(session_lease)
         elif isinstance(result, Stands) and result.leases > known and quiet is not None:
             self._give_back_unknown(session_lease, quiet)
-
-    def end_what_is_over(self) -> None:
-        """Lose those that are no longer surely valid. Raises BadTime."""
-        now = self._time.now()
-        with self._lock:
-            for session_lease in self.all():
-                if not now.surely_before(session_lease.expiry_ns - self._policy.holder_margin_ns):
-                    session_lease.lose("expired", session_lease.trouble or LossReason.EXPIRED)
-
-    def end_by_count(self, latest: Instant) -> None:
-        """Lose those that would be over by the boot clock's count, while there is no bounded time."""
-        with self._lock:
-            for session_lease in self.all():
-                session_lease.trouble = LossReason.CLOCK_UNSAFE
-                if latest >= session_lease.expiry_ns - self._policy.holder_margin_ns:
-                    session_lease.lose("expired", LossReason.CLOCK_UNSAFE)
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
@@ -315,3 +318,201 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
+
+
+class LeaseRenewer:
+    """The leases of one session that were taken and not given back. Shares the session's lock."""
+
+    def __init__(
+        self,
+        time: NodeTime,
+        policy: PolicyNumbers,
+        renew: Callable[[list[Lease]], list[tuple[Lease, Result]]],
+        session_leases: SessionLeases,
+        parallel: Parallel,
+        lock: RLock,
+    ) -> None:
+        """Have nothing yet. ``renew``: asks one shard for renewals of leases that are under no session lease."""
+        self._time = time
+        self._policy = policy
+        self._ask = renew
+        self._session_leases = session_leases
+        self._parallel = parallel
+        self._lock = lock
+        self._seen_boot_ns = 0
+        self._seen_latest: Instant = 0
+        self.held: dict[Lease, None] = {}
+        """In the order in which they were taken."""
+        self._alone: dict[Lease, None] = {}
+        """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
+        self.keeper = Keeper(time, policy, lock)
+
+    @property
+    def losses(self) -> Losses:
+        """What was lost, and who is told."""
+        return self.keeper.losses
+
+    def adopt(self, leases: Iterable[Lease], latest: Instant) -> None:
+        """Keep these from now on, up to ``latest`` at most."""
+        with self._lock:
+            self._seen_boot_ns, self._seen_latest = self._time.boot_ns(), latest
+            for lease in leases:
+                self._hold(lease)
+                lease.keeper = self.keeper
+                lease.until_ns = lease.progress_within_ns = None
+
+    def bound(
+        self, leases: Iterable[Lease], latest: Instant, hold_ns_max: Span | None, progress_within_ns: Span | None
+    ) -> None:
+        """Keep these so long from now on, ``hold_ns_max``, and as long as their holder gets on (``Lease.progress``)."""
+        with self._lock:
+            for lease in leases:
+                lease.until_ns = None if hold_ns_max is None else latest + hold_ns_max
+                lease.progress_within_ns = progress_within_ns
+                if progress_within_ns is not None:
+                    lease.progress()
+
+    def forget(self, leases: Sequence[Lease]) -> None:
+        """Keep these no longer."""
+        gone = set(leases)
+        with self._lock:
+            for lease in gone:
+                self.held.pop(lease, None)
+                self._alone.pop(lease, None)
+        self.losses.forget(list(gone))
+
+    def exchange(self, old: Lease, new: Lease) -> None:
+        """Keep one object for a lease in the place of another."""
+        with self._lock:
+            for leases in (self.held, self._alone):
+                leases.pop(old, None)
+            self._hold(new)
+            if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
+                new.session_lease.leases[new.correlation_id] = new
+        self.losses.forget([old])
+
+    def _hold(self, lease: Lease) -> None:
+        self.held[lease] = None
+        if lease.session_lease is None:
+            self._alone[lease] = None
+
+    # -- renewing ------------------------------------------------------------------------------------------------------
+
+    def renew_due(self) -> None:
+        """Renew every lease that has used up the renewal period; end those that are over. Raises BadTime."""
+        try:
+            for answers in self._parallel.each(self._renew, self._due()):
+                self._apply(answers)
+            self._end_what_is_over()
+        except BadTime:
+            self._end_by_the_boot_clock()
+            raise
+        finally:
+            self.losses.tell()
+
+    def _renew(self, due: list[Lease | SessionLease]) -> list[tuple[Lease, Result]]:
+        """Renew what is due with one shard. Raises BadTime."""
+        for each in due:
+            if isinstance(each, SessionLease):
+                self._session_leases.renew(each)
+        return self._ask([each for each in due if isinstance(each, Lease)])
+
+    def _due(self) -> list[list[Lease | SessionLease]]:
+        """Return what is to be renewed, shard by shard."""
+        latest, boot = self._time.now().latest, self._time.boot_ns()
+        groups: defaultdict[int, list[Lease | SessionLease]] = defaultdict(list)
+        for session_lease in self._session_leases.due(latest):
+            groups[session_lease.shard].append(session_lease)
+        with self._lock:
+            self._seen_boot_ns, self._seen_latest = boot, latest
+            for lease in self._alone:
+                if lease.ended is None and self._is_wanted(lease, boot) and is_due(lease, latest, self._policy):
+                    groups[lease.shard].append(lease)
+        return list(groups.values())
+
+    def _is_wanted(self, lease: Lease, boot_ns: int) -> bool:
+        """Whether it is to be kept for longer: it is not capped before that, and its holder gets on."""
+        if lease.until_ns is not None and lease.expiry_ns >= lease.until_ns:
+            return False
+        if lease.progress_within_ns is not None and boot_ns - lease.progress_boot_ns > lease.progress_within_ns:
+            lease.trouble = LossReason.NO_PROGRESS
+            return False
+        return True
+
+    def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
+        with self._lock:
+            for lease, answer in answers:
+                match answer:
+                    case LeaseGranted():
+                        lease.take(answer.signed, answer.witness)
+                        lease.trouble = None
+                    case LeaseOver():
+                        lease.lose_to(answer)
+                    case Suspect():
+                        lease.lose("suspect", LossReason.CLOCK_UNSAFE)
+                    case _:
+                        if isinstance(answer, LeaseUnavailable) and answer.code != "late":
+                            lease.trouble = LossReason.SHARD_UNREACHABLE
+                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
+
+    def _expiring(self) -> list[Lease | SessionLease]:
+        """Return what runs out by itself unless it is renewed, and has not."""
+        return [*self._session_leases.all(), *(lease for lease in self._alone if lease.ended is None)]
+
+    def _end_what_is_over(self) -> None:
+        now = self._time.now()
+        with self._lock:
+            for each in self._expiring():
+                each.end_if_over(now, self._policy.holder_margin_ns)
+
+    def _end_by_the_boot_clock(self) -> None:
+        """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""
+        with self._lock:
+            latest = self._seen_latest + self._time.boot_ns() - self._seen_boot_ns
+            for each in self._expiring():
+                each.trouble = LossReason.CLOCK_UNSAFE
+                if latest >= each.usable_until_ns(self._policy.holder_margin_ns):
+                    each.lose("expired", LossReason.CLOCK_UNSAFE)
+
+
+PAUSE_NS_MIN: Final = 10 * MS
+
+
+class RenewalThread:
+    """Calls ``renew_due`` often enough that no lease is renewed much later than its period says."""
+
+    def __init__(self, policy: PolicyNumbers, renew_due: Callable[[], None]) -> None:
+        """Start nothing yet."""
+        self._pause_ns = _pause_ns(policy.renew_period_ns)
+        self._renew_due = renew_due
+        self._stop = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def start(self, period_ns: Span) -> None:
+        """Start the thread, once; from now on keep pace with leases that are renewed with this period."""
+        with self._lock:
+            self._pause_ns = min(self._pause_ns, _pause_ns(period_ns))
+            if self._thread is None and not self._stop.is_set():
+                self._thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it for good and wait until it has ended. Idempotent."""
+        self._stop.set()
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._pause_ns / SECOND):
+            try:
+                self._renew_due()
+            except TenureError as problem:
+                # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
+                _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
+
+
+def _pause_ns(period_ns: Span) -> Span:
+    return max(period_ns // 8, PAUSE_NS_MIN)

@@ -1,0 +1,171 @@
+"""``tenure lock`` and ``unlock``: whose it is, and what comes of a shell, a keeper or a lease that ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.recipes.lock import LOST, OWNERLESS, LockRecord, locks
+from appliance.single_leases import ByHand
+from tests.support.cluster import Site, sites, wait_until
+from timeagent.clock import SystemClock
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.cluster import Cluster
+
+NAME = "deploy"
+PATIENCE_S = 100
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    yield from sites(tmp_path)
+
+
+@pytest.fixture
+def cluster(site: Site) -> Iterator[Cluster]:
+    """The node's shard runs in this process."""
+    with site.open() as cluster:
+        cluster.routes.host.try_host(0, cluster.map)
+        yield cluster
+
+
+@pytest.fixture
+def owner() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait(PATIENCE_S)
+
+
+def said(site: Site, *words: str | int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tenure", *map(str, words), *site.options()]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def record(cluster: Cluster) -> LockRecord:
+    ((_, found),) = locks(cluster.routes.runtime, NAME)
+    return found
+
+
+def is_free(cluster: Cluster) -> bool:
+    """Whether nobody has it: a shard lists what has expired until somebody asks for it."""
+    leases, now = ByHand(cluster, random.Random(1)).leases(NAME), cluster.time.now()
+    return all(now.surely_past(each.expiry_ns) for each in leases)
+
+
+def end(owner: subprocess.Popen[bytes]) -> None:
+    owner.kill()
+    owner.wait(PATIENCE_S)
+
+
+def test_lock_is_held_until_it_is_unlocked(site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]) -> None:
+    locked = said(site, "lock", NAME, "--pid", owner.pid)
+    (lease,) = ByHand(cluster, random.Random(1)).leases(NAME)
+    assert (locked.returncode, locked.stdout, locked.stderr) == (0, f"{lease.fence}\n", "")
+    SystemClock().sleep(2 * site.policy.lease_term_max_ns)
+    other = said(site, "lock", NAME, "--pid", os.getpid(), "--wait", "0")
+    assert other.returncode == 75
+    assert f"by sleep/{owner.pid}" in other.stderr
+    assert said(site, "unlock", NAME, "--pid", owner.pid).returncode == 0
+    assert is_free(cluster)
+    assert said(site, "unlock", NAME, "--pid", owner.pid).returncode == 2
+
+
+def test_lock_ends_with_its_owner(site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]) -> None:
+    assert said(site, "lock", NAME, "--pid", owner.pid).returncode == 0
+    end(owner)
+    wait_until(SystemClock(), lambda: is_free(cluster))
+    assert list(locks(cluster.routes.runtime, NAME)) == []
+
+
+def test_shell_unlocks_what_it_has_locked_and_knows_its_fence(site: Site, cluster: Cluster) -> None:
+    tenure = f"{sys.executable} -m tenure"
+    words = " ".join(site.options())
+    script = f'f=$({tenure} lock {words} --pid $$ {NAME}) && echo "$f" && (exec {tenure} unlock {words} {NAME})'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert int(done.stdout) > 0
+    assert is_free(cluster)
+
+
+def test_nobody_unlocks_anothers_but_by_force(site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]) -> None:
+    said(site, "lock", NAME, "--pid", owner.pid)
+    refused = said(site, "unlock", NAME)
+    assert refused.returncode == 2
+    assert "[not-owner]" in refused.stderr
+    assert not is_free(cluster)
+    assert said(site, "unlock", NAME, "--force").returncode == 0
+    assert is_free(cluster)
+
+
+def test_lock_that_is_held_on_says_who_died_and_ends_by_force_alone(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    said(site, "lock", NAME, "--pid", owner.pid, "--hold-if-orphaned")
+    end(owner)
+    wait_until(SystemClock(), lambda: record(cluster).state == OWNERLESS)
+    SystemClock().sleep(2 * site.policy.lease_term_max_ns)
+    other = said(site, "lock", NAME, "--pid", os.getpid(), "--wait", "0")
+    assert other.returncode == 75
+    assert "held on after its owner died since 2" in other.stderr
+    assert f"sleep/{owner.pid}" in other.stderr
+    assert "[not-owner]" in said(site, "unlock", NAME, "--pid", os.getpid()).stderr
+    assert said(site, "unlock", NAME, "--force").returncode == 0
+    assert is_free(cluster)
+
+
+def test_lost_lock_is_told_by_unlock(site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]) -> None:
+    said(site, "lock", NAME, "--pid", owner.pid)
+    hand = ByHand(cluster, random.Random(1))
+    hand.revoke(hand.leases(NAME)[0], "planted")
+    wait_until(SystemClock(), lambda: record(cluster).state == LOST)
+    done = said(site, "unlock", NAME, "--pid", owner.pid)
+    assert done.returncode == 76
+    assert "planted" in done.stderr
+    assert list(locks(cluster.routes.runtime, NAME)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_keeper_that_was_ended_is_a_lost_lock(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes], number: int
+) -> None:
+    said(site, "lock", NAME, "--pid", owner.pid)
+    os.kill(record(cluster).keeper, number)
+    wait_until(SystemClock(), lambda: is_free(cluster))
+    done = said(site, "unlock", NAME, "--pid", owner.pid)
+    assert (done.returncode, "[lock-lost]" in done.stderr) == (76, True)
+
+
+def test_caller_that_is_killed_while_it_waits_leaves_no_lock(
+    site: Site, cluster: Cluster, owner: subprocess.Popen[bytes]
+) -> None:
+    with cluster.session("before") as session, session.acquire(NAME):
+        words = ["lock", NAME, "--pid", str(owner.pid), "--wait", "1h", *site.options()]
+        caller = subprocess.Popen([sys.executable, "-m", "tenure", *words])
+
+        def waiting() -> int:
+            return ByHand(cluster, random.Random(1)).leases(NAME)[0].waiting
+
+        wait_until(SystemClock(), lambda: waiting() == 1)
+        caller.kill()
+        caller.wait(PATIENCE_S)
+        wait_until(SystemClock(), lambda: waiting() == 0)
+    SystemClock().sleep(SECOND)
+    assert is_free(cluster)
+
+
+def test_owner_that_cannot_be_told_has_to_be_named(site: Site) -> None:
+    unnamed = said(site, "lock", NAME)
+    assert (unnamed.returncode, "[no-owner]" in unnamed.stderr) == (2, True)
+    assert "[no-owner]" in said(site, "lock", NAME, "--pid", 2**22 + 1).stderr

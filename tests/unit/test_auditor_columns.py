@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from tests.fault_injection.plants import Plant
 
-MESSAGES = 5 * 5120
+MESSAGES = 2 * 5120
+MESSAGES_AROUND_FAULTS = 5 * 5120
 PLANTS: dict[str, Plant] = {
     f"{code}, {plant.__name__}": plant for code, plants in sorted(all_plants().items()) for plant in plants
 }
@@ -108,7 +109,7 @@ def test_a_clean_tree_is_judged_by_columns_alone(
 
 
 def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(tmp_path, MESSAGES, message_bytes=10, plant={"r1-breach": 1, "count-mismatch": 1})
+    build(tmp_path, MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"r1-breach": 1, "count-mismatch": 1})
     judged: list[str] = []
 
     def counted(module: ModuleType, name: str) -> None:
@@ -131,7 +132,7 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
 def test_leases_that_columns_cannot_tell_from_each_other_are_judged_by_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(tmp_path, MESSAGES, message_bytes=10, plant={"count-mismatch": 2, "grant-overlap": 2})
+    build(tmp_path, MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"count-mismatch": 2, "grant-overlap": 2})
     said = by_rules(tmp_path)
     monkeypatch.setattr(domains_by_columns, "marks", lambda names, _: np.zeros(len(names), np.uint64))
     assert by_columns_first(tmp_path) == said

@@ -104,8 +104,8 @@ def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
         assert of_database.get(domain) == of_memory.get(domain)
         whole = (memory.start_ns, memory.end_ns), (memory.start_ns, middle), (middle, memory.end_ns)
         for span in (*whole, *moments):
-            expected = bars_within(domain, of_memory.within(domain, *span), *span)
-            assert bars_within(domain, of_database.within(domain, *span), *span) == expected
+            expected = bars_within(of_memory.within(domain, *span), *span)
+            assert bars_within(of_database.within(domain, *span), *span) == expected
     for told in memory.kinds(SessionTold):
         name = told.place[1], told.witness.session_id
         assert kept.session(*name) == memory.session(*name)

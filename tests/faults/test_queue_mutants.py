@@ -140,8 +140,8 @@ MUTANTS = {
     "closed connection keeps its place": Mutant(
         waiting,
         "WaitingRoom.abandon",
-        "self._queues.abandon(gone, self._time.boot_ns())",
-        "pass",
+        "waiter in self._of",
+        "False",
         waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
     ),
     "nobody follows a place that was kept in vain": Mutant(
@@ -169,7 +169,7 @@ MUTANTS = {
         waiting,
         "WaitingRoom._call_in_firsts",
         "self._woken.append((place.waiter, draft))",
-        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
+        "return self._woken.append((place.waiter, draft)) or self._remove(domain, place)",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "set asks again with another age": Mutant(

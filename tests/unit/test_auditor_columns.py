@@ -194,7 +194,7 @@ def test_directory_of_an_audit_that_vanishes_while_it_runs_is_no_crash(
 
 
 def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:
-    build(tmp_path / "tree", MESSAGES, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
+    build(tmp_path / "tree", MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
     tree, index = Tree(tmp_path / "tree"), tmp_path / "index"
     said = json_bytes(audit(tree))
     assert json_bytes(audit(tree, options=Options(jobs=2))) == said

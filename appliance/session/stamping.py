@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 
-
 class Publication(msgspec.Struct, frozen=True, eq=False):
     """One attempt, ready to be written."""
 

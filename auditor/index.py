@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 8
+INDEX_FORMAT: Final = 9
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """

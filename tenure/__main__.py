@@ -27,7 +27,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "leave": ("appliance.cli.leave", "take this machine, or one that is lost, out of a cluster"),
-    "status": ("tui.status", "whether the cluster works, as seen from here"),
+    "status": ("tui.cli", "whether the cluster works, as seen from here"),
     "policy": ("appliance.cli.policy", "the numbers that the whole cluster shares: show, set"),
     "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome; upgrade it"),

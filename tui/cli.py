@@ -1,7 +1,13 @@
-"""``tenure top``: the live screen; ``--once`` prints one snapshot of it, ``--serve`` shows it to browsers.
+"""``tenure top`` and ``tenure status``: the live screen, and whether the cluster works, as seen from this machine.
 
-With ``--write`` a lease can be ended from the screen, as ``tenure lease revoke`` does; nothing else changes anything.
-Each page of a browser runs a program of its own, which only looks: docs/decisions/0004-textual-serve.md.
+``top --once`` prints one snapshot of the screen, ``--serve`` shows it to browsers: each page runs a program of its own,
+which only looks (docs/decisions/0004-textual-serve.md). With ``--write`` a lease can be ended from the screen, as
+``tenure lease revoke`` does; nothing else changes anything.
+
+``status`` says a line for each thing, and what to do. ``--watch``: the overview as text, again and again. In a terminal
+the whole overview is drawn over what was there; in a pipe it is a line a second, with ``--json`` an object a line. Exit
+codes as of `doctor`: 0 all is well; 1 something does not work; 3 it works, and something should be known. Those of
+``--watch`` say so of what was shown last.
 """
 
 from __future__ import annotations
@@ -17,10 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options
+from appliance.doctor.check import unknown
 from timeagent.clock import SystemClock
-from timeagent.console import Command, print_json, say
+from timeagent.console import Command, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
+
+from .model.state import Reach
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
 
 
 PATIENCE_NS: Final = 5 * SECOND
-"""How long one snapshot waits for an answer."""
+"""How long each answer is waited for: longer than a shard's owner that stands still is given."""
 
 PORT: Final = 7480
 """Where pages are served unless another is named."""
@@ -111,7 +120,11 @@ def _offline(options: argparse.Namespace) -> int:
     elif not copy.exists():
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
     if _as_text(options):
-        return _print(source.state_at(), json=options.json)
+        try:
+            return _print(source.state_at(), json=options.json)
+        finally:
+            if source.reading.answer is not None:
+                source.reading.answer.timeline.close()
     return _open_screen(source)
 
 
@@ -175,11 +188,6 @@ def _open_screen(source: StateSource, revoke: Revoke | None = None) -> int:
     if app._exception is not None:  # noqa: SLF001 - the library has no other door to it
         raise app._exception  # noqa: SLF001 - the same
     return app.return_code or 0
-
-
-COMMANDS: Final = {
-    "top": Command("The live screen: nodes, leases, bags. Looks; changes nothing without --write.", _add_top, run_top)
-}
 
 
 HOST: Final = "127.0.0.1"
@@ -274,3 +282,136 @@ class Revoker:
         if cluster is None:
             raise BadConfiguration("cannot-write", "the mount has not answered yet", hint="wait for it, then try again")
         return cluster
+
+
+# -- tenure status -----------------------------------------------------------------------------------------------------
+
+
+HOME, REST_OF_LINE, REST, CLEAR = "\x1b[H", "\x1b[K", "\x1b[J", "\x1b[2J"
+EVERY_NS: Final = SECOND
+NOTHING_SHOWN: Final = unknown("mount", "no answer yet", "wait a moment")
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    add_cluster_options(parser)
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="the overview as text, once a second, until Ctrl-C; in a pipe a line each time; exit code as of the last",
+    )
+    parser.add_argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times")
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Say once whether the cluster works, or show the overview again and again."""
+    if options.count is not None and not options.watch:
+        raise BadRequest("no-watch", "--count is of --watch", hint="say --watch too")
+    from .sources.live import live_source  # noqa: PLC0415 - the cluster's library, only when called
+
+    source = live_source(options.root, options.node_dir, allow_root=options.allow_root, needs_node=not options.watch)
+    try:
+        return watch(source, options) if options.watch else _told_once(source, options)
+    finally:
+        source.close()
+
+
+def _told_once(source: LiveSource, options: argparse.Namespace) -> int:
+    """Look at everything, say a line for each. Raises TenureError for what is no root, or not this machine's."""
+    from appliance.cli.doctor import told  # noqa: PLC0415
+
+    from .feed import ask_once  # noqa: PLC0415
+    from .model.overview import health  # noqa: PLC0415
+
+    state = ask_once(source, PATIENCE_NS)
+    answer = source.mount.answer
+    if answer is None and source.mount.error is not None:
+        raise source.mount.error
+    fields = {
+        "root": state.path,
+        "cluster": state.cluster_id or None,
+        "node": answer.own_node if answer else None,
+        "map": answer.shard_map.number if answer else None,
+    }
+    return told("tenure.status", fields, health(state), options)
+
+
+def watch(source: LiveSource, options: argparse.Namespace) -> int:
+    """Show the overview once a second, until it is interrupted, or so many times; return how it was in the end.
+
+    Raises TenureError for what is no root.
+    """
+    from appliance.doctor.check import exit_status  # noqa: PLC0415
+
+    from .feed import Feed, ask_once  # noqa: PLC0415
+    from .model.overview import health  # noqa: PLC0415
+
+    clock = SystemClock()
+    ask_once(source, EVERY_NS)
+    if source.mount.error is not None:
+        raise source.mount.error
+    failed: list[BaseException] = []
+    feed = Feed(source, clock, EVERY_NS)
+    screen = sys.stdout.isatty() and not options.json
+    shown, checks, due_ns = 0, [NOTHING_SHOWN], clock.boot_ns()
+    try:
+        feed.start(lambda _: None, failed.append)
+        while options.count is None or shown < options.count:
+            state = source.state_at()
+            if _begun(state):
+                checks = health(state)
+                _show(state, json=options.json, screen=screen, first=not shown)
+                shown += 1
+            if failed:
+                raise failed[0]
+            # What took longer than a second, a suspend for example, is not made up for.
+            due_ns = max(due_ns + EVERY_NS, clock.boot_ns())
+            if shown != options.count:
+                clock.sleep(due_ns - clock.boot_ns())
+    except KeyboardInterrupt:
+        pass  # that is how it is left
+    finally:
+        feed.stop()
+    return exit_status(checks)
+
+
+def _begun(state: ClusterState) -> bool:
+    """Whether there is an answer, or it is certain that there is none now."""
+    return state.mount.reach is not Reach.WAITING
+
+
+def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None:
+    from .model.overview import json_fields, text_snapshot  # noqa: PLC0415
+
+    if json:
+        print_json("tenure.top", json_fields(state))
+    elif screen:
+        size = shutil.get_terminal_size((120, 36))
+        lines = text_snapshot(state, size.columns - 1).split("\n")[: size.lines - 1]
+        drawn = "".join(f"{line}{REST_OF_LINE}\n" for line in lines)
+        sys.stdout.write((CLEAR if first else "") + HOME + drawn + REST)
+        sys.stdout.flush()
+    else:
+        say(status_line(state))
+        sys.stdout.flush()
+
+
+def status_line(state: ClusterState) -> str:
+    """Return the overview in one line: when, how it is, the numbers, and every reason with its way out."""
+    from appliance.doctor.check import not_well  # noqa: PLC0415
+
+    from .model.overview import (  # noqa: PLC0415
+        health,
+        level_cell,
+        numbers_words,
+    )
+
+    checks = health(state)
+    when = rfc3339(state.clock.now.midpoint)[: len("2026-11-20T22:10:07")]
+    reasons = [f"{check.words} → {check.way_out}" if check.way_out else check.words for check in not_well(checks)]
+    return " · ".join(part for part in (f"{when}Z  {level_cell(checks).text}", numbers_words(state), *reasons) if part)
+
+
+COMMANDS: Final = {
+    "top": Command("The live screen: nodes, leases, bags. Looks; changes nothing without --write.", _add_top, run_top),
+    "status": Command("Whether the cluster works, as seen from here.", _add_status, run_status),
+}

@@ -55,6 +55,11 @@ def unknown(name: str, reason: str, way_out: str) -> HealthCheck:
     return HealthCheck(name, CheckVerdict.UNKNOWN, reason, way_out)
 
 
+def judged(name: str, said: str, wrong: str, way_out: str, *, holds: object) -> HealthCheck:
+    """Return a requirement that is met, as is ``said``; or that is not, and what is ``wrong``."""
+    return passed(name, said) if holds else failed(name, wrong, way_out)
+
+
 WORST_FIRST: Final = (CheckVerdict.FAIL, CheckVerdict.UNKNOWN, CheckVerdict.UNSURE, CheckVerdict.PASS)
 
 

@@ -19,7 +19,7 @@ from timeagent.errors import BadRequest
 from timeagent.interval import TimeInterval
 from timeagent.units import MINUTE, SECOND, Instant, span_text
 
-from .check import HealthCheck, failed, passed, unsure
+from .check import HealthCheck, failed, judged, passed, unsure
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -255,14 +255,13 @@ def judge_directory(found: Directory, *, where: str) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    name = "user mapping"
-    if owner != user:
-        return failed(
-            name,
-            f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
-            "export without all_squash; the same numeric user and group on all machines",
-        )
-    return passed(name, f"files belong to who makes them (user {user})")
+    return judged(
+        "user mapping",
+        f"files belong to who makes them (user {user})",
+        f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
+        "export without all_squash; the same numeric user and group on all machines",
+        holds=owner == user,
+    )
 
 
 def judge_linked(found: Linked) -> HealthCheck:
@@ -279,17 +278,13 @@ def judge_linked(found: Linked) -> HealthCheck:
 
 def judge_exclusive(*, refused: bool) -> HealthCheck:
     """Say whether O_EXCL decides."""
-    if not refused:
-        return failed("exclusive create", "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system")
-    return passed("exclusive create", "O_EXCL takes a name once")
+    wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
+    return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
 
 def judge_listed(*, listed: bool) -> HealthCheck:
-    if not listed:
-        return failed(
-            "listing", "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
-        )
-    return passed("listing", "a new file is seen at once, whole")
+    wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
+    return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
 
 
 def judge_room(room: Room) -> list[HealthCheck]:

@@ -18,7 +18,7 @@ from timeagent.console import counted
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339, span_text
 
-from .check import CheckVerdict, HealthCheck, failed, not_well, passed, unknown, unsure
+from .check import CheckVerdict, HealthCheck, failed, judged, not_well, passed, unknown, unsure
 from .directory import Room, judge_room
 
 RADIUS_NS_MAX: Final = 250 * MS
@@ -84,9 +84,8 @@ def judge_space(room: Room) -> list[HealthCheck]:
 
 
 def judge_tmpfs(place: Path, bytes_left: int) -> HealthCheck:
-    if bytes_left < TMPFS_BYTES_MIN:
-        return failed("tmpfs", f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}")
-    return passed("tmpfs", f"{place} has room")
+    wrong, way_out = f"{place} is full: soon no shard takes new domains", f"see what fills it: du -x {place}"
+    return judged("tmpfs", f"{place} has room", wrong, way_out, holds=bytes_left >= TMPFS_BYTES_MIN)
 
 
 def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None, listens: str | None) -> HealthCheck:
@@ -203,9 +202,8 @@ def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
 
 def judge_clocks(good: bool, words: str) -> HealthCheck:  # noqa: FBT001 - one fact
     """Say whether no node's clock contradicts the others."""
-    if not good:
-        return failed("clocks", words, "tenure time sources, on the node that is outside: its bound is not true")
-    return passed("clocks", words or "nothing to compare")
+    way_out = "tenure time sources, on the node that is outside: its bound is not true"
+    return judged("clocks", words or "nothing to compare", words, way_out, holds=good)
 
 
 # -- logs and leases ---------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .check import HealthCheck, failed, passed, unsure
+from .check import HealthCheck, failed, judged, passed, unsure
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
@@ -40,28 +40,23 @@ def judge_user(user: int, umask: int) -> list[HealthCheck]:
 
 
 def judge_runtime(where: str, kind: str) -> HealthCheck:
-    if kind not in ("tmpfs", "ramfs"):
-        return failed(
-            "tmpfs",
-            f"{where} is on {kind}: a lease shard must forget everything when the machine stops",
-            "mount a tmpfs there, or set runtime in node.toml",
-        )
-    return passed("tmpfs", f"{where} is on {kind}")
+    said = f"{where} is on {kind}"
+    wrong = f"{said}: a lease shard must forget everything when the machine stops"
+    way_out = "mount a tmpfs there, or set runtime in node.toml"
+    return judged("tmpfs", said, wrong, way_out, holds=kind in _FORGETFUL)
 
 
 def judge_randomness(*, ready: bool) -> HealthCheck:
-    if not ready:
-        return failed(
-            "randomness", "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
-        )
-    return passed("randomness", "the kernel's generator is ready")
+    wrong, way_out = "the kernel has not gathered any yet", "wait for it, or give the machine virtio-rng"
+    return judged("randomness", "the kernel's generator is ready", wrong, way_out, holds=ready)
 
 
 def judge_listening(address: str, problem: str | None) -> HealthCheck:
     """Say whether the node can answer where its settings say."""
-    if problem:
-        return failed("port", f"{address}: {problem}", "change `listen` in node.toml, or stop who listens there")
-    return passed("port", f"{address} is the node's, or free for it")
+    way_out = "change `listen` in node.toml, or stop who listens there"
+    return judged(
+        "port", f"{address} is the node's, or free for it", f"{address}: {problem}", way_out, holds=not problem
+    )
 
 
 MOUNTINFO: Final = Path("/proc/self/mountinfo")
@@ -175,22 +170,13 @@ def judge_kind(mount: Mount) -> HealthCheck:
 def judge_options(mount: Mount) -> list[HealthCheck]:
     """Say what the mount options mean for the protocol, a line for each thing that they decide."""
     options = mount.options
-    found = [
-        failed("writable", f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}")
-        if "ro" in options
-        else passed("writable", "mounted read-write")
-    ]
+    wrong, way_out = f"{mount.point} is mounted read-only", f"mount -o remount,rw {mount.point}"
+    found = [judged("writable", "mounted read-write", wrong, way_out, holds="ro" not in options)]
     if not mount.nfs:
         return found
     found.append(_judge_hard(mount))
-    if "nocto" in options:
-        found.append(
-            failed(
-                "close-to-open", "nocto: opening a file need not show what was closed before", "mount it without nocto"
-            )
-        )
-    else:
-        found.append(passed("close-to-open", "opening revalidates (no nocto)"))
+    said, wrong = "opening revalidates (no nocto)", "nocto: opening a file need not show what was closed before"
+    found.append(judged("close-to-open", said, wrong, "mount it without nocto", holds="nocto" not in options))
     found.append(_judge_caching(options))
     lock = options.get("local_lock", "none")
     found.append(passed("locks", f"no lock of the file system is used; local_lock={lock} changes nothing"))

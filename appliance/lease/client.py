@@ -301,7 +301,7 @@ class LeaseClient:
         age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
         return Ask(domain, request_id, age, token, mode)
 
-    def acquire(
+    def acquire(  # noqa: PLR0913 - what can be said about a request, by name
         self,
         asks: Sequence[str | Ask],
         *,
@@ -312,18 +312,19 @@ class LeaseClient:
         keep_ns: Span = 0,
         hints_wanted: bool = False,
         session_id: bytes | None = None,
+        sent: tuple[TimeInterval, SignedTime] | None = None,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
         ``wait_ns``: let the shard hold the answer back so long, unless it can grant before; ``keep_ns``: have it keep
         the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
-        ``session_id``: the session lease under which they are taken: its expiry is theirs.
+        ``session_id``: of the session lease whose expiry is theirs. ``sent``: what the clock says, if it was just read.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        sent, token = self._time.now_and_token()
+        now, token = sent or self._time.now_and_token()
         asked = [self.ask(each, None, mode) if isinstance(each, str) else each for each in asks]
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = sent.latest + wait_ns + term
+        until = now.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
@@ -341,9 +342,9 @@ class LeaseClient:
             )
             for each in asked
         ]
-        found, now = self._exchange(requests, [each.domain for each in asked], token, asked, wait_ns)
+        found, came = self._exchange(requests, [each.domain for each in asked], token, asked, wait_ns)
         # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
-        results = [self._unless_late(result, ask, now) for result, ask in zip(found, asked, strict=True)]
+        results = [self._unless_late(result, ask, came) for result, ask in zip(found, asked, strict=True)]
         useless = [
             before.witness
             for before, after in zip(found, results, strict=True)
@@ -467,8 +468,7 @@ class LeaseClient:
             )
             for each in givings
         ]
-        domains = [each.domain for each in givings]
-        return self._exchange(requests, domains, self._time.token(), give_up_ns=give_up_ns)[0]
+        return self._exchange(requests, [each.domain for each in givings], self._time.token(), give_up_ns=give_up_ns)[0]
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -97,6 +97,11 @@ class BoundedListener[V: Visitor](ABC):
         for listening in (self._listener, self._woken):
             self._selector.register(listening, selectors.EVENT_READ)
 
+    @property
+    def visitors(self) -> int:
+        """How many are let in just now."""
+        return len(self._visitors)
+
     @abstractmethod
     def _taken(self, accepted: socket.socket, now: int, whence: str) -> V:
         """Return who has come. Raises OSError: it is gone again."""

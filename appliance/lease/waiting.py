@@ -25,7 +25,7 @@ from .turn import Draft
 from .wire import NO_REQUEST, Acquire, ClockTold, Denied, LeasePage, Reason, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
 
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -58,124 +58,6 @@ class QueuedRequest(msgspec.Struct, eq=False):
     """By when the waiter is answered, or how long the place is kept without one."""
 
 
-class Queues:
-    """The queues of one shard, one for each domain that somebody waits for."""
-
-    def __init__(self) -> None:
-        """Begin without any."""
-        self.count = 0
-        """How many places there are."""
-        self._places: dict[str, list[QueuedRequest]] = {}
-        self._of: dict[Waiter, tuple[str, QueuedRequest]] = {}
-        self._timers: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []
-
-    def full(self, domain: str) -> bool:
-        """Whether nobody more can wait for a domain."""
-        return self.count >= WAITING_MAX or self.waiting(domain) >= QUEUE_MAX
-
-    def all(self) -> list[tuple[str, QueuedRequest]]:
-        """Return every place, with its domain."""
-        return [(domain, place) for domain, places in self._places.items() for place in places]
-
-    @property
-    def domains(self) -> Container[str]:
-        """The domains for which somebody waits, as they are whenever it is looked at."""
-        return self._places
-
-    def waits_for(self, domain: str) -> bool:
-        """Whether somebody waits for it."""
-        return domain in self._places
-
-    def waiting(self, domain: str) -> int:
-        """Return how many wait for a domain."""
-        return len(self._places.get(domain, ()))
-
-    def before(self, domain: str, request_id: bytes) -> list[QueuedRequest]:
-        """Return the places before that of a request: all of them where it has none."""
-        places = self._places.get(domain, [])
-        for index, place in enumerate(places):
-            if place.request.request_id == request_id:
-                return places[:index]
-        return places[:]
-
-    def first(self, domain: str) -> QueuedRequest | None:
-        """Return the first place of a domain's queue."""
-        places = self._places.get(domain)
-        return places[0] if places else None
-
-    def oldest(self, domain: str) -> QueuedRequest | None:
-        """Return the place of a domain's oldest request."""
-        return min(self._places.get(domain, ()), key=lambda each: each.age, default=None)
-
-    def places(self, domain: str) -> list[QueuedRequest]:
-        """Return a domain's places in order, as they are now."""
-        return list(self._places.get(domain, ()))
-
-    def place_of(self, domain: str, request_id: bytes) -> QueuedRequest | None:
-        """Return the place of a request."""
-        places = self._places.get(domain, ())
-        return next((each for each in places if each.request.request_id == request_id), None)
-
-    def enter(self, domain: str, place: QueuedRequest) -> None:
-        """Add a place at the end."""
-        self._places.setdefault(domain, []).append(place)
-        self.count += 1
-        if place.waiter is not None:
-            self._of[place.waiter] = domain, place
-        self.look_at(domain, place.until_boot_ns)
-
-    def hand_on(self, domain: str, place: QueuedRequest, waiter: Waiter | None, until_boot_ns: int) -> None:
-        """Give a place to another call of its request, or to none."""
-        if place.waiter is not None:
-            self._of.pop(place.waiter, None)
-        place.waiter, place.until_boot_ns = waiter, until_boot_ns
-        if waiter is not None:
-            self._of[waiter] = domain, place
-        self.look_at(domain, until_boot_ns)
-
-    def remove(self, domain: str, place: QueuedRequest) -> None:
-        """Take a place out."""
-        places = self._places[domain]
-        places.remove(place)
-        self.count -= 1
-        if place.waiter is not None:
-            self._of.pop(place.waiter, None)
-        if not places:
-            del self._places[domain]
-
-    def abandon(self, waiters: Iterable[Waiter], boot_ns: int) -> None:
-        """Take out the places of those who are gone; whoever is behind them is looked at next."""
-        for waiter in waiters:
-            found = self._of.get(waiter)
-            if found is not None:
-                self.remove(*found)
-                self.look_at(found[0], boot_ns)
-
-    # -- when to look again --------------------------------------------------------------------------------------------
-
-    def look_at(self, domain: str, boot_ns: int) -> None:
-        """Look at a domain's queue at that time, or before."""
-        if boot_ns < self._timers.get(domain, 2**63):
-            self._timers[domain] = boot_ns
-            heapq.heappush(self._heap, (boot_ns, domain))
-
-    def due_in(self, boot_ns: int) -> Span | None:
-        """Return how long until a queue has to be looked at; None: nobody waits."""
-        while self._heap and self._timers.get(self._heap[0][1]) != self._heap[0][0]:
-            heapq.heappop(self._heap)
-        return max(0, self._heap[0][0] - boot_ns) if self._heap else None
-
-    def due(self, boot_ns: int) -> list[str]:
-        """Return the domains whose queues have to be looked at now, each once."""
-        found: list[str] = []
-        while self.due_in(boot_ns) == 0:
-            _, domain = heapq.heappop(self._heap)
-            del self._timers[domain]
-            found.append(domain)
-        return found
-
-
 WAIT_NS_MAX: Final = 60 * SECOND
 """How long one answer is held back at most."""
 
@@ -187,40 +69,96 @@ _RETRY_NS: Final = 100 * MS
 
 
 class WaitingRoom:
-    """The queues of one shard, with the clock that says when somebody has waited long enough."""
+    """The queues of one shard, one for each domain that somebody waits for, with the clock of their waits."""
 
     def __init__(self, time: NodeTime, recalls: Recalls) -> None:
         """Begin empty. ``recalls``: those who are in the way, whose calls are held back too."""
         self._time = time
         self.recalls = recalls
-        self._queues = Queues()
+        self.count = 0
+        """How many requests wait."""
+        self.domains: dict[str, list[QueuedRequest]] = {}
+        """The places of each domain for which somebody waits, in order. None of the lists is empty."""
+        self._of: dict[Waiter, tuple[str, QueuedRequest]] = {}
+        self._timers: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
         self._woken: list[tuple[Waiter, Draft]] = []
 
-    @property
-    def count(self) -> int:
-        """How many requests wait."""
-        return self._queues.count
-
-    @property
-    def domains(self) -> Container[str]:
-        """The domains for which somebody waits, as they are whenever it is looked at."""
-        return self._queues.domains
+    # -- places --------------------------------------------------------------------------------------------------------
 
     def waiting(self, domain: str) -> int:
         """Return how many requests wait for a domain."""
-        return self._queues.waiting(domain)
+        return len(self.domains.get(domain, ()))
+
+    def _before(self, domain: str, request_id: bytes) -> list[QueuedRequest]:
+        """Return the places before that of a request: all of them where it has none."""
+        places = self.domains.get(domain, [])
+        for index, place in enumerate(places):
+            if place.request.request_id == request_id:
+                return places[:index]
+        return places[:]
+
+    def _enter(self, domain: str, place: QueuedRequest) -> None:
+        """Add a place at the end."""
+        self.domains.setdefault(domain, []).append(place)
+        self.count += 1
+        if place.waiter is not None:
+            self._of[place.waiter] = domain, place
+        self._look_at(domain, place.until_boot_ns)
+
+    def _hand_on(self, domain: str, place: QueuedRequest, waiter: Waiter | None, until_boot_ns: int) -> None:
+        """Give a place to another call of its request, or to none."""
+        if place.waiter is not None:
+            self._of.pop(place.waiter, None)
+        place.waiter, place.until_boot_ns = waiter, until_boot_ns
+        if waiter is not None:
+            self._of[waiter] = domain, place
+        self._look_at(domain, until_boot_ns)
+
+    def _remove(self, domain: str, place: QueuedRequest) -> None:
+        places = self.domains[domain]
+        places.remove(place)
+        self.count -= 1
+        if place.waiter is not None:
+            self._of.pop(place.waiter, None)
+        if not places:
+            del self.domains[domain]
+
+    # -- when to look again --------------------------------------------------------------------------------------------
+
+    def _look_at(self, domain: str, boot_ns: int) -> None:
+        """Look at a domain's queue at that time, or before."""
+        if boot_ns < self._timers.get(domain, 2**63):
+            self._timers[domain] = boot_ns
+            heapq.heappush(self._heap, (boot_ns, domain))
+
+    def _next_look(self, boot_ns: int) -> Span | None:
+        while self._heap and self._timers.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return max(0, self._heap[0][0] - boot_ns) if self._heap else None
+
+    def _due(self, boot_ns: int) -> list[str]:
+        """Return the domains whose queues have to be looked at now, each once."""
+        found: list[str] = []
+        while self._next_look(boot_ns) == 0:
+            _, domain = heapq.heappop(self._heap)
+            del self._timers[domain]
+            found.append(domain)
+        return found
 
     def due_in(self) -> Span | None:
         """Return how long until somebody's wait may be over; None: nobody waits."""
         listens = self.recalls.due_in()
-        waits = self._queues.due_in(self._time.boot_ns()) if self._queues.count else None
+        waits = self._next_look(self._time.boot_ns()) if self.count else None
         if listens is None or waits is None:
             return waits if listens is None else listens
         return min(listens, waits)
 
+    # -- requests ------------------------------------------------------------------------------------------------------
+
     def ahead(self, domain: str, request_id: bytes) -> Ahead | None:
         """Return who waits before a request, or None."""
-        before = self._queues.before(domain, request_id)
+        before = self._before(domain, request_id)
         if not before:
             return None
         first = before[0]
@@ -244,16 +182,17 @@ class WaitingRoom:
         A request that has a place keeps it when it is asked again; an earlier call of it is answered.
         """
         domain = request.domain
-        place = self._queues.place_of(domain, request.request_id)
+        places = self.domains.get(domain, ())
+        place = next((each for each in places if each.request.request_id == request.request_id), None)
         if place is not None and place.waiter is not None and place.waiter is not waiter:
             self._woken.append((place.waiter, draft))
         boot = self._time.boot_ns()
         if not isinstance(draft, Denied):
             if place is not None:
-                self._queues.remove(domain, place)
-                self._queues.look_at(domain, boot)
+                self._remove(domain, place)
+                self._look_at(domain, boot)
             return draft
-        number = len(self._queues.before(domain, request.request_id)) + 1
+        number = len(self._before(domain, request.request_id)) + 1
         denied = msgspec.structs.replace(draft, place=number)
         wait = min(request.wait_ns, WAIT_NS_MAX) if waiter is not None else 0
         keep = min(request.keep_ns, KEEP_NS_MAX)
@@ -264,21 +203,25 @@ class WaitingRoom:
         held_back = waiter if wait else None
         if place is None:
             place = QueuedRequest(request, *asker, denied, held_back, now.midpoint, until)
-            self._queues.enter(domain, place)
+            self._enter(domain, place)
         elif not waits:
-            self._queues.remove(domain, place)
-            self._queues.look_at(domain, boot)
+            self._remove(domain, place)
+            self._look_at(domain, boot)
             return denied
         else:
             place.request, place.denied = request, denied
-            self._queues.hand_on(domain, place, held_back, until)
+            self._hand_on(domain, place, held_back, until)
         if number == 1:
             self._look_when_possible(domain, denied, now, boot)
         return denied if held_back is None else None
 
     def _may_not_wait(self, request: Acquire | Upgrade, number: int) -> bool:
         """A lease that is held already waits only where no other does: two that wait for each other would for ever."""
-        return self._queues.full(request.domain) or (isinstance(request, Upgrade) and number > 1)
+        return (
+            self.count >= WAITING_MAX
+            or self.waiting(request.domain) >= QUEUE_MAX
+            or (isinstance(request, Upgrade) and number > 1)
+        )
 
     def call_in(self, changed: Iterable[str], again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval) -> None:
         """Let those have their turn who can, and answer those who have waited long enough.
@@ -286,23 +229,24 @@ class WaitingRoom:
         ``changed``: domains on which something ended or was granted. ``again``: decide a request as it is now.
         """
         boot = self._time.boot_ns()
-        due = dict.fromkeys(sorted(each for each in set(changed) if self._queues.waits_for(each)))
-        due.update(dict.fromkeys(self._queues.due(boot)))
+        due = dict.fromkeys(sorted(each for each in set(changed) if each in self.domains))
+        due.update(dict.fromkeys(self._due(boot)))
         for domain in due:
             self._call_in_firsts(domain, again, now, boot)
             while self._send_away(domain, again, boot):
                 self._call_in_firsts(domain, again, now, boot)
-            for place in self._queues.places(domain):
-                self._queues.look_at(domain, place.until_boot_ns)
+            for place in list(self.domains.get(domain, ())):
+                self._look_at(domain, place.until_boot_ns)
 
     def _call_in_firsts(
         self, domain: str, again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval, boot: int
     ) -> None:
-        while (place := self._queues.first(domain)) is not None:
+        while (places := self.domains.get(domain)) is not None:
+            place = places[0]
             if place.waiter is None:
                 return  # it is kept for its next call
             if place.waiter.gone:
-                self._queues.remove(domain, place)
+                self._remove(domain, place)
                 continue
             draft = again(place.request)
             if isinstance(draft, Denied):
@@ -312,11 +256,14 @@ class WaitingRoom:
                     self._call_in_oldest(domain, again)
                 return
             self._woken.append((place.waiter, draft))
-            self._queues.remove(domain, place)
+            self._remove(domain, place)
 
     def _call_in_oldest(self, domain: str, again: Callable[[Acquire | Upgrade], Draft]) -> None:
         """Let the oldest pass while the first waits for a set that may itself be waiting."""
-        while (place := self._queues.oldest(domain)) is not None and place is not self._queues.first(domain):
+        while (places := self.domains.get(domain)) is not None:
+            place = min(places, key=lambda each: each.age)
+            if place is places[0]:
+                return
             if place.waiter is None:
                 return
             if not place.waiter.gone:
@@ -324,7 +271,7 @@ class WaitingRoom:
                 if isinstance(draft, Denied):
                     return
                 self._woken.append((place.waiter, draft))
-            self._queues.remove(domain, place)
+            self._remove(domain, place)
 
     def _send_away(self, domain: str, again: Callable[[Acquire | Upgrade], Draft], boot: int) -> bool:
         """Answer those whose time is over, with what stands in their way now. True if the first of the queue has gone.
@@ -332,10 +279,10 @@ class WaitingRoom:
         Between two calls of its request a place is kept, and loses itself when the second does not come.
         """
         first_has_gone = False
-        for place in self._queues.places(domain):
+        for place in list(self.domains.get(domain, ())):
             if boot < place.until_boot_ns:
                 continue
-            number = len(self._queues.before(domain, place.request.request_id)) + 1
+            number = len(self._before(domain, place.request.request_id)) + 1
             kept = False
             if place.waiter is not None and not place.waiter.gone:
                 draft = again(place.request)
@@ -345,25 +292,25 @@ class WaitingRoom:
                     kept = keep > 0
                 self._woken.append((place.waiter, draft))
                 if kept:
-                    self._queues.hand_on(domain, place, None, boot + keep)
+                    self._hand_on(domain, place, None, boot + keep)
             if not kept:
-                self._queues.remove(domain, place)
+                self._remove(domain, place)
                 first_has_gone = first_has_gone or number == 1
         return first_has_gone
 
     def _look_when_possible(self, domain: str, denied: Denied, now: TimeInterval, boot: int) -> None:
         ahead = denied.earliest_ns - now.midpoint
         # A denial that names an instant that has come must not keep the loop looking for ever.
-        self._queues.look_at(domain, boot + (ahead if ahead > 0 else _RETRY_NS))
+        self._look_at(domain, boot + (ahead if ahead > 0 else _RETRY_NS))
 
     def attend(self, request: Attend, waiter: Waiter | None, now: Instant) -> Recalled | None:
         """Take a holder's call; None: its answer is held back. Who is answered at once hears which waiter is oldest."""
         answer = self.recalls.attend(request, waiter, now)
-        if answer is None or not self._queues.count:
+        if answer is None or not self.count:
             return answer
         wanted = []
         for each in answer.wanted:
-            ages = (place.age for place in self._queues.places(each.domain) if place.holder != request.holder)
+            ages = (place.age for place in self.domains.get(each.domain, ()) if place.holder != request.holder)
             wanted.append(msgspec.structs.replace(each, oldest=min(ages, default=None)))
         return msgspec.structs.replace(answer, wanted=tuple(wanted))
 
@@ -374,9 +321,13 @@ class WaitingRoom:
         return woken
 
     def abandon(self, waiters: Iterable[Waiter]) -> None:
-        """Forget waiters whose connection is closed."""
+        """Forget waiters whose connection is closed; whoever is behind them is looked at next."""
         gone = list(waiters)
-        self._queues.abandon(gone, self._time.boot_ns())
+        for waiter in gone:
+            if waiter in self._of:
+                domain, place = self._of[waiter]
+                self._remove(domain, place)
+                self._look_at(domain, self._time.boot_ns())
         self.recalls.abandon(gone)
 
     def dismiss(self, code: str, message: str) -> None:
@@ -384,10 +335,10 @@ class WaitingRoom:
         for waiter, draft in self.take_woken():
             request_id = NO_REQUEST if isinstance(draft, Welcome | LeasePage | ClockTold) else draft.request_id
             waiter.answer(Unavailable(request_id=request_id, code=code, message=message))
-        for domain, place in self._queues.all():
+        for domain, place in [(domain, place) for domain, places in self.domains.items() for place in places]:
             if place.waiter is not None:
                 place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
-            self._queues.remove(domain, place)
+            self._remove(domain, place)
 
     def stop(self, code: str, message: str) -> None:
         """Send everybody away who waits, and ask for all leases back: the shard stops in good order."""
@@ -403,12 +354,12 @@ class WaitingRoom:
     def dismiss_due(self, code: str, message: str) -> None:
         """Answer those who have waited long enough while nothing can be decided."""
         boot = self._time.boot_ns()
-        for domain in self._queues.due(boot):
-            for place in self._queues.places(domain):
+        for domain in self._due(boot):
+            for place in list(self.domains.get(domain, ())):
                 if boot < place.until_boot_ns:
                     continue
                 if place.waiter is not None:
                     place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
-                self._queues.remove(domain, place)
-            if self._queues.waits_for(domain):
-                self._queues.look_at(domain, boot + _RETRY_NS)
+                self._remove(domain, place)
+            if domain in self.domains:
+                self._look_at(domain, boot + _RETRY_NS)

@@ -36,7 +36,7 @@ from appliance.lease.client import (
     Suspect,
 )
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import Attend, Recalled, Refused
+from appliance.lease.wire import Age, Attend, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, rfc3339, span_text
@@ -53,8 +53,10 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.lease.transport import Transport
-    from appliance.lease.wire import Age, Denied
+    from appliance.lease.wire import Denied
     from timeagent.clock import NodeTime
+    from timeagent.interval import TimeInterval
+    from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
 
@@ -189,8 +191,7 @@ class Leasing:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. ``waiting``: told who has
-        what. Raises TryAgain, BadRequest,
-        BadTime.
+        what. Raises TryAgain, BadRequest, BadTime.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
         attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together, waiting)
@@ -275,14 +276,16 @@ class Leasing:
             session_lease = self.session_leases.ready(shard) if attempt.together else None
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
+            sent = self._time.now_and_token()
             results = self._client(shard).acquire(
-                [self._ask(shard, domain, attempt) for domain in domains],
+                [self._ask(domain, attempt, *sent) for domain in domains],
                 phase=phase,
                 term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
                 hints_wanted=phase is Phase.HELD,
                 session_id=None if session_lease is None else session_lease.session_id,
+                sent=sent,
             )
             granted = (result for result in results if isinstance(result, LeaseGranted))
             taken += (self.session_leases.taken(_lease(shard, each, attempt), each.witness) for each in granted)
@@ -419,11 +422,11 @@ class Leasing:
             return None
         return reply if isinstance(reply, Recalled) else None
 
-    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt) -> Ask:
+    def _ask(self, domain: str, attempt: _AcquireAttempt, now: TimeInterval, token: SignedTime) -> Ask:
         if domain not in attempt.asks:
-            ask = self._client(shard).ask(domain, attempt.age, attempt.wanted[domain])
-            attempt.age = attempt.age or ask.age
-            attempt.asks[domain] = ask
+            request_id = self._random.randbytes(16)
+            attempt.age = attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)
+            attempt.asks[domain] = Ask(domain, request_id, attempt.age, token, attempt.wanted[domain])
         return attempt.asks[domain]
 
     def _client(self, shard: int) -> SessionClient:

@@ -107,4 +107,5 @@ def read_archive(
     result, timeline = audit_with_timeline(
         tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited
     )
+    timeline.state_at()  # folded here, where one waits anyway
     return Archive(tree, result, timeline, signatures, root_key)

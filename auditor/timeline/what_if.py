@@ -158,7 +158,9 @@ def judged_timeline(
         findings += _closed(event)
     ordered = in_order(findings)
     keep_findings(writer.db, ordered)
-    return Timeline(writer.db), ordered
+    timeline = Timeline(writer.db)
+    timeline.state_at()  # folded here, where one waits anyway
+    return timeline, ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:

@@ -140,8 +140,8 @@ MUTANTS = {
     "closed connection keeps its place": Mutant(
         waiting,
         "WaitingRoom.abandon",
-        "self._queues.abandon(gone, self._time.boot_ns())",
-        "pass",
+        "waiter in self._of",
+        "False",
         waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
     ),
     "nobody follows a place that was kept in vain": Mutant(
@@ -169,14 +169,14 @@ MUTANTS = {
         waiting,
         "WaitingRoom._call_in_firsts",
         "self._woken.append((place.waiter, draft))",
-        "return self._woken.append((place.waiter, draft)) or self._queues.remove(domain, place)",
+        "return self._woken.append((place.waiter, draft)) or self._remove(domain, place)",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "self._client(shard).ask(domain, attempt.age, attempt.wanted[domain])",
-        "self._client(shard).ask(domain, None, attempt.wanted[domain])",
+        "attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)",
+        "Age(first_try_ns=now.midpoint, request_id=request_id)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

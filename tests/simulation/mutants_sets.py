@@ -45,13 +45,13 @@ SETS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody is woken when a domain is free",
-        one(waiting, "WaitingRoom.call_in", "if self._queues.waits_for(each)", "if not each"),
+        one(waiting, "WaitingRoom.call_in", "if each in self.domains", "if not each"),
         "served",
         "sets",
     ),
     Mutant(
         "who comes last is served first",
-        one(waiting, "Queues.enter", "append(place)", "insert(0, place)"),
+        one(waiting, "WaitingRoom._enter", "append(place)", "insert(0, place)"),
         "served",
         "queues",
     ),
@@ -59,7 +59,7 @@ SETS: tuple[Mutant, ...] = (
         "who died while it waited gets the domain",
         (
             (waiting, "WaitingRoom._call_in_firsts", "if place.waiter.gone:", "if place.waiter is None:"),
-            (waiting, "WaitingRoom.abandon", "self._queues.abandon(gone, self._time.boot_ns())", "pass"),
+            (waiting, "WaitingRoom.abandon", "waiter in self._of", "False"),
             (waiting, "WaitingRoom._send_away", "not place.waiter.gone", "True"),
         ),
         "served",

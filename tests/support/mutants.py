@@ -37,9 +37,10 @@ def _replace(patch: pytest.MonkeyPatch, module: ModuleType, name: str, old: str,
     text = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(original))))
     assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in {name}"
     places: dict[str, Any] = {}
-    code = compile("from __future__ import annotations\n" + text.replace(old, new), f"<{name}>", "exec")
-    exec(code, vars(module), places)
-    _put(patch, owner, attribute, places[attribute])
+    # Inside a function with this argument ``super()`` finds its class as it does in the class's own body.
+    made = f"def made(__class__):\n{textwrap.indent(text.replace(old, new), '    ')}\n    return {attribute}"
+    exec(compile(f"from __future__ import annotations\n{made}", f"<{name}>", "exec"), vars(module), places)
+    _put(patch, owner, attribute, places["made"](owner))
 
 
 def plant_step(patch: pytest.MonkeyPatch, owner: type, step: str, wrong: Callable[..., object]) -> None:

@@ -135,7 +135,6 @@ def test_one_event_among_thousands_is_still_seen() -> None:
 
 def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> LeaseBar:
     values: dict[str, object] = {
-        "domain": "alice",
         "correlation_id": bytes(15) + bytes([start % 256]),
         "start_ns": start * SECOND,
         "end_ns": end * SECOND,
@@ -143,7 +142,6 @@ def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> Le
         "mode": Mode.X,
         "tentative": False,
         "node": "n1",
-        "process": 7,
         "outcome": LeaseOutcome.RELINQUISHED,
         "floor_ns": -SECOND,
         "settle_to_ns": -SECOND,
@@ -201,10 +199,10 @@ def test_domain_with_wide_characters_keeps_the_bars_in_line() -> None:
 
 
 def test_bars_of_a_copy_are_the_leases_of_its_ledger(overlap: Archive) -> None:
-    found = bars_within("alice", overlap.leases["alice"].values(), overlap.timeline.start_ns, overlap.timeline.end_ns)
+    found = bars_within(overlap.leases["alice"].values(), overlap.timeline.start_ns, overlap.timeline.end_ns)
     assert len(found) == 2
     assert {each.correlation_id for each in found} == accused(overlap.timeline)
-    assert bars_within("alice", overlap.leases["alice"].values(), 0, overlap.timeline.start_ns - SECOND) == []
+    assert bars_within(overlap.leases["alice"].values(), 0, overlap.timeline.start_ns - SECOND) == []
 
 
 def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -> None:
@@ -214,7 +212,7 @@ def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -
     def leases(domain: str, first: int, last: int) -> list[LeaseTrace]:
         asked.append(domain)
         found = eventful.leases.within(domain, first, last)
-        return [trace for trace in found if bars_within(domain, [trace], first, last)]
+        return [trace for trace in found if bars_within([trace], first, last)]
 
     at_hand = LeaseBars(leases)
     domains = list(eventful.timeline.state_at().domains)
@@ -225,7 +223,7 @@ def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -
     ]
     for domain in domains:
         for stretch in stretches:
-            made = bars_within(domain, eventful.leases.within(domain, *stretch), *stretch)
+            made = bars_within(eventful.leases.within(domain, *stretch), *stretch)
             assert at_hand.within(domain, *stretch) == made
         assert made or at_hand.within(domain, start, end)
     asked.clear()

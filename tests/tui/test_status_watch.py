@@ -13,15 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
-import tui.status
+import tui.cli
 from appliance.demo.place import DemoPlace, set_up_place
 from tenure.__main__ import main
 from tests.support.mutants import plant
 from tests.support.screens import RecordedSource, busy_state, lease, shard, state, with_shards
 from timeagent.clock import SystemClock
 from timeagent.units import MS, SECOND
+from tui.cli import status_line
 from tui.model.state import ClusterState
-from tui.status import status_line
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def test_line_has_every_reason() -> None:
 
 
 def test_reason_that_is_left_out_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.status, "status_line", "*reasons", "*reasons[:1]")
-    monkeypatch.setitem(globals(), "status_line", tui.status.status_line)
+    plant(monkeypatch, tui.cli, "status_line", "*reasons", "*reasons[:1]")
+    monkeypatch.setitem(globals(), "status_line", tui.cli.status_line)
     with pytest.raises(AssertionError):
         test_line_has_every_reason()
 
@@ -130,17 +130,17 @@ class Told(RecordedSource):
 
 def watched(monkeypatch: pytest.MonkeyPatch, showing_ns: list[int], *told: ClusterState) -> tuple[int, Paced]:
     clock = Paced()
-    monkeypatch.setattr(tui.status, "SystemClock", lambda: clock)
-    shown = tui.status._show
+    monkeypatch.setattr(tui.cli, "SystemClock", lambda: clock)
+    shown = tui.cli._show
 
     def show(state: ClusterState, **how: bool) -> None:
         shown(state, **how)
         clock.at_ns += showing_ns.pop(0)
 
-    monkeypatch.setattr(tui.status, "_show", show)
+    monkeypatch.setattr(tui.cli, "_show", show)
     first = told[0]  # for the look before the first line
     options = Namespace(json=False, count=len(told))
-    return tui.status.watch(Told(first, *told), options), clock  # type: ignore[arg-type]
+    return tui.cli.watch(Told(first, *told), options), clock  # type: ignore[arg-type]
 
 
 def test_line_comes_each_second_however_long_showing_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
     from tests.fault_injection.plants import Plant
 
-MESSAGES = 5 * 5120
+MESSAGES = 2 * 5120
+MESSAGES_AROUND_FAULTS = 5 * 5120
 PLANTS: dict[str, Plant] = {
     f"{code}, {plant.__name__}": plant for code, plants in sorted(all_plants().items()) for plant in plants
 }
@@ -107,7 +108,7 @@ def test_a_clean_tree_is_judged_by_columns_alone(
 
 
 def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(tmp_path, MESSAGES, message_bytes=10, plant={"r1-breach": 1, "count-mismatch": 1})
+    build(tmp_path, MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"r1-breach": 1, "count-mismatch": 1})
     judged: list[str] = []
 
     def counted(module: ModuleType, name: str) -> None:
@@ -130,7 +131,7 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
 def test_leases_that_columns_cannot_tell_from_each_other_are_judged_by_rules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build(tmp_path, MESSAGES, message_bytes=10, plant={"count-mismatch": 2, "grant-overlap": 2})
+    build(tmp_path, MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"count-mismatch": 2, "grant-overlap": 2})
     said = by_rules(tmp_path)
     monkeypatch.setattr(domains_by_columns, "marks", lambda names, _: np.zeros(len(names), np.uint64))
     assert by_columns_first(tmp_path) == said
@@ -192,7 +193,7 @@ def test_directory_of_an_audit_that_vanishes_while_it_runs_is_no_crash(
 
 
 def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:
-    build(tmp_path / "tree", MESSAGES, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
+    build(tmp_path / "tree", MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
     tree, index = Tree(tmp_path / "tree"), tmp_path / "index"
     said = json_bytes(audit(tree))
     assert json_bytes(audit(tree, options=Options(jobs=2))) == said

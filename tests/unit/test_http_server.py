@@ -168,14 +168,14 @@ def test_health_is_answered_whatever_visitors_do(monkeypatch: pytest.MonkeyPatch
     assert exchanged(reader)[0] == 200
     for each in slow:
         each.close()
-    wait_until(CLOCK, lambda: door._room._value == 1 and not door._visitors)
+    wait_until(CLOCK, lambda: door._room._value == 1 and door.visitors == 0)
     door.close()
 
 
 def test_visitor_who_leaves_is_forgotten(door: HttpServer) -> None:
     for _ in range(50):
         connected(door).close()
-    wait_until(CLOCK, lambda: not door._visitors)
+    wait_until(CLOCK, lambda: door.visitors == 0)
     assert asked(door, b"GET /hello HTTP/1.1\r\n\r\n")[0] == 200
 
 

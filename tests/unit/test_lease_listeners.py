@@ -140,7 +140,7 @@ def test_holder_says_nothing_to_another_node_than_the_one_it_meant(world: DoorWo
     answer = refused(world.transport(to="node-c"))
     assert answer.code == "peer-not-trusted"
     assert "node-a" in answer.message
-    wait_until(world.clock, lambda: not world.door._visitors)
+    wait_until(world.clock, lambda: world.door.visitors == 0)
     assert world.door.let_in == 0
 
 
@@ -338,7 +338,7 @@ def test_threshold_is_bounded_and_who_waits_comes_in_later(tmp_path: Path, monke
     mute = [socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20) for _ in range(12)]
     transport = world.transport()
     greet(transport)
-    assert len(world.door._visitors) <= 4
+    assert world.door.visitors <= 4
     for each in mute:
         each.close()
     transport.close()
@@ -384,7 +384,7 @@ def test_what_is_no_tls_costs_nobody_anything(world: DoorWorld, junk: bytes) -> 
     plain.close()
     greet(transport := world.transport())
     transport.close()
-    wait_until(world.clock, lambda: not world.door._visitors)
+    wait_until(world.clock, lambda: world.door.visitors == 0)
 
 
 def test_node_has_only_so_many_connections_and_another_node_has_its_own(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_door_without_descriptors_lets_in_later(world: DoorWorld, monkeypatch: p
         patched.setattr(socket.socket, "accept", accept)
         waiting = socket.create_connection(("127.0.0.1", world.door.address.port), timeout=20)
         wait_until(world.clock, lambda: failed >= 2)
-        assert not world.door._visitors
+        assert world.door.visitors == 0
     connection = tls.client_context(tls_key("node-b")).wrap_socket(waiting)
     connection.sendall(encode_call([hello("node-b")]))
     assert isinstance(read_answer(connection)[0], Welcome)

@@ -104,8 +104,8 @@ def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
         assert of_database.get(domain) == of_memory.get(domain)
         whole = (memory.start_ns, memory.end_ns), (memory.start_ns, middle), (middle, memory.end_ns)
         for span in (*whole, *moments):
-            expected = bars_within(domain, of_memory.within(domain, *span), *span)
-            assert bars_within(domain, of_database.within(domain, *span), *span) == expected
+            expected = bars_within(of_memory.within(domain, *span), *span)
+            assert bars_within(of_database.within(domain, *span), *span) == expected
     for told in memory.kinds(SessionTold):
         name = told.place[1], told.witness.session_id
         assert kept.session(*name) == memory.session(*name)
@@ -406,7 +406,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
     (gathering_module, "_subject", "event.file != event.where.path", "False"),
-    (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
+    (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 
 

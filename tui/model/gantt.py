@@ -152,7 +152,6 @@ STRETCHES_AT_HAND: Final = 128
 class LeaseBar:
     """One lease as a stretch of time."""
 
-    domain: str
     correlation_id: bytes
     start_ns: Instant
     end_ns: Instant
@@ -161,7 +160,6 @@ class LeaseBar:
     mode: Mode
     tentative: bool
     node: str
-    process: int
     outcome: LeaseOutcome | None
     floor_ns: Instant
     settle_to_ns: Instant
@@ -172,14 +170,13 @@ class LeaseBar:
         return self.outcome in (LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN)
 
 
-def bar_of(domain: str, trace: LeaseTrace) -> LeaseBar:
+def bar_of(trace: LeaseTrace) -> LeaseBar:
     first, last = trace.told[0], trace.told[-1]
     over = trace.session.over if trace.session is not None else None
     said = trace.ended or over
     ended = said.instant_ns if said else None
     outcome = said.ending.outcome if said else None
     return LeaseBar(
-        domain,
         first.witness.correlation_id,
         first.instant_ns,
         max(trace.expiry_ns if ended is None else ended, first.instant_ns),
@@ -187,21 +184,20 @@ def bar_of(domain: str, trace: LeaseTrace) -> LeaseBar:
         last.witness.mode,
         last.witness.phase is Phase.TENTATIVE,
         first.witness.holder.node,
-        first.witness.holder.process,
         outcome,
         first.witness.floor_ns,
         first.witness.settle_to_ns,
     )
 
 
-def bars_within(domain: str, traces: Iterable[LeaseTrace], first: Instant, last: Instant) -> list[LeaseBar]:
+def bars_within(traces: Iterable[LeaseTrace], first: Instant, last: Instant) -> list[LeaseBar]:
     """Return the leases of a domain that touch a stretch of time, in the order of their grants."""
-    return _touching(_reaching(domain, traces), first, last)
+    return _touching(_reaching(traces), first, last)
 
 
-def _reaching(domain: str, traces: Iterable[LeaseTrace]) -> list[tuple[Instant, LeaseBar]]:
+def _reaching(traces: Iterable[LeaseTrace]) -> list[tuple[Instant, LeaseBar]]:
     """Return leases in the order of their grants, each with the instant up to which it may have been held."""
-    found = [(max(trace.expiry_ns, _end(trace)), bar_of(domain, trace)) for trace in traces if trace.told]
+    found = [(max(trace.expiry_ns, _end(trace)), bar_of(trace)) for trace in traces if trace.told]
     return sorted(found, key=lambda each: (each[1].start_ns, each[1].correlation_id))
 
 
@@ -230,7 +226,7 @@ class LeaseBars:
         return _touching(self._made(domain, first - first % step, last - last % step + step), first, last)
 
     def _make(self, domain: str, first: Instant, last: Instant) -> list[tuple[Instant, LeaseBar]]:
-        return _reaching(domain, self._leases(domain, first, last))
+        return _reaching(self._leases(domain, first, last))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from ..model.words import BAG_CELLS, BAG_LEGEND, UNFINISHED, clock_text
 from .row_table import RowTable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from timeagent.units import Instant
 
     from ..model.state import BagCell, ClusterState, LogView
@@ -84,17 +86,6 @@ class BagLayout:
         return self.log.bags[index] if 0 <= index < len(self.log.bags) else None
 
 
-def oldest_open(log: LogView) -> BagCell | None:
-    """Return the oldest bag that is not closed, of those that somebody wrote to."""
-    return next((bag for bag in log.bags if bag.state in UNFINISHED), None)
-
-
-def next_damaged(log: LogView, after: Instant) -> BagCell | None:
-    """Return the next damaged bag after an instant; behind the last it begins at the first again."""
-    damaged = [bag for bag in log.bags if bag.damage]
-    return next((bag for bag in damaged if bag.start_ns > after), damaged[0] if damaged else None)
-
-
 LABEL: Final = 10
 _CURSOR: Final = Style(reverse=True, bold=True)
 
@@ -107,8 +98,8 @@ class BagGrid(RowTable, inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "Bag before", show=False),
         Binding("right,l", "move(1)", "Bag after", show=False),
-        Binding("up,k", "move_row(1)", "Row of newer bags", show=False),
-        Binding("down,j", "move_row(-1)", "Row of older bags", show=False),
+        Binding("up,k", f"move({CELLS})", "Row of newer bags", show=False),
+        Binding("down,j", f"move(-{CELLS})", "Row of older bags", show=False),
         Binding("home,g", "newest", "Newest bag", show=False),
         Binding("end,G", "oldest", "Oldest bag", show=False),
         Binding("o", "oldest_open", "Oldest open"),
@@ -175,39 +166,40 @@ class BagGrid(RowTable, inherit_bindings=False):
         self.refresh()
         self.post_message(self.BagChanged())
 
-    def _step(self, cells: int) -> None:
+    def action_move(self, cells: int) -> None:
         if self._grid is not None and self._start is not None:
             span = self._grid.log.span_ns * self.zoom
             self.go_to(self._start - self._start % span + cells * span)
 
-    def action_move(self, cells: int) -> None:
-        self._step(cells)
-
-    def action_move_row(self, rows: int) -> None:
-        self._step(rows * CELLS)
-
     def action_newest(self) -> None:
         """Go to the newest bag, and stay on the newest."""
-        if self._grid is not None:
-            self.go_to(self._grid.log.bags[-1].start_ns)
+        if self._bags:
+            self.go_to(self._bags[-1].start_ns)
             self._follows = True
 
     def action_oldest(self) -> None:
-        if self._grid is not None:
-            self.go_to(self._grid.log.bags[0].start_ns)
+        if self._bags:
+            self.go_to(self._bags[0].start_ns)
 
     def action_oldest_open(self) -> None:
-        self._go_to_bag(None if self._grid is None else oldest_open(self._grid.log), "every bag is closed")
+        """Go to the oldest bag that is not closed, of those that somebody wrote to."""
+        self._go_to_first([bag for bag in self._bags if bag.state in UNFINISHED], "every bag is closed")
 
     def action_next_damaged(self) -> None:
-        found = None if self._grid is None else next_damaged(self._grid.log, self._start or 0)
-        self._go_to_bag(found, "no bag is known to be damaged")
+        """Go to the next damaged bag; behind the last, to the first again."""
+        damaged = [bag for bag in self._bags if bag.damage]
+        after = [bag for bag in damaged if bag.start_ns > (self._start or 0)]
+        self._go_to_first(after or damaged, "no bag is known to be damaged")
 
-    def _go_to_bag(self, bag: BagCell | None, nothing: str) -> None:
-        if bag is None:
-            self.app.notify(nothing, timeout=2)
+    @property
+    def _bags(self) -> Sequence[BagCell]:
+        return () if self._grid is None else self._grid.log.bags
+
+    def _go_to_first(self, found: Sequence[BagCell], nothing: str) -> None:
+        if found:
+            self.go_to(found[0].start_ns)
         else:
-            self.go_to(bag.start_ns)
+            self.app.notify(nothing, timeout=2)
 
     def action_zoom(self, by: int) -> None:
         self._zoom = max(0, min(self._zoom + by, len(ZOOMS) - 1))

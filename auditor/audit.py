@@ -1,47 +1,60 @@
-"""The run: a tree in, a verdict out. Reads each file once, in a fixed order; the same bytes give the same verdict."""
+"""The run: a tree in, a verdict out. Reads each file once, in a fixed order; the same bytes give the same verdict.
+
+Racks first, then ceiling chains, then ledgers: a lock file may name a trust record that is not there, and then no
+unknown key is a forger's. From such a lock file on, every part means something else than by itself; a tree with one is
+therefore read again, by one process, in order, and nothing of it is kept.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from appliance.formats.paths import LOGS
 from timeagent.errors import Environment
 
-from .chains import ceiling_chains, head_facts, runs
-from .columns.suspects import spread_suspects
-from .evidence.records import ClusterRecords, load_records
+from .bags import BagWalk, check_foreign
+from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
-from .evidence.stray_files import check_foreign
-from .evidence.unknown_keys import known_until
-from .index import INDEX_ERRORS, Coverage, Index, later, temporary_database
-from .parts import WHOLE, Narrowing, check_asked
+from .index import INDEX_ERRORS, PART_RANKS, Index, temporary_database
+from .judging import judge
+from .parts import (
+    WHOLE,
+    LedgerUnit,
+    Narrowing,
+    Part,
+    PartMaker,
+    RackUnit,
+    Reading,
+    decode_part,
+    encode_part,
+)
+from .pool import default_jobs, in_order
 from .report.result import Audit, Summary, with_findings
-from .rules.agreement import Closings, ClusterFacts
-from .rules.chains import check_ceilings, check_heads, check_layouts, check_ledgers, check_records_there
 from .rules.clocks import name_clocks
-from .rules.domains import DomainJudge, check_domains
-from .rules.finding import Evidence, in_order
-from .rules.history import session_histories
-from .rules.records import Policies
-from .rules.registry import found
-from .rules.sequences import check_sequences
-from .rules.sessions import SessionNote, check_sessions
+from .rules.finding import Evidence, found
+from .rules.finding import in_order as once_each
+from .rules.history import runs
+from .seals import SealOrder
+from .shards import ShardWalk
 from .store import PartStore, environment
+from .timeline.facts import RackFacts, ShardFacts
 from .timeline.gathering import EventRows
-from .timeline.timeline_writer import TimelineWriter, keep_timeline, written_timeline
+from .timeline.timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_timeline, written_timeline
 from .timeline.what_if import read_one_by_one
-from .walk import Doubted, Walk, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from .chains import ShardRun
+    from appliance.formats.paths import Grid, Rack
+
     from .evidence.tree import Tree
+    from .parts import Unit
     from .rules.finding import Finding
+    from .rules.history import ShardRun
     from .timeline.checkpoints import Database
     from .timeline.timeline_reader import Timeline
-    from .walk import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,8 @@ def audit_with_timeline(
     progress: Callable[[int, int, int, str], None] | None = None,
 ) -> tuple[Audit, Timeline]:
     """Audit a whole tree; return its timeline too, in a database of its own that is gone when it is closed.
+
+    Its states are folded when the first is asked for.
 
     ``findings``: are placed in time instead of the audit's own. Else as ``audit``.
     """
@@ -154,119 +169,204 @@ class _AuditRun:
     store: PartStore | None
     """Of what was read before; None too where nothing of this run may be kept."""
     staged: TimelineWriter | None
+    """Where events go to."""
     records: ClusterRecords = field(init=False)
     doubted: bool = False
     """Whether a lock file names a trust record that is not there."""
 
     def audit(self) -> Audit:
         """Read the tree, and judge it."""
-        findings: list[Finding] = []
         try:
-            loaded = self._load(findings, self.options.jobs)
+            whole = self._load(self.options.jobs)
         except Doubted:
             self.index.clear()
             if self.staged:
                 self.staged.clear()
             self.tree.unreadable.clear()
             self.store = None
-            loaded = self._load(findings, 1)
+            whole = self._load(1)
         self.index.ready()
-        self.doubted = loaded.doubted
-        return _concluded(self, loaded, findings)
+        self.doubted = whole.doubted
+        return self._concluded(whole)
 
-    def _load(self, findings: list[Finding], jobs: int) -> Loaded:
-        self.records, found_records = load_records(self.tree, self.signatures, self.root_key)
-        findings[:] = found_records
-        way = Way(
-            self.options.narrowing,
-            jobs,
-            self.store,
-            self.progress,
-            hashed=self.options.hashed,
-            events=self.options.timeline,
-            timeline=self.staged,
+    def _load(self, jobs: int) -> Part:
+        self.records, findings = load_records(self.tree, self.signatures, self.root_key)
+        whole = Walk(self, jobs).run()
+        whole.findings += findings
+        return whole
+
+    def _concluded(self, whole: Part) -> Audit:
+        """Judge what was read."""
+        tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
+        known = runs(self.index)
+        judged, witnesses = judge(self.index, records, known, whole, tree, self.options.narrowing, self.options.jobs)
+        findings = [*whole.findings, *judged, *check_foreign(tree)]
+        findings += [
+            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()
+        ]
+        ordered = tuple(once_each(list(name_clocks(findings, tree, records, self.signatures))))
+        summary = Summary(
+            messages=counts.messages,
+            rejected=counts.rejected,
+            bags=counts.bags,
+            witnesses=witnesses,
+            provisional=counts.provisional,
+            ledger_gaps=sum(_gaps(run, torn=run.incarnation in torn) for run in known.values())
+            + len(torn - known.keys()),
         )
-        return Walk(self.tree, self.records, self.signatures, self.index, findings.append, way).run()
-
-
-def _concluded(run: _AuditRun, loaded: Loaded, findings: list[Finding]) -> Audit:
-    """Judge what was read. ``findings``: of what was read by itself."""
-    tree, index, records = run.tree, run.index, run.records
-    known_runs = runs(index)
-    judged, witnesses = _judge(index, records, known_runs, loaded, run.options, tree)
-    findings += judged
-    findings += check_foreign(tree)
-    findings += [found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()]
-    ordered = tuple(in_order(list(name_clocks(findings, tree, records, run.signatures))))
-    gaps = sum(_gaps(run, torn=run.incarnation in loaded.torn) for run in known_runs.values())
-    gaps += len(loaded.torn - known_runs.keys())
-    summary = Summary(
-        messages=loaded.counts.messages,
-        rejected=loaded.counts.rejected,
-        bags=loaded.counts.bags,
-        witnesses=witnesses,
-        provisional=loaded.counts.provisional,
-        ledger_gaps=gaps,
-    )
-    root = records.root.public if records.root else None
-    return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, run.options.hashed), ordered)
-
-
-def _judge(
-    index: Index,
-    records: ClusterRecords,
-    known_runs: dict[bytes, ShardRun],
-    loaded: Loaded,
-    options: Options,
-    tree: Tree,
-) -> tuple[list[Finding], int]:
-    """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known.
-
-    ``tree``: where a name is looked for once more.
-    """
-    newest, ledgers = loaded.newest, loaded.ledgers
-    ceilings = ceiling_chains(index)
-    policy = records.newest_policy
-    facts = list(head_facts(index))
-    for fact in facts:
-        newest = later(newest, fact.token)
-    for chain in ceilings.values():
-        for each in chain.facts:
-            newest = later(newest, each.token)
-    coverage = Coverage.of(index, policy, newest)
-    policies = Policies(records.widest)
-    if policy:
-        policies = Policies(records.widest, policy.number, known_until(loaded.policy_closed, policy.number))
-    cluster = ClusterFacts(
-        runs=known_runs,
-        ceilings=ceilings,
-        finished=frozenset(ledgers.stopped),
-        maps=records.maps,
-        policies=policies,
-        coverage=coverage,
-        closings=Closings(index.closings()),
-    )
-    if options.narrowing.domains:
-        check_asked(options.narrowing, index.all_domains())
-    sessions, notes = session_histories(index, known_runs), list[SessionNote]()
-    in_columns = spread_suspects(index, facts, sessions, cluster, options.jobs)
-    findings = [policies.judged(each.finding, each.signed_ns) for each in loaded.beyond_policy]
-    findings += check_heads(facts, ceilings, policies)
-    findings += check_ceilings(ceilings, policies)
-    findings += check_layouts(ceilings, records.maps)
-    if tree.names("shards"):
-        findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
-    findings += (
-        each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
-    )
-    findings += check_sequences(index, coverage)
-    domains = list(filter(options.narrowing.judges, index.domains()))
-    findings += check_domains(DomainJudge(index, cluster, sessions), domains, options.jobs, notes)
-    if options.narrowing.whole:  # of a session lease some leases alone say too little
-        findings += check_sessions(sessions, notes, cluster)
-    return findings, index.witnesses() + in_columns
+        root = records.root.public if records.root else None
+        return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
 
 
 def _gaps(run: ShardRun, *, torn: bool) -> int:
     """A torn last block is a gap, unless a later batch shows that gap already."""
     return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
+
+
+class Doubted(Exception):
+    """A lock file names a trust record that is not there: several processes, or an earlier run, may have missed it."""
+
+
+class Walk:
+    """One walk over a tree: which parts there are, who reads them, and how they are put together."""
+
+    def __init__(self, run: _AuditRun, jobs: int) -> None:
+        """Take what is read. ``jobs``: how many processes read it; 0: as many as are worth it."""
+        self._run = run
+        self._jobs = jobs
+        self._tree = run.tree
+        # What is kept for the next audit holds its columns itself.
+        self._spool = None if run.store else run.index.spool
+        keep = self._spool.keep if self._spool else list
+        self._reading = Reading(run.tree, run.records, run.signatures, hashed=run.options.hashed, keep=keep)
+        self._grids: dict[str, Grid] = {}
+        """Of the logs that are read: known before the first rack is."""
+        self._whole = Part()
+        self._taken = 0
+
+    def run(self) -> Part:
+        """Read everything. Raises Doubted where several processes, or an earlier run, may have read it differently."""
+        run, whole, tree = self._run, self._whole, self._tree
+        births, told = PartMaker(), EventRows()
+        bags = BagWalk(self._reading, births, self._rack_facts(told))
+        logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
+        for path in tree.barred(LOGS):
+            bags.barred(path, path.removeprefix(f"{LOGS}/"))
+        ledgers = [LedgerUnit(file) for file in tree.ledgers()]
+        racks = [RackUnit(log, place) for log, places in logs for place in places if not isinstance(place, str)]
+        units: list[Unit] = [*racks, *ledgers]
+        # One after the other from the same processes: who read the frames under a batch knows its signature already.
+        parts = self._parts(units)
+        for log, places in logs:
+            self._log(log, places, parts, bags)
+        self._take(births.done(), FIRST_RANK)
+        if whole.unknown_keys and missing_trust(run.records, whole.trust_named):
+            run.records.doubt_keys()
+        chains = PartMaker()
+        ShardWalk(self._reading, chains, self._shard_facts(told)).walk_chains()
+        self._take(chains.done(), FIRST_RANK)
+        for part in parts:
+            self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
+        if run.staged:
+            run.staged.take(told.chunks(), FIRST_RANK)
+        whole.findings += judge_strangers(run.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
+        if run.store:
+            run.store.keep_only(unit.name for unit in units)
+        return whole
+
+    def _rack_facts(self, told: EventRows) -> RackFacts | None:
+        reading = self._reading
+        if not self._run.options.timeline:
+            return None
+        return RackFacts(reading.tree, reading.records, reading.signatures, reading.frames, told)
+
+    def _shard_facts(self, told: EventRows) -> ShardFacts | None:
+        return ShardFacts(told) if self._run.options.timeline else None
+
+    def _places(self, log: str, bags: BagWalk) -> Iterator[Rack | str]:
+        """Yield a log's racks that are read; the path of each directory that is no rack."""
+        narrowing = self._run.options.narrowing
+        if not narrowing.reads_log(log):
+            bags.blind(log)
+            return
+        grid = bags.begin(log)
+        if grid is None:
+            return
+        self._grids[log] = grid
+        for place in self._tree.rack_places(grid):
+            if isinstance(place, str) or narrowing.reads_rack(place):
+                yield place
+            else:
+                bags.pass_over(place)
+        days = {path.rpartition("/")[0] for path in self._tree.unreadable if path.startswith(f"{grid.log_path}/")}
+        for path in sorted({each for day in (grid.log_path, *days) for each in self._tree.barred(day)}):
+            bags.barred(path, log)
+
+    def _parts(self, units: Sequence[Unit]) -> Iterator[Part]:
+        """Yield each unit's part, in order: from the store where nothing changed, else read."""
+        store, progress = self._run.store, self._run.progress
+        states = {unit.name: store.state(self._tree, unit) for unit in units} if store else {}
+        changed = [unit for unit in units if not store or not store.has(unit.name, states[unit.name])]
+        fresh = self._fresh(changed)
+        missing = {unit.name for unit in changed}
+        for done, unit in enumerate(units, 1):
+            if unit.name in missing:
+                part = next(fresh)
+                if store and not part.doubted:
+                    store.keep(unit.name, states[unit.name], encode_part(part))
+            else:
+                assert store is not None
+                part = store.get(unit.name)
+            if part.doubted and (store or self._jobs != 1):
+                raise Doubted
+            if progress:
+                progress(done, len(units), self._whole.counts.messages, unit.name)
+            yield part
+
+    def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
+        jobs = self._jobs or default_jobs(len(units))
+        if jobs == 1:
+            return map(self._part, units)
+        return map(decode_part, in_order(self._encoded, units, jobs))
+
+    def _encoded(self, unit: Unit) -> bytes:
+        return encode_part(self._part(unit))
+
+    def _part(self, unit: Unit) -> Part:
+        """Read one part, in any process. Blocks; never raises for what is in it."""
+        before, told, events = dict(self._tree.unreadable), PartMaker(), EventRows()
+        if isinstance(unit, RackUnit):
+            grid = self._grids[unit.log]
+            listing = self._tree.listing(grid, unit.rack)
+            bags = BagWalk(self._reading, told, self._rack_facts(events))
+            told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
+            columns = bags.columns.chunks()
+        else:
+            shards = ShardWalk(self._reading, told, self._shard_facts(events))
+            shards.ledger(unit.file)
+            columns = shards.columns.chunks()
+        part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
+        part.unreadable = {path: why for path, why in self._tree.unreadable.items() if path not in before}
+        return part
+
+    def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
+        """Take the parts of one log."""
+        if log not in self._grids:
+            return
+        order = SealOrder(self._tree, self._grids[log])
+        for place in places:
+            if isinstance(place, str):
+                bags.off_grid(place)
+                continue
+            part = next(parts)
+            self._take(part, self._taken * PART_RANKS)
+            self._whole.findings += order.take(place, part.seal, has_seal=part.has_seal)
+
+    def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
+        """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
+        self._whole.take(part)
+        self._tree.unreadable |= part.unreadable
+        self._run.index.take(part, self._taken, sign * self._taken * PART_RANKS)
+        if self._run.staged:
+            self._run.staged.take(part.timeline, event_rank)
+        self._taken += 1

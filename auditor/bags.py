@@ -1,47 +1,50 @@
-"""Logs, racks and bags: reads each file once, applies the rules to it, and tells the index."""
+"""Logs, racks and bags: reads each file once, applies the rules to it, and tells the index. And what is nobody's."""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
-from appliance.formats.paths import BIRTH, LOCK, LOGS, PRELOCK, SEAL, Grid, parse_data_name
+from appliance.formats.paths import (
+    BIRTH,
+    LOCK,
+    LOGS,
+    MARKER,
+    PRELOCK,
+    SEAL,
+    TMP,
+    Grid,
+    parse_data_name,
+    parse_ledger_name,
+    parse_record_name,
+)
 from timeagent.errors import Damaged, TenureError
-from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .columns.frames import BagRules, FrameColumns, ListedFile
-from .evidence.records import RECORD_BYTES_MAX, open_birth
-from .evidence.stray_files import hidden_bag
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing
-from .evidence.unknown_keys import Stranger, take_latest
-from .index import later
+from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
+from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, foreign_names
 from .listed import FrameJudge
 from .rules import bags as bag_rules
-from .rules.finding import Evidence
+from .rules.finding import Evidence, found
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
-from .rules.registry import found
-from .seals import BagCounts, RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterator
 
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
     from appliance.formats.policy import Policy
     from appliance.formats.stamped import Stamped
+    from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
-    from .columns.layout import Chunk
-    from .evidence.records import ClusterRecords
-    from .evidence.signatures import Signatures
     from .evidence.tree import Tree
-    from .frames import FrameReader
-    from .parts import Part
-    from .rows import Rows
+    from .parts import PartMaker, Reading
     from .rules.finding import Finding
     from .timeline.facts import RackFacts
 
@@ -49,54 +52,19 @@ if TYPE_CHECKING:
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        records: ClusterRecords,
-        signatures: Signatures,
-        frames: FrameReader,
-        index: Rows,
-        report: Callable[[Finding], None],
-        keep: Callable[[list[Chunk]], list[Chunk]] = list,
-        *,
-        hashed: bool = True,
-    ) -> None:
-        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory.
-
-        ``hashed``: hash every byte of data files and packs.
-        """
-        self.columns = FrameColumns(frames, index, keep, hashed=hashed)
+    def __init__(self, reading: Reading, told: PartMaker, timeline: RackFacts | None = None) -> None:
+        """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
+        self.columns = FrameColumns(reading, told, listing=timeline is not None)
         """What is known of frames that are clean."""
-        self._timeline: RackFacts | None = None
-        self._hashed = hashed
-        self._tree = tree
-        self._records = records
-        self._signatures = signatures
-        self._frames = frames
-        self._index = index
-        self._report = report
-        self.counts = BagCounts()
-        self.newest: SignedTime | None = None
-        """The latest signed time that holds, of all frames, lock files and seals."""
-        self._judge = FrameJudge(frames, index, report, records, self.counts, self.columns, hashed=hashed)
-        self.trust_named = self._judge.trust_named
-        self.trust_closed: dict[int, int] = {}
-        self.policy_closed: dict[int, int] = {}
-        """By record, when the last bag was closed, at the earliest, whose lock file names it."""
-        self.doubted = False
-        """Whether a lock file named a trust record that is not there."""
+        self._judge = FrameJudge(reading, told, self.columns, timeline)
+        self._timeline = timeline
+        self._reading = reading
+        self._tree = reading.tree
+        self._records = reading.records
+        self._told = told
+        self._part = told.part
         self._log: Grid | None = None
         """The log that is being walked."""
-        self.unknown_keys = self._judge.doubts[Kind.TRUST]
-        """Stamps of births and seals by a key of no trust record, too: these do not say which record they go by."""
-        self.beyond_policy = self._judge.doubts[Kind.POLICY]
-        """What no policy of the copy allows, too."""
-
-    def tell(self, timeline: RackFacts | None, *, one_by_one: bool = False) -> None:
-        """Tell a timeline, too, of all that is read. ``one_by_one``: judge no frame by columns."""
-        self._timeline = self._judge.timeline = timeline
-        self._judge.one_by_one = one_by_one
-        self.columns.listing = timeline is not None
 
     def begin(self, log: str) -> Grid | None:
         """Read a log's birth record. None where there is none that holds: then all that the log holds is unread."""
@@ -104,25 +72,25 @@ class BagWalk:
         if self._log is None:
             self.blind(log)
         else:
-            self._index.closed_to(log, self._log.first_ns)
-            self._index.add_whole(log, 0, self._log.first_ns)
+            self._told.closed_to(log, self._log.first_ns)
+            self._told.add_whole(log, 0, self._log.first_ns)
         return self._log
 
     def blind(self, log: str) -> None:
         """Say of a log that nobody reads it."""
-        self._index.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
-        self._index.closed_to(log, 0)
+        self._told.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
+        self._told.closed_to(log, 0)
         for path in self._tree.files_below(f"{LOGS}/{log}"):
             self._unread_file(path, 0, INSTANT_MAX)
 
     def barred(self, path: str, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
         """Say of what may be a directory that nobody can look into it: nothing is missing that may be there."""
-        self._index.add_bag(path, log, start_ns, end_ns, closed=True, blind=True)
-        self._index.add("unread", "", start_ns, end_ns, where=Evidence(path))
+        self._told.add_bag(path, log, start_ns, end_ns, closed=True, blind=True)
+        self._told.add("unread", "", start_ns, end_ns, where=Evidence(path))
 
     def pass_over(self, rack: Rack) -> None:
         """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
-        self._index.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
+        self._told.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
         for path in self._tree.files_below(rack.path):
             self._unread_file(path, rack.start_ns, rack.end_ns)
 
@@ -138,32 +106,21 @@ class BagWalk:
         self._judge.flush()
         if self._timeline:
             self._timeline.finish(grid, listing, seal)
-        self.newest = later(self.newest, self._judge.newest)
         if seal is None or seal.token is None:
             return None
-        self._index.closed_to(listing.rack.log, listing.rack.end_ns)
-        self._index.add_whole(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
+        self._told.closed_to(listing.rack.log, listing.rack.end_ns)
+        self._told.add_whole(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
         return seal.where
-
-    def take(self, part: Part) -> None:
-        """Add what another walk over a rack has seen."""
-        counts, other = self.counts, part.counts
-        counts.bags += other.bags
-        counts.provisional += other.provisional
-        counts.messages += other.messages
-        counts.rejected += other.rejected
-        if part.newest is not None:
-            self.newest = later(self.newest, SignedTime.decode(part.newest))
 
     def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
         """Check the stamp of a birth or a seal. Returns its signed time if it holds."""
         keys = self._records.keys
-        token, findings = stamp_findings(self._signatures, keys, kind, stamped, node, where)
+        token, findings = stamp_findings(self._reading.signatures, keys, kind, stamped, node, where)
         if findings and keys is not None and of_unknown_key(keys, stamped):
             signed_ns = stamped.signed_time(where.path).interval.latest
-            self.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
+            self._part.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
         else:
-            self._report_all(findings)
+            self._told.report(*findings)
         if token is not None:
             self._check_clock(where.path, token, where)
         return token
@@ -171,14 +128,11 @@ class BagWalk:
     def _check_clock(self, what: str, token: SignedTime, where: Evidence) -> None:
         widest = self._records.widest
         beyond = Policies(widest).check_clock(what, token, where)
-        self.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
-
-    def _report_all(self, findings: Iterable[Finding]) -> None:
-        list(map(self._report, findings))
+        self._part.beyond_policy += [Stranger(finding, signed_by(token, widest)) for finding in beyond]
 
     def off_grid(self, path: str) -> None:
         """Say that a directory is no rack or bag of its log."""
-        self._report(
+        self._told.report(
             found("off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)])
         )
 
@@ -188,13 +142,13 @@ class BagWalk:
         if data is None:
             if path not in self._tree.unreadable:
                 reason = f"{LOGS}/{log} has no birth record: its bags are not read"
-                self._report(found("unverifiable-log", path, reason, [Evidence(path)]))
+                self._told.report(found("unverifiable-log", path, reason, [Evidence(path)]))
             return None
         where = Evidence(path, 0, len(data))
         try:
             birth, stamped = open_birth(data, log, self._records.cluster_id)
         except TenureError as problem:
-            self._report(
+            self._told.report(
                 found(
                     "damaged-record",
                     path,
@@ -214,7 +168,7 @@ class BagWalk:
         for path in listing.off_grid:
             self.off_grid(path)
         self._prelock(listing.rack.path, begun=listing.begun, closed="rack is sealed" if listing.sealed else None)
-        self._report_all(bag_rules.foreign_files(listing.rack.path, listing.foreign))
+        self._told.report(*bag_rules.foreign_files(listing.rack.path, listing.foreign))
         seal = self._seal(listing) if listing.sealed else None
         barred = [path for path in self._tree.barred(listing.rack.path) if path.rpartition("/")[2] not in OF_A_RACK]
         for path in barred:
@@ -225,7 +179,7 @@ class BagWalk:
             for each in listing.bags:
                 self._bag(each, None)
             if listing.packed:  # nobody can say what is in it
-                self._report_all([] if listing.sealed else bag_rules.pack_without_seal(listing.rack))
+                self._told.report(*(() if listing.sealed else bag_rules.pack_without_seal(listing.rack)))
                 self._index_blind(listing)
                 for name in packed_names(self._tree, f"{listing.rack.path}/{PACK}"):
                     self._unread(f"{listing.rack.path}/{name}", listing.rack.start_ns, listing.rack.end_ns)
@@ -235,7 +189,7 @@ class BagWalk:
         if start is not None:  # nobody wrote to it, and it was closed by the seal, if it was not before
             closed_ns = seal.token.interval.earliest if seal.token else 0
             span = (listing.rack.log, start, listing.rack.end_ns)
-            self._index.add_bag(listing.rack.path, *span, closed=True, blind=False, closed_ns=closed_ns)
+            self._told.add_bag(listing.rack.path, *span, closed=True, blind=False, closed_ns=closed_ns)
         pack = self._pack(listing, seal) if listing.packed or listing.pack_directory else None
         misplaced = pack is None and (listing.packed or listing.pack_directory)
         gone = None if pack or misplaced or barred else retained_files(self._tree, listing, seal.locks)
@@ -243,9 +197,9 @@ class BagWalk:
         for each in listing.bags:
             if gone is not None or each.bag.name not in seal.locks:
                 known = each.bag.name in seal.locks
-                hidden = [] if known else hidden_bag(self._tree, self._records, self._signatures, each, seal)
+                hidden = [] if known else self._hidden(each, seal)
                 void = bag_rules.ghost_bag(each.bag, self._data_sizes(each), seal.where)
-                self._report_all(hidden or void)
+                self._told.report(*(hidden or void))
         if gone is not None:
             self._retained(listing, seal, gone)
             return seal
@@ -258,11 +212,29 @@ class BagWalk:
                 self._missing_bag(listing, name, raw, None if misplaced else seal)
             else:
                 self._bag(BagListing(bag, (), locked=False, begun=False), seal, pack, swept=swept)
-        self._report_all(pack.findings(seal.where) if pack else [])
+        self._told.report(*(pack.findings(seal.where) if pack else ()))
         return seal
 
+    def _hidden(self, listing: BagListing, seal: SealFacts) -> list[Finding]:
+        """hidden-bag, or nothing. A lock file that does not hold proves nothing: the bag does not exist."""
+        path = f"{listing.bag.path}/{LOCK}"
+        raw = self._tree.read(path, PIECE_BYTES_MAX + 1) if listing.locked else None
+        if raw is None:
+            return []
+        try:
+            lock, stamped = open_lock(raw, path)
+        except Damaged:
+            return []
+        where = Evidence(path, 0, len(raw))
+        keyring = self._records.keyring(lock.trust_number)
+        token, wrong = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
+        if keyring is None or wrong or bag_rules.misplaced_lock(lock, listing.bag, self._records.cluster_id):
+            return []
+        sealable = self._records.sealable_ns(listing.bag.rack)
+        return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))
+
     def _pack(self, listing: RackListing, seal: SealFacts) -> RackPack | None:
-        pack = RackPack(self._tree, listing, seal.raw, hashed=self._hashed)
+        pack = RackPack(self._tree, listing, seal.raw, hashed=self._reading.hashed)
         wrong = f"{pack.path} is a directory" if listing.pack_directory else pack.misplaced()
         if wrong is None:
             return None if self._tree.hides(pack.path) else pack
@@ -270,27 +242,27 @@ class BagWalk:
         missing = len(seal.locks.keys() - there)
         if missing:
             wrong += f"; {missing} of the {len(seal.locks)} bags that the rack was sealed with have no directory"
-        self._report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
+        self._told.report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
         return None
 
     def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
         """Say what is gone: by retention, which leaves a mark, or by somebody's hand."""
         rack = listing.rack
-        self.counts.bags += len(seal.locks)
+        self._part.counts.bags += len(seal.locks)
         for path in files:
             self._unread(path, rack.start_ns, rack.end_ns)
         self._index_blind(listing)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
-            self._report(found("retained-rack", rack.path, reason, [seal.where]))
+            self._told.report(found("retained-rack", rack.path, reason, [seal.where]))
         else:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
             title = "what a rack was sealed with is missing"
-            self._report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
+            self._told.report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
 
     def _index_blind(self, listing: RackListing) -> None:
         rack = listing.rack
-        self._index.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
+        self._told.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -304,17 +276,17 @@ class BagWalk:
         except Damaged as problem:
             wrong = problem.message
         if wrong:
-            self._report(found("damaged-seal", path, wrong, [where]))
+            self._told.report(found("damaged-seal", path, wrong, [where]))
             return None
         token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
-        self.newest = later(self.newest, token)
-        self._report_all(bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
+        self._told.saw(token)
+        self._told.report(*bag_rules.closing_time("rack", token, listing.rack.end_ns, where, ()))
         return SealFacts({entry.bag: entry.lock for entry in seal.entries}, where, token, data)
 
     def _missing_bag(self, listing: RackListing, name: str, raw: bytes, seal: SealFacts | None) -> None:
         """A bag that the seal knows and the copy lacks. ``seal``: None where something else says so already."""
         path = f"{listing.rack.path}/{name}"
-        self.counts.bags += 1
+        self._part.counts.bags += 1
         lock, _ = open_lock(raw, path)
         held = f"the bag {path}, closed with {len(lock.entries)} files"
         reason = f"the rack was sealed with {held}; it is not there, {bag_rules.NO_PACK}"
@@ -323,8 +295,8 @@ class BagWalk:
             self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
         if seal is not None and not self._tree.hides(path):
             places = [*(missing or [Evidence(path)]), seal.where]
-            self._report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
-        self._index.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
+            self._told.report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
+        self._told.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
 
     def _bag(
         self,
@@ -337,18 +309,18 @@ class BagWalk:
     ) -> None:
         """Audit a bag. ``sweeping``: its rack held no files, so directories go without a pack. ``swept``: it went."""
         bag = listing.bag
-        self.counts.bags += 1
+        self._part.counts.bags += 1
         closed = "bag has a lock file" if listing.locked and pack is None and not sweeping else None
         self._prelock(bag.path, begun=listing.begun, closed=closed)
-        self._report_all(bag_rules.foreign_files(bag.path, listing.foreign))
+        self._told.report(*bag_rules.foreign_files(bag.path, listing.foreign))
         if seal is not None and (pack is not None or swept):
             found_lock: tuple[bytes | None, Evidence] = (seal.locks[bag.name], seal.where)  # its directory may be void
         else:
             found_lock = self._lock_bytes(listing, seal, sweeping=sweeping)
         raw, where = found_lock
         if raw is None and not listing.locked:
-            self.counts.provisional += 1
-            self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=False, blind=False)
+            self._part.counts.provisional += 1
+            self._told.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=False, blind=False)
             self._open_bag(listing)
             return
         opened = self._lock(bag, raw, where) if raw is not None else None
@@ -360,17 +332,17 @@ class BagWalk:
             self._index_closed(bag, blind=True)
             return
         lock, token = opened
-        self.newest = later(self.newest, token)
+        self._told.saw(token)
         if self._timeline and raw is not None:
             self._timeline.closed(listing, raw, seal.where if seal else where)
         known = lock.by_name()
         late = [name for name in listing.files if name not in known]
         sizes = {name: self._tree.size(f"{bag.path}/{name}") for name in late}
-        self._report_all(bag_rules.unlisted_files(bag, late, sizes, where, token))
+        self._told.report(*bag_rules.unlisted_files(bag, late, sizes, where, token))
         voided = [Evidence(f"{bag.path}/{name}", 0, size) for name, size in sizes.items()]
-        self._report_all(bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
+        self._told.report(*bag_rules.closing_time("bag", token, bag.end_ns, where, voided))
         if seal is not None:
-            self._report_all(bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
+            self._told.report(*bag_rules.seal_after_lock(token, seal.token, bag, seal.where))
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
         blind = self._listed(listing, lock, where, token, pack, counts=counts)
@@ -379,13 +351,13 @@ class BagWalk:
     def _prelock(self, directory: str, *, begun: bool, closed: str | None) -> None:
         path = f"{directory}/{PRELOCK}"
         if begun:
-            self._report_all(bag_rules.filled_prelock(path, self._tree.size(path)))
+            self._told.report(*bag_rules.filled_prelock(path, self._tree.size(path)))
         elif closed and not self._tree.hides(path):
-            self._report_all(bag_rules.missing_prelock(path, closed))
+            self._told.report(*bag_rules.missing_prelock(path, closed))
 
     def _index_closed(self, bag: Bag, *, blind: bool, closed_ns: int = 0) -> None:
-        self._index.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
-        self._index.closed_to(bag.log, bag.end_ns)
+        self._told.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
+        self._told.closed_to(bag.log, bag.end_ns)
 
     def _lock_bytes(
         self, listing: BagListing, seal: SealFacts | None, *, sweeping: bool
@@ -404,18 +376,18 @@ class BagWalk:
             if not self._tree.hides(path):
                 reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
                 title = "the lock file of a bag is missing"
-                self._report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
+                self._told.report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
         elif data != sealed:
             try:
                 other, _ = open_lock(data, path)
                 wrong = bag_rules.misplaced_lock(other, listing.bag, self._records.cluster_id)
             except Damaged as problem:
-                self._report(found("damaged-lock", path, problem.message, [where, seal.where]))
+                self._told.report(found("damaged-lock", path, problem.message, [where, seal.where]))
             else:
                 if sweeping and wrong is None:
                     return sealed, where
                 reason = f"{path} is another lock file than the one that the rack was sealed with, which counts"
-                self._report(bag_rules.same_lock(data, sealed).finding(path, reason, [where, seal.where]))
+                self._told.report(bag_rules.same_lock(data, sealed).finding(path, reason, [where, seal.where]))
         return sealed, where
 
     def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:
@@ -425,28 +397,28 @@ class BagWalk:
         except Damaged as problem:
             wrong = problem.message
         if wrong:
-            self._report(found("damaged-lock", where.path, wrong, [where]))
+            self._told.report(found("damaged-lock", where.path, wrong, [where]))
             return None
-        self.trust_named.add(lock.trust_number)
+        self._part.trust_named.add(lock.trust_number)
         if self._records.missing(Kind.TRUST, lock.trust_number):
-            self.doubted = True
+            self._part.doubted = True
             self._records.doubt_keys()
         for kind, number in ((Kind.TRUST, lock.trust_number), (Kind.POLICY, lock.policy_number)):
             if self._records.missing(kind, number):
-                self._report(bag_rules.missing_record(kind, number))
+                self._told.report(bag_rules.missing_record(kind, number))
         keyring = self._records.keyring(lock.trust_number)
-        token, findings = stamp_findings(self._signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
-        self._report_all(findings)
+        token, findings = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
+        self._told.report(*findings)
         if token is not None:
             self._check_clock(f"{bag.path}/{LOCK}", token, where)
-            take_latest(self.trust_closed, {lock.trust_number: token.interval.earliest})
-            take_latest(self.policy_closed, {lock.policy_number: token.interval.earliest})
+            take_latest(self._part.trust_closed, {lock.trust_number: token.interval.earliest})
+            take_latest(self._part.policy_closed, {lock.policy_number: token.interval.earliest})
         return lock, token
 
     def _policy_of(self, named: int, limit: int) -> Policy | None:
         """Return the policy by which a frame of a bag is judged; say so where it is not there."""
         if 1 <= named <= limit and self._records.missing(Kind.POLICY, named):
-            self._report(bag_rules.missing_record(Kind.POLICY, named))
+            self._told.report(bag_rules.missing_record(Kind.POLICY, named))
         return self._records.judging(named, limit)
 
     def _listed(
@@ -481,10 +453,12 @@ class BagWalk:
                 []
                 if self._tree.hides(path) or (packed_at and self._tree.hides(packed_at[0]))
                 else list(
-                    bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, hashed=self._hashed)
+                    bag_rules.listed_file(
+                        entry, path, data, size, lock_where, token, packed_at, hashed=self._reading.hashed
+                    )
                 )
             )
-            self._report_all(findings)
+            self._told.report(*findings)
             if data is None or size < entry.size or any(each.code == "altered-file" for each in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
@@ -500,7 +474,7 @@ class BagWalk:
         """Remember that its writer's frames of a span of time may be in a file that nobody can read."""
         name = parse_data_name(path.rpartition("/")[2])
         if name is not None:
-            self._index.add("unread", name.writer, start_ns, end_ns, where=Evidence(path))
+            self._told.add("unread", name.writer, start_ns, end_ns, where=Evidence(path))
 
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged, and equal frames count once."""
@@ -510,7 +484,7 @@ class BagWalk:
         for name in listing.files:
             path = f"{listing.bag.path}/{name}"
             data = self._tree.read(path, PIECE_BYTES_MAX)
-            for frame in self._frames.frames(data, path, self._records.keys)[0] if data is not None else ():
+            for frame in self._reading.frames.frames(data, path, self._records.keys)[0] if data is not None else ():
                 digest = frame.frame.digest
                 if self._timeline:
                     self._timeline.open_frame(frame, listing, path, twice=digest in seen)
@@ -520,3 +494,47 @@ class BagWalk:
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}
+
+
+def _nothing(_name: str) -> bool:
+    return False
+
+
+def _is_record(name: str) -> bool:
+    return parse_record_name(name) is not None
+
+
+def _is_ledger(name: str) -> bool:
+    return parse_ledger_name(name) is not None or name.endswith(".ledger")  # such a file is read, and judged
+
+
+_OURS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
+    ("", MARKER.__eq__),
+    *((register, _is_record) for register in ("policy", "trust", "map")),
+    *(("shards", _nothing), ("shards/*", _nothing), ("shards/*/*", _is_record)),
+    *(("ledger", _nothing), ("ledger/*", _nothing), ("ledger/*/*", _is_ledger)),
+    *((LOGS, _nothing), (f"{LOGS}/*", BIRTH.__eq__), (f"{LOGS}/*/*", _nothing)),
+)
+"""Above the racks: which files of a directory are ours, by their names."""
+
+
+def check_foreign(tree: Tree) -> Iterator[Finding]:
+    """foreign-file: yield one finding for each directory above the racks that holds such files."""
+    for pattern, ours in _OURS:
+        for place in _directories(tree, pattern):
+            files = [name for name, is_directory in tree.names(place) if not is_directory and not ours(name)]
+            barred = {path.rpartition("/")[2] for path in tree.barred(place)}
+            yield from bag_rules.foreign_files(place, foreign_names(name for name in files if name not in barred))
+
+
+def _directories(tree: Tree, pattern: str) -> list[str]:
+    """Return the directories with such a path: a star stands for any name, but that of a log's temporary files."""
+    parent, _, last = pattern.rpartition("/")
+    if last != "*":
+        return [pattern]
+    return [
+        f"{place}/{name}"
+        for place in _directories(tree, parent)
+        for name, is_directory in tree.names(place)
+        if is_directory and (name != TMP or not place.startswith(f"{LOGS}/"))
+    ]

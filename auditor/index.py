@@ -21,21 +21,21 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.units import SECOND
 
 from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
-from .rows import RANKED, Rows, Use
+from .evidence.records import take_latest
+from .parts import RANKED
 from .rules.finding import Evidence, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from appliance.formats.policy import Policy
     from timeagent.signedtime import SignedTime
 
-    from .columns.layout import Chunk
-    from .rows import Value
+    from .parts import Part, Value
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 8
+INDEX_FORMAT: Final = 9
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -141,7 +141,35 @@ def _passing_directory() -> TemporaryDirectory[str] | None:
         return None
 
 
-class Index(Rows):
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One frame written under one lease."""
+
+    where: Evidence
+    messages: int
+    accepted: int
+    """How many of them readers accept."""
+    first_ns: int
+    last_ns: int
+    """The lowest and the highest timestamp that is accepted; of all of them where none is."""
+    proven: bool
+    """Whether its signatures hold, and its bag's list counts. Else it is nothing but a reason to doubt a count."""
+    settle_to_ns: int
+    """What the witness that the frame carries asks its holder to settle a log to."""
+    signed_ns: int
+    """The latest instant at which the frame can have been stamped, by its signed time."""
+    sequence: int = 0
+    """The frame's, in its writer's run."""
+    digest: bytes | None = None
+    """The frame's; None where it is not known."""
+
+    @property
+    def log(self) -> str:
+        """The log that it was written to."""
+        return self.where.path.split("/")[1]
+
+
+class Index:
     """Evidence by domain, run and writer."""
 
     def __init__(self, path: Path | None = None, *, shared: bool = False, spooling: bool = False) -> None:
@@ -151,7 +179,7 @@ class Index(Rows):
         columns wait in files beside it. Raises
         BadRequest for a file that is no index, or that another audit has.
         """
-        super().__init__()
+        self._closed_to: dict[str, int] = {}
         self._passing = _passing_directory() if shared and path is None else None
         self._file = Path(self._passing.name) / "index" if self._passing else path
         try:
@@ -197,9 +225,6 @@ class Index(Rows):
         for table in _TABLES:
             self.db.execute(f"DELETE FROM {table}")  # noqa: S608 - the names of tables and columns are ours
 
-    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        self.db.execute(_insertion(table, len(row)), row)
-
     def insert(self, table: str, rows: Iterable[Sequence[Value]], base: int = 0) -> None:
         """Insert many whole rows. ``base``: what is added to their ranks."""
         several = iter(rows)
@@ -207,22 +232,18 @@ class Index(Rows):
         if first is not None:
             self.db.executemany(_insertion(table, len(first), base), itertools.chain([first], several))
 
-    def take(self, rows: Mapping[str, Sequence[bytes]], closed_to: Mapping[str, int], base: int = 0) -> None:
-        """Insert what a walk over a part has gathered: encoded rows, by table. ``base``: added to their ranks."""
-        for table, several in rows.items():
+    def take(self, part: Part, number: int, base: int) -> None:
+        """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
+        for table, several in part.rows.items():
             for chunk in several:
                 self.insert(table, msgspec.msgpack.decode(chunk), base)
-        for log, instant in closed_to.items():
-            self.closed_to(log, instant)
-
-    def take_chunks(self, chunks: Iterable[Chunk], part: int, base: int) -> None:
-        """Keep the columns of a part. ``part``: its number, in order; ``base``: added to the ranks of its rows."""
-        kept = self.spool.keep(chunks) if self.spool else chunks
+        take_latest(self._closed_to, part.closed_to)
+        kept = self.spool.keep(part.columns) if self.spool else part.columns
         places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
         self.db.executemany(
             "INSERT INTO chunk VALUES (?,?,?,?,?,?,?,?,?,?,?)",
             (
-                (each.kind, each.bucket, part, base, each.names, each.rows, each.raw, *_numbers(place))
+                (each.kind, each.bucket, number, base, each.names, each.rows, each.raw, *_numbers(place))
                 for each, place in places
             ),
         )
@@ -278,7 +299,6 @@ class Index(Rows):
     def view(self) -> Index:
         """Return the same index by a connection of its own, in another process: to read, once it is published."""
         view = object.__new__(Index)
-        Rows.__init__(view)
         view._closed_to = self._closed_to
         view._file, view._passing, view._spooling, view.spool = self._file, None, None, self.spool
         view.db = apsw.Connection(str(self._file), flags=apsw.SQLITE_OPEN_READONLY)
@@ -430,10 +450,3 @@ class Coverage:
         """The same of a message, of which nothing is said either where a bag that is there may hold it unseen."""
         still_open, blind = self.index.bags_within(first_ns, last_ns)
         return None if still_open or blind else self.missing_frame(first_ns, last_ns)
-
-
-def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
-    """Return the one of two signed times that surely was reached later; of equals the less exact."""
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))

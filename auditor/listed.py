@@ -9,31 +9,24 @@ from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
 from timeagent.units import INSTANT_MAX
 
 from .columns.records import NO_CHECK
-from .evidence.unknown_keys import Stranger
-from .index import later
+from .evidence.records import Stranger
 from .rules import bags as bag_rules
-from .rules.finding import Evidence
+from .rules.finding import Evidence, found
 from .rules.records import frame_findings
-from .rules.registry import found
 from .rules.time import judge_frame, stamp_after_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from appliance.formats.lockfile import LockFile
     from timeagent.signedtime import SignedTime
 
     from .columns.frames import FrameColumns, ListedFile
-    from .evidence.records import ClusterRecords
-    from .frames import FrameEvidence, FrameReader, HeldSession, HeldWitness
-    from .rows import Rows
-    from .rules.finding import Finding
-    from .seals import BagCounts
+    from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
+    from .parts import PartMaker, Reading
     from .timeline.facts import RackFacts
 
 
 def index_frame(
-    index: Rows,
+    index: PartMaker,
     frame: FrameEvidence,
     digest: bytes,
     accepted: int,
@@ -80,7 +73,7 @@ def index_frame(
 
 
 def _index_witness(
-    index: Rows, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
+    index: PartMaker, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
 ) -> None:
     """Remember a witness with its head. ``lease``: domain and id. Session leases are of no domain: theirs is ""."""
     batch, signed = held.head, held.signed
@@ -111,33 +104,15 @@ class FrameJudge:
     """Judges the frames of one file after another."""
 
     def __init__(
-        self,
-        frames: FrameReader,
-        index: Rows,
-        report: Callable[[Finding], None],
-        records: ClusterRecords,
-        counts: BagCounts,
-        columns: FrameColumns,
-        *,
-        hashed: bool = True,
+        self, reading: Reading, told: PartMaker, columns: FrameColumns, timeline: RackFacts | None = None
     ) -> None:
-        """Take who reads frames, and who is told what of them. ``counts``: are added to.
-
-        ``hashed``: know frames by their digests; else by their checksums, as they stand.
-        """
-        self.timeline: RackFacts | None = None
-        """Told of frames, too."""
-        self.one_by_one = False
-        """Whether no frame is judged by columns: a timeline may be told of clocks that showed something else."""
-        self._hashed = hashed
-        self._frames = frames
-        self._index = index
-        self._report = report
-        self._records = records
-        self._counts = counts
-        self.trust_named: set[int] = set()
-        """Trust records that frames name; of listed ones none beyond that of their lock file."""
-        self.doubts: dict[Kind, list[Stranger]] = {Kind.TRUST: [], Kind.POLICY: []}
+        """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
+        self._timeline = timeline
+        self._reading = reading
+        self._records = reading.records
+        self._told = told
+        self._part = told.part
+        self._doubts = {Kind.TRUST: told.part.unknown_keys, Kind.POLICY: told.part.beyond_policy}
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
         self._columns = columns
         self._rank = 0
@@ -145,8 +120,6 @@ class FrameJudge:
         self._waiting: list[ListedFile] = []
         self._bytes = 0
         self._newest_of_frames: SignedTime | None = None
-        self.newest: SignedTime | None = None
-        """The latest signed time that holds."""
 
     def file(self, file: ListedFile) -> None:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
@@ -162,7 +135,7 @@ class FrameJudge:
             self._files(waiting)
 
     def _files(self, files: list[ListedFile]) -> None:
-        read = None if self.one_by_one else self._columns.read(files, self._rank)
+        read = None if self._reading.one_by_one else self._columns.read(files, self._rank)
         if read is None and len(files) > 1:  # something in some of them is not for columns
             for file in files:
                 self._files([file])
@@ -171,30 +144,30 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         first = self._rank
-        self._counts.messages += read.messages
-        self.trust_named |= read.trust_numbers
+        self._part.counts.messages += read.messages
+        self._part.trust_named |= read.trust_numbers
         for token in read.tokens:
-            self.newest = later(self.newest, token)
+            self._told.saw(token)
         begins = list(itertools.accumulate(read.frames, initial=first))
-        if self.timeline and read.clean:
-            self.timeline.clean_from(files, read.clean.firsts)
+        if self._timeline and read.clean:
+            self._timeline.clean_from(files, read.clean.firsts)
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
                 reason = f"{where.path}, offset {where.offset}: {piece}"
-                self._report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
+                self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
-            self._frame(self._frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
-        if self.timeline and read.clean:
-            self.timeline.clean_frames(read.clean, first)
+            self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
+        if self._timeline and read.clean:
+            self._timeline.clean_frames(read.clean, first)
         self._rank = begins[-1]
 
     def _one_by_one(self, file: ListedFile) -> None:
-        frames, damage = self._frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
+        frames, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
-            self._report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
+            self._told.report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
         for number, frame in enumerate(frames):
             self._frame(frame, file, self._rank + number)
         self._rank += len(frames)
@@ -203,13 +176,13 @@ class FrameJudge:
         """Audit one frame of a listed file."""
         by, seen, after = file.by, file.seen, file.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
-        self._report_all(misplaced)
+        self._told.report(*misplaced)
         self._check_records(frame, by.lock, file.lock_where)
         if not frame.proven:
-            self._report_all(frame_findings(frame))
+            self._told.report(*frame_findings(frame))
         if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
             broken = list(stamp_after_frame(frame, by.closed))
-            self._report_all(broken)
+            self._told.report(*broken)
             if not broken and frame.refusal is None:
                 after[id(frame.token)] = frame.token
         judgement = judge_frame(
@@ -219,20 +192,24 @@ class FrameJudge:
             misplaced=bool(misplaced),
             widest=self._records.widest,
         )
-        self._report_all(judgement.findings)
+        self._told.report(*judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.
-        digest = frame.frame.digest if self._hashed else pack(Kind.FRAME, frame.frame.raw)[-CHECKSUM_BYTES:] + NO_CHECK
-        if self.timeline:
+        digest = (
+            frame.frame.digest
+            if self._reading.hashed
+            else pack(Kind.FRAME, frame.frame.raw)[-CHECKSUM_BYTES:] + NO_CHECK
+        )
+        if self._timeline:
             twice = digest in seen
-            self.timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
+            self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)
         if accepted:
             seen.add(digest)
-        self._counts.messages += accepted
-        self._counts.rejected += len(judgement.accepted) - accepted
-        self.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
+        self._part.counts.messages += accepted
+        self._part.counts.rejected += len(judgement.accepted) - accepted
+        self._part.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
         self._remember(frame, digest, accepted, (first, last), rank, counts=by.counts)
 
     def _check_records(self, frame: FrameEvidence, lock: LockFile, lock_where: Evidence) -> None:
@@ -246,18 +223,18 @@ class FrameJudge:
             if 1 <= number <= limit:
                 continue
             if not self._records.unknown(kind, number):
-                self._report(bag_rules.stale_lock(frame, kind, number, limit, lock_where))
+                self._told.report(bag_rules.stale_lock(frame, kind, number, limit, lock_where))
             elif number < 1:
-                self._report(bag_rules.unknown_record(frame, kind, number))
+                self._told.report(bag_rules.unknown_record(frame, kind, number))
             else:
                 unknown = bag_rules.unknown_record(frame, kind, number)
-                self.doubts[kind].append(Stranger(unknown, frame.token.interval.latest))
+                self._doubts[kind].append(Stranger(unknown, frame.token.interval.latest))
 
     def take_open(self, frame: FrameEvidence, digest: bytes) -> None:
         """Remember a frame of a bag that is still open, as evidence only."""
         self.flush()
         timestamps = frame.frame.timestamps
-        self.trust_named.add(frame.frame.head.trust_number)
+        self._part.trust_named.add(frame.frame.head.trust_number)
         self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank, counts=True)
         self._rank += 1
 
@@ -266,9 +243,5 @@ class FrameJudge:
     ) -> None:
         if frame.refusal is None and frame.token is not self._newest_of_frames:
             self._newest_of_frames = frame.token
-            self.newest = later(self.newest, frame.token)
-        index_frame(self._index, frame, digest, accepted, span, rank, hashed=self._hashed, counts=counts)
-
-    def _report_all(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self._report(finding)
+            self._told.saw(frame.token)
+        index_frame(self._told, frame, digest, accepted, span, rank, hashed=self._reading.hashed, counts=counts)

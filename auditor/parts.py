@@ -11,7 +11,7 @@ granted before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,22 +19,23 @@ import msgspec
 
 from timeagent.console import printable
 from timeagent.errors import BadRequest
+from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, rfc3339
 
 from .columns.layout import Chunk
-from .evidence.unknown_keys import Stranger
-from .rows import Rows, encode_rows
+from .evidence.records import Stranger, take_latest
+from .evidence.signatures import FrameReader
 from .rules.finding import Evidence, Finding
-from .seals import BagCounts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from appliance.formats.paths import Rack
     from timeagent.units import Instant
 
-    from .evidence.tree import LedgerFile
-    from .rows import Value
+    from .evidence.records import ClusterRecords
+    from .evidence.signatures import Signatures
+    from .evidence.tree import LedgerFile, Tree
 
 _COMPARED_MAX: Final = 4096
 
@@ -134,39 +135,110 @@ class LedgerUnit:
         return self.file.path
 
 
-CHUNK_ROWS: Final = 2048
 type Unit = RackUnit | LedgerUnit
 
 
+@dataclass(slots=True)
+class Reading:
+    """Where evidence comes from, and how it is read. Processes share nothing of it but what they were born with."""
+
+    tree: Tree
+    records: ClusterRecords
+    signatures: Signatures
+    hashed: bool = True
+    """Whether every byte of data files and packs is hashed. Else frames are known by their checksums, as they stand."""
+    one_by_one: bool = False
+    """Whether nothing is judged by columns: a timeline may be told of clocks that showed something else."""
+    keep: Callable[[list[Chunk]], list[Chunk]] = list
+    """Puts finished columns where they take no memory."""
+    frames: FrameReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know no signature yet."""
+        self.frames = FrameReader(self.signatures, self.records.cluster_id)
+
+
+@dataclass(slots=True)
+class BagCounts:
+    """What the walk has seen."""
+
+    bags: int = 0
+    provisional: int = 0
+    messages: int = 0
+    """In the record: in listed files of closed bags, and accepted."""
+    rejected: int = 0
+    """In listed files of closed bags, and dropped by readers."""
+
+
+@dataclass(slots=True)
+class LedgersSeen:
+    """What the walk over the ledgers has seen: incarnations of runs."""
+
+    there: set[bytes] = field(default_factory=set)
+    """That have a file, be it empty or unreadable."""
+    stopped: set[bytes] = field(default_factory=set)
+    """Whose file says that they stopped, or cannot be read."""
+    damaged: set[bytes] = field(default_factory=set)
+    """Of whose file some is no block that counts: what is missing there is told already."""
+    torn: set[bytes] = field(default_factory=set)
+    """Whose last file ends in a torn block."""
+
+
 class Part(msgspec.Struct, kw_only=True):
-    """What a unit came to."""
+    """What a unit came to, or all of them together."""
 
     findings: list[Finding] = []
     rows: dict[str, list[bytes]] = {}
-    """By table, as ``Index.take`` wants them."""
+    """Some encoded rows at a time, by table of the index."""
     columns: list[Chunk] = []
     timeline: list[bytes] = []
     """Rows of events, encoded, as far as columns do not tell them."""
     closed_to: dict[str, int] = {}
+    """Up to where each log is closed, at least."""
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
-    """The latest signed time that holds, encoded."""
+    """The latest signed time that holds, of all frames, lock files and seals, encoded."""
     unknown_keys: list[Stranger] = []
+    """What goes by a trust record that is not in the copy, or may."""
     beyond_policy: list[Stranger] = []
-    # of a rack
+    """What no policy of the copy allows."""
     counts: BagCounts = msgspec.field(default_factory=BagCounts)
-    trust_named: list[int] = []
+    trust_named: set[int] = set()
+    """Trust records that lock files and frames name; of listed frames none beyond that of their lock file."""
     trust_closed: dict[int, int] = {}
     policy_closed: dict[int, int] = {}
+    """By record, when the last bag was closed, at the earliest, whose lock file names it."""
     doubted: bool = False
     """Whether a lock file names a trust record that is not there: then all later parts mean something else."""
     has_seal: bool = False
     seal: Evidence | None = None
-    """Where the seal is, if it holds."""
-    # of a ledger file
-    torn: bool = False
-    stopped: bool = False
-    damaged: bool = False
+    """Where the seal of a rack is, if it holds."""
+    ledgers: LedgersSeen = msgspec.field(default_factory=LedgersSeen)
+
+    def take(self, other: Part) -> None:
+        """Add the next part, but for its rows, columns and events."""
+        self.findings += other.findings
+        self.unknown_keys += other.unknown_keys
+        self.beyond_policy += other.beyond_policy
+        newest = later(self.newest_time(), other.newest_time())
+        self.newest = newest.encode() if newest else None
+        self.trust_named |= other.trust_named
+        take_latest(self.trust_closed, other.trust_closed)
+        take_latest(self.policy_closed, other.policy_closed)
+        self.doubted |= other.doubted
+        self.counts.bags += other.counts.bags
+        self.counts.provisional += other.counts.provisional
+        self.counts.messages += other.counts.messages
+        self.counts.rejected += other.counts.rejected
+        mine, theirs = self.ledgers, other.ledgers
+        mine.torn = (mine.torn - theirs.there) | theirs.torn  # a torn block was written again, to the next file
+        mine.there |= theirs.there
+        mine.stopped |= theirs.stopped
+        mine.damaged |= theirs.damaged
+
+    def newest_time(self) -> SignedTime | None:
+        """Return the latest signed time that holds."""
+        return SignedTime.decode(self.newest) if self.newest else None
 
 
 _decoder = msgspec.msgpack.Decoder(Part)
@@ -185,16 +257,73 @@ def decode_part(data: bytes) -> Part:
         raise ValueError(str(problem)) from None
 
 
-class PartRows(Rows):
-    """Gathers the rows of one part, as bytes: a part may hold a hundred thousand frames."""
+def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None:
+    """Return the one of two signed times that surely was reached later; of equals the less exact."""
+    if one is None or other is None:
+        return one or other
+    return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))
+
+
+type Value = str | bytes | int | None
+
+RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
+"""Tables where one fact may be told at several places; of these the place with the lowest rank counts."""
+CHUNK_ROWS: Final = 2048
+
+
+def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
+    """Return a chunk of rows as bytes, as ``Index.take`` reads them."""
+    return msgspec.msgpack.encode(rows)
+
+
+class PartMaker:
+    """Gathers what is told of one part; rows as bytes, because a part may hold a hundred thousand frames."""
 
     def __init__(self) -> None:
         """Hold nothing yet."""
-        super().__init__()
-        self._chunks: dict[str, list[bytes]] = {}
+        self.part = Part()
         self._kept: dict[str, list[tuple[Value, ...]]] = {}
         self._heads: dict[tuple[Value, ...], Value] = {}
         """Incarnation, sequence and digest of each head, and the rank of the place where it counts."""
+        self._last = ("", "")
+        self._newest: SignedTime | None = None
+
+    def report(self, *findings: Finding) -> None:
+        """Take what is wrong."""
+        self.part.findings += findings
+
+    def saw(self, token: SignedTime | None) -> None:
+        """Take a signed time that holds."""
+        self._newest = later(self._newest, token)
+
+    def shown(self, path: str) -> str:
+        """Return a path as it is shown; most rows in a row are of one file."""
+        if path != self._last[0]:
+            self._last = path, printable(path)
+        return self._last[1]
+
+    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), rank: int = 0) -> None:
+        """Take a row: its values, its place, and what follows.
+
+        ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
+        they are read, from 0 up; ledgers below 0, and those read last below all.
+        """
+        row = (*values, self.shown(where.path), where.offset, where.length, *rest)
+        self._insert(table, (*row, rank) if table in RANKED else row)
+
+    def add_bag(
+        self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
+    ) -> None:
+        """Take a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
+        self._insert("bag", (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns))
+
+    def add_whole(self, log: str, start_ns: int, end_ns: int) -> None:
+        """Take that nothing comes any more into a span of a log, but into bags that are told of: its rack is sealed."""
+        self._insert("whole", (printable(log), start_ns, end_ns))
+
+    def closed_to(self, log: str, instant: int) -> None:
+        """Take that a log is closed up to an instant, at least."""
+        take_latest(self.part.closed_to, {log: instant})
 
     def _insert(self, table: str, row: tuple[Value, ...]) -> None:
         if table == "head":  # every frame under a batch tells of its head
@@ -202,23 +331,18 @@ class PartRows(Rows):
             if known is not None and known <= row[-1]:  # type: ignore[operator]
                 return
             self._heads[row[:3]] = row[-1]
-        kept = self._kept.get(table)
-        if kept is None:
-            kept = self._kept[table] = []
+        kept = self._kept.setdefault(table, [])
         kept.append(row)
         if len(kept) >= CHUNK_ROWS:
             self._pack(table)
 
     def _pack(self, table: str) -> None:
-        self._chunks.setdefault(table, []).append(encode_rows(self._kept.pop(table)))
+        self.part.rows.setdefault(table, []).append(encode_rows(self._kept.pop(table)))
 
-    def rows(self) -> dict[str, list[bytes]]:
-        """Return everything, some rows at a time, by table."""
+    def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
+        """Return the part, with its columns and events."""
         for table in list(self._kept):
             self._pack(table)
-        return self._chunks
-
-    @property
-    def closed(self) -> dict[str, int]:
-        """How far each log is closed."""
-        return self._closed_to
+        self.part.newest = self._newest.encode() if self._newest else None
+        self.part.columns, self.part.timeline = columns or [], timeline or []
+        return self.part

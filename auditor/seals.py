@@ -19,8 +19,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
 from .evidence.tree import PIECE_BYTES_MAX
-from .rules.finding import Evidence, Verdict
-from .rules.registry import found
+from .rules.finding import Evidence, Verdict, found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,18 +30,6 @@ if TYPE_CHECKING:
 
     from .evidence.tree import RackListing, Tree
     from .rules.finding import Finding
-
-
-@dataclass(slots=True)
-class BagCounts:
-    """What the walk has seen."""
-
-    bags: int = 0
-    provisional: int = 0
-    messages: int = 0
-    """In the record: in listed files of closed bags, and accepted."""
-    rejected: int = 0
-    """In listed files of closed bags, and dropped by readers."""
 
 
 @dataclass(frozen=True, slots=True)

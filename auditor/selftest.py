@@ -17,7 +17,7 @@ from .audit import audit
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
 from .report.compare_copies import compared
-from .rules.registry import RULES
+from .rules.finding import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

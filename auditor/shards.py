@@ -15,28 +15,20 @@ from appliance.formats.witness import CeilingCopy, Ended, Revoked, Stopped, Witn
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .columns.ledgers import BlockPlace, LedgerColumns
-from .evidence.records import RECORD_BYTES_MAX
+from .columns.witnesses import BlockPlace, LedgerColumns
+from .evidence.records import RECORD_BYTES_MAX, Stranger
+from .evidence.signatures import head_refusal
 from .evidence.tree import Rest, Tail
-from .evidence.unknown_keys import Stranger
-from .frames import head_refusal
-from .rules.chains import LedgersSeen
-from .rules.finding import Evidence, Verdict
+from .rules.finding import Evidence, Verdict, found
 from .rules.records import ceiling_findings, title_of
-from .rules.registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from appliance.formats.framing import Piece
     from appliance.formats.ledger import LedgerBlock
     from appliance.formats.witness import BatchHead, Entry
 
-    from .columns.layout import Chunk
-    from .evidence.records import ClusterRecords
-    from .evidence.signatures import Signatures
-    from .evidence.tree import ChainFile, LedgerFile, Tree
-    from .rows import Rows
+    from .evidence.tree import ChainFile, LedgerFile
+    from .parts import PartMaker, Reading
     from .rules.finding import Finding
     from .timeline.facts import ShardFacts
 
@@ -66,41 +58,25 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        records: ClusterRecords,
-        signatures: Signatures,
-        index: Rows,
-        report: Callable[[Finding], None],
-        keep: Callable[[list[Chunk]], list[Chunk]] = list,
-        timeline: ShardFacts | None = None,
-        *,
-        one_by_one: bool = False,
-    ) -> None:
-        """Take where evidence comes from and findings go to. ``keep``: puts columns where they take no memory.
+    def __init__(self, reading: Reading, told: PartMaker, timeline: ShardFacts | None = None) -> None:
+        """Take where evidence comes from. ``told``: takes all that is found.
 
-        ``timeline``: told of all that columns do not take; ``one_by_one``: then they take nothing.
+        ``timeline``: told of all that columns do not take.
         """
         self._timeline = timeline
-        self._one_by_one = one_by_one
-        self.columns = LedgerColumns(keep)
+        self._one_by_one = reading.one_by_one
+        self.columns = LedgerColumns(reading.keep)
         """What blocks say of leases."""
         self._rank = 0
         """Of the last block: what a later one says counts."""
-        self._tree = tree
-        self._records = records
-        self._signatures = signatures
-        self._index = index
-        self._report = report
+        self._tree = reading.tree
+        self._records = reading.records
+        self._signatures = reading.signatures
+        self._told = told
+        self._ledgers = told.part.ledgers
         self._missing_maps: set[int] = set()
         self._waiting: list[_Block] = []
         self._entries = 0
-        self.torn: set[bytes] = set()
-        """Runs whose last ledger file ends in a torn block."""
-        self.ledgers = LedgersSeen()
-        self.unknown_keys: list[Stranger] = []
-        """Refused signatures by keys of no trust record: these do not say which record they go by."""
 
     def walk_chains(self) -> None:
         """Audit every ceiling record, by itself."""
@@ -113,30 +89,29 @@ class ShardWalk:
     def ledger(self, file: LedgerFile) -> None:
         """Audit every block of a ledger file, by itself."""
         self._map(file.map_number)
-        self.torn.discard(file.incarnation)  # a torn block was written again, to the next file
         for piece in self._tree.pieces(file.path):
             if isinstance(piece, Rest):
                 self._rest(file, piece)
             else:
                 self._block(file, piece)
         self._flush()
-        self.ledgers.there.add(file.incarnation)
+        self._ledgers.there.add(file.incarnation)
         if file.path in self._tree.unreadable:
-            self.ledgers.stopped.add(file.incarnation)
+            self._ledgers.stopped.add(file.incarnation)
 
     def _map(self, number: int) -> None:
         if number not in self._missing_maps and self._records.missing(Kind.MAP, number):
             self._missing_maps.add(number)
             path = f"map/{record_name(number)}"
             reason = f"shards work under map {number}, which is not there: whose a domain was is not checked"
-            self._report(found("unverifiable-map", path, reason, [Evidence(path)]))
+            self._told.report(found("unverifiable-map", path, reason, [Evidence(path)]))
 
     def _ceiling(self, data: bytes, where: Evidence, file: ChainFile | None) -> None:
         """Take one ceiling record, from its file or as a ledger's copy."""
         try:
             record, signed = open_ceiling(data, where.path)
         except Damaged as problem:
-            self._report(found("damaged-record", where.path, problem.message, [where], title=BAD_CEILING))
+            self._told.report(found("damaged-record", where.path, problem.message, [where], title=BAD_CEILING))
             return
         place = (record.map_number, record.shard, record.number)
         if record.cluster_id != self._records.cluster_id or (
@@ -146,14 +121,14 @@ class ShardWalk:
                 f"{where.path} holds ceiling record {record.number} of shard {record.shard} under map "
                 f"{record.map_number} of cluster {record.cluster_id.hex()}"
             )
-            self._report(found("damaged-record", where.path, reason, [where], title=BAD_CEILING))
+            self._told.report(found("damaged-record", where.path, reason, [where], title=BAD_CEILING))
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
         for finding in findings:
             self._refused(finding, record.time, signed.key_id, where)
         if not findings:
-            self._index.add("ceiling", *place, data, where=where)
+            self._told.add("ceiling", *place, data, where=where)
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
 
@@ -163,22 +138,22 @@ class ShardWalk:
         try:
             token = SignedTime.decode(time, where.path)
         except Damaged:
-            self._report(finding)
+            self._told.report(finding)
             return
         if keys is None or all(keys.node_of(each) is not None for each in (key_id, token.key_id)):
-            self._report(finding)
+            self._told.report(finding)
         else:
-            self.unknown_keys.append(Stranger(finding, token.interval.latest))
+            self._told.part.unknown_keys.append(Stranger(finding, token.interval.latest))
 
     def _rest(self, file: LedgerFile, rest: Rest) -> None:
         where = Evidence(file.path, rest.offset, rest.length)
         if rest.tail is Tail.TORN:
-            self.torn.add(file.incarnation)
+            self._ledgers.torn.add(file.incarnation)
             return
         reason = f"{file.path}, offset {rest.offset}: {rest.length} bytes are no block, nor a torn one: {rest.reason}"
         verdict = Verdict.INDETERMINATE if rest.tail is Tail.UNCLEAR else None
-        self.ledgers.damaged.add(file.incarnation)
-        self._report(found("damaged-ledger", file.path, reason, [where], verdict=verdict))
+        self._ledgers.damaged.add(file.incarnation)
+        self._told.report(found("damaged-ledger", file.path, reason, [where], verdict=verdict))
 
     def _block(self, file: LedgerFile, piece: Piece) -> None:
         """Take one block, if it holds, now or with those after it."""
@@ -198,8 +173,8 @@ class ShardWalk:
             self._flush()
 
     def _damaged(self, file: LedgerFile, reason: str, where: Evidence) -> None:
-        self.ledgers.damaged.add(file.incarnation)
-        self._report(found("damaged-ledger", file.path, reason, [where]))
+        self._ledgers.damaged.add(file.incarnation)
+        self._told.report(found("damaged-ledger", file.path, reason, [where]))
 
     def _flush(self) -> None:
         """Take the blocks that wait."""
@@ -225,7 +200,7 @@ class ShardWalk:
             if self._holds(each):
                 told, digest = self._tell_head(each)
                 name = (each.head.incarnation, each.head.sequence, digest)
-                shown = self._index.shown(each.where.path)
+                shown = self._told.shown(each.where.path)
                 good.append(each)
                 places.append(BlockPlace(name, each.block.entries, shown, each.where, told["rank"]))
                 chosen.extend(range(number, number + count))
@@ -252,19 +227,21 @@ class ShardWalk:
         """Whether a block is what its shard signed; what is wrong with it is reported."""
         holds = self._is_signed(each)
         if not holds:
-            self.ledgers.damaged.add(each.file.incarnation)
+            self._ledgers.damaged.add(each.file.incarnation)
         return holds
 
     def _is_signed(self, each: _Block) -> bool:
         file, block, head, where = each.file, each.block, each.head, each.where
         if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
             reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
-            self._report(found("damaged-ledger", file.path, reason, [where]))
+            self._told.report(found("damaged-ledger", file.path, reason, [where]))
             return False
         if not block.entries_match(head):
             reason = f"{file.path}, block {head.sequence}: the entries are not those that the head signs"
             title = "a ledger's block holds other witnesses than its shard signed"
-            self._report(found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title=title))
+            self._told.report(
+                found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title=title)
+            )
             return False
         keys = self._records.keys
         refusal = (
@@ -287,7 +264,7 @@ class ShardWalk:
         named = (head.map_number, head.shard, head.ceiling_number)
         self._rank -= 1
         place: _Place = {"where": each.where, "rank": self._rank}
-        self._index.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        self._told.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
         if self._timeline:
             self._timeline.head(head, digest, each.where)
         return place, digest
@@ -300,19 +277,19 @@ class ShardWalk:
         match entry:
             case Witness():
                 lease = (entry.domain, entry.correlation_id)
-                self._index.add("entry", *lease, *run, position, digest, raw, rest=(0,), **place)
+                self._told.add("entry", *lease, *run, position, digest, raw, rest=(0,), **place)
             case Ended():
                 lease = (entry.domain, entry.ending.correlation_id)
-                self._index.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+                self._told.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
             case Revoked():
                 lease = (entry.domain, entry.correlation_id)
-                self._index.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+                self._told.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
             case SessionWitness() | SessionEnded():
                 rest = (int(isinstance(entry, SessionEnded)),)
-                self._index.add("entry", "", entry.session_id, *run, position, digest, raw, rest=rest, **place)
+                self._told.add("entry", "", entry.session_id, *run, position, digest, raw, rest=rest, **place)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
             case Stopped():
-                self.ledgers.stopped.add(each.head.incarnation)
+                self._ledgers.stopped.add(each.head.incarnation)
             case _:
                 pass

@@ -120,7 +120,11 @@ def _offline(options: argparse.Namespace) -> int:
     elif not copy.exists():
         raise Damaged("no-tree", f"{options.offline} is not there", hint="name a root, a copy of one or a tar file")
     if _as_text(options):
-        return _print(source.state_at(), json=options.json)
+        try:
+            return _print(source.state_at(), json=options.json)
+        finally:
+            if source.reading.answer is not None:
+                source.reading.answer.timeline.close()
     return _open_screen(source)
 
 

@@ -248,7 +248,10 @@ class ProcessTree:
         """Whether whoever sits at the terminal has just stopped the command: then this process is to stop too."""
         if self._reaped or not self._terminal.there:
             return False
-        told = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        try:
+            told = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)
+        except ChildProcessError:  # it has ended, and will not stop any more
+            return False
         if told is None or told.si_status not in _BY_JOB_CONTROL:
             return False
         if told.si_status in _WANTS_TERMINAL and self._terminal.give():

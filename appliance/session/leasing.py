@@ -191,8 +191,7 @@ class Leasing:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. ``waiting``: told who has
-        what. Raises TryAgain, BadRequest,
-        BadTime.
+        what. Raises TryAgain, BadRequest, BadTime.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
         attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together, waiting)

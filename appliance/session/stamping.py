@@ -24,6 +24,7 @@ from timeagent.units import rfc3339, span_text
 from ..bag.context import RecordNumbers
 from ..bag.writing import FrameFile
 from ..formats.hints import ANY_FILE, HintedFile
+from .held import Lease, LossReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
     from timeagent.units import Instant, Span
-
-    from .held import Lease
 
 
 class Publication(msgspec.Struct, frozen=True, eq=False):
@@ -171,7 +170,7 @@ class FrameStamper:
             return AheadOfClock(start - now.latest)
         for lease in leases:
             if start + count > lease.expiry_ns:
-                lease.ended = "expired"
+                lease.lose("expired", lease.trouble or LossReason.EXPIRED)
             lease.check_held(now, self._policy.holder_margin_ns)
         return start
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, DataName
     from appliance.formats.policy import Policy
-    from auditor.frames import FrameReader
-    from auditor.rows import Rows as IndexRows
+    from auditor.evidence.signatures import FrameReader
+    from auditor.parts import PartMaker, Reading
     from timeagent.signedtime import SignedTime
     from timeagent.trust import Keyring
 
@@ -129,25 +129,14 @@ class FramesRead:
 class FrameColumns:
     """Gathers the columns of one rack."""
 
-    def __init__(
-        self,
-        frames: FrameReader,
-        index: IndexRows,
-        keep: Callable[[list[Chunk]], list[Chunk]] = list,
-        *,
-        hashed: bool = True,
-    ) -> None:
-        """Take who checks signatures, and who is told of batch heads.
-
-        ``keep``: puts finished chunks where they take no memory; ``hashed``: look at every byte of a frame.
-        """
-        self.listing = False
-        """Whether each clean frame is returned too."""
-        self._frames = frames
-        self._index = index
-        self._hashed = hashed
-        self._rows = ChunkMaker(FRAMES, keep)
-        self._uses = ChunkMaker(USES, keep)
+    def __init__(self, reading: Reading, told: PartMaker, *, listing: bool) -> None:
+        """Take what is read, and who is told of batch heads. ``listing``: each clean frame is returned too."""
+        self._listing = listing
+        self._frames = reading.frames
+        self._told = told
+        self._hashed = reading.hashed
+        self._rows = ChunkMaker(FRAMES, reading.keep)
+        self._uses = ChunkMaker(USES, reading.keep)
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
 
@@ -192,7 +181,7 @@ class FrameColumns:
             messages=int(batch.cut.counts[chosen].sum()),
             tokens=tokens.of(chosen),
             trust_numbers=set(np.unique(batch.trust_number[chosen]).tolist()),
-            clean=_listed(batch, witnesses, tokens, chosen) if self.listing else None,
+            clean=_listed(batch, witnesses, tokens, chosen) if self._listing else None,
         )
 
     def _keep_frames(
@@ -242,7 +231,7 @@ class FrameColumns:
         uses.add(rows, [witnesses.entries[n] for n in used.tolist()])
 
     def _paths(self, maker: ChunkMaker, batch: _Batch) -> NDArray[np.uint32]:
-        return maker.paths.all_of(self._index.shown(file.where.path) for file in batch.files)
+        return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)
 
     def _tell_heads(self, batch: _Batch, witnesses: Witnesses, clean: Flags, rank: int) -> None:
         """Tell the index of each batch head, and of each session lease, by the first clean frame that carries it."""
@@ -258,13 +247,13 @@ class FrameColumns:
             head, where = known.head, batch.where(first)
             name = (head.incarnation, head.sequence, known.digest)
             place = (head.map_number, head.shard, head.ceiling_number)
-            self._index.add("head", *name, *place, False, raw, where=where, rank=rank + first)  # noqa: FBT003 - in no ledger
+            self._told.add("head", *name, *place, False, raw, where=where, rank=rank + first)  # noqa: FBT003 - in no ledger
         told, firsts = np.unique(witnesses.session_which[of_session], return_index=True)
         ids, names = witnesses.session_ids() if len(told) else [], witnesses.head_names()
         for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
             incarnation, sequence, digest = names[witnesses.batch[number]]
             entry = (incarnation, sequence, int(witnesses.position[number]), digest, witnesses.entries[number])
-            self._index.add("entry", "", ids[number], *entry, where=batch.where(first), rest=(0,), rank=rank + first)
+            self._told.add("entry", "", ids[number], *entry, where=batch.where(first), rest=(0,), rank=rank + first)
 
 
 class _Batch:

@@ -14,7 +14,7 @@ from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree, whereabouts
 from auditor.explain.bundle import manifest_of, shows
 from auditor.report.compare_copies import compared
-from auditor.report.diff import DIFF_SCHEMA, compare, diff_fields, diff_lines, read_report
+from auditor.report.diff import DIFF_SCHEMA, compare, diff_lines, read_report
 from auditor.report.export import export
 from auditor.report.formats import (
     SCHEMA,
@@ -30,7 +30,7 @@ from auditor.report.result import DEFAULT, FailOn, by_id, exit_status, only
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
-from .running import narrowing, path_arguments, pinned, run_audit, run_audit_with_timeline
+from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
 
 if TYPE_CHECKING:
     from auditor.evidence.tree import Tree
@@ -144,11 +144,11 @@ def _diff(reports: list[Path], form: str) -> int:
         )
     diff = compare(*map(read_report, reports))
     if form == "json":
-        print_json(DIFF_SCHEMA, diff_fields(diff))
+        print_json(DIFF_SCHEMA, diff)
     else:
         for line in diff_lines(diff):
             say(line)
-    return 0 if diff.same else 1
+    return 0 if diff["same"] else 1
 
 
 def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any], status: int | None = None) -> int:
@@ -185,7 +185,7 @@ def run_export(arguments: argparse.Namespace) -> int:
             hint="tenure audit export PATH --parquet DIR",
         )
     (arguments.path,) = arguments.reports
-    with closing(run_audit_with_timeline(arguments)[2]) as timeline:
+    with closing(read_archive_of(arguments).timeline) as timeline:
         rows = export(timeline, arguments.parquet)
     if arguments.format == "json":
         print_json("tenure.audit.export", {"directory": str(arguments.parquet), "rows": rows})

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.explain.archive import Archive
 from auditor.explain.bundle import make_bundle
 from auditor.explain.context import context_fields, context_of
 from auditor.explain.lineage import lineage, lineage_lines
@@ -18,15 +17,14 @@ from auditor.report.result import by_id, exit_status
 from timeagent.console import counted, note, print_json, printable, say
 from timeagent.errors import BadRequest
 
-from .running import path_arguments, pinned, run_audit_with_timeline
+from .running import path_arguments, read_archive_of
 
 if TYPE_CHECKING:
     import argparse
 
-    from auditor.evidence.tree import Tree
+    from auditor.explain.archive import Archive
     from auditor.report.result import Audit
     from auditor.rules.finding import Finding
-    from auditor.timeline.timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.explain"
 
@@ -68,16 +66,16 @@ def one_finding(result: Audit, name: str, path: object) -> Finding:
 
 def run(arguments: argparse.Namespace) -> int:
     """Show findings with their evidence. Returns the exit code (docs/exit-codes.md)."""
-    tree, result, timeline = run_audit_with_timeline(arguments)
-    with closing(timeline):
-        return _shown(arguments, tree, result, timeline)
+    archive = read_archive_of(arguments)
+    with closing(archive.timeline):
+        return _shown(arguments, archive)
 
 
-def _shown(arguments: argparse.Namespace, tree: Tree, result: Audit, timeline: Timeline) -> int:
+def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
+    result, timeline = archive.audit, archive.timeline
     chosen = chosen_findings(result, arguments.finding, arguments.path)
     if arguments.svg:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
-    archive = Archive(tree, result, timeline, root_key=pinned(arguments.root_key))
     if arguments.chain:
         for finding in chosen:
             for line in lineage_lines(lineage(finding, archive)):
@@ -87,7 +85,7 @@ def _shown(arguments: argparse.Namespace, tree: Tree, result: Audit, timeline: T
     elif arguments.json:
         print_json(SCHEMA, {"findings": [_fields(finding, archive) for finding in chosen]})
     else:
-        _text(arguments.finding, chosen, tree, timeline)
+        _text(arguments.finding, chosen, archive)
     return exit_status(by_id(result, [finding.id for finding in chosen]))
 
 
@@ -101,15 +99,15 @@ def _fields(finding: Finding, archive: Archive) -> dict[str, Any]:
     }
 
 
-def _text(name: str, chosen: list[Finding], tree: Tree, timeline: Timeline) -> None:
+def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
     if len(chosen) > 1:
         note(f"{name} is the beginning of {len(chosen)} findings")
     for position, finding in enumerate(chosen):
         if position:
             say()
-        for line in explain_lines(finding, tree):
+        for line in explain_lines(finding, archive.tree):
             say(line)
-        for line in context_lines(context_of(finding, timeline)):
+        for line in context_lines(context_of(finding, archive.timeline)):
             say(line)
 
 
@@ -127,10 +125,10 @@ def run_bundle(arguments: argparse.Namespace) -> int:
         raise BadRequest("terminal", "a bundle is no text", hint="redirect it: tenure bundle FINDING PATH > x.tar")
     if output is not None and output.exists():
         raise BadRequest("file-exists", f"{output} exists already", hint="name a new file, or remove it")
-    tree, result, timeline = run_audit_with_timeline(arguments)
-    with closing(timeline):
-        finding = one_finding(result, arguments.finding, arguments.path)
-        bundle = make_bundle(finding, tree, context_of(finding, timeline), pinned(arguments.root_key))
+    archive = read_archive_of(arguments)
+    with closing(archive.timeline) as timeline:
+        finding = one_finding(archive.audit, arguments.finding, arguments.path)
+        bundle = make_bundle(finding, archive.tree, context_of(finding, timeline), archive.root_key)
     with bundle.file as file:
         file.seek(0)
         if output is None:

@@ -10,9 +10,9 @@ from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.pool import AuditProgress
-from auditor.timeline.events import BagClosed, event_fields, event_words
+from auditor.timeline.events import BagClosed, clock, event_fields, event_words
 from auditor.timeline.gathering import AS_IT_WAS, WhatIf
-from auditor.timeline.report import SCHEMA, clock, json_fields, newest_delivered, text_lines
+from auditor.timeline.report import SCHEMA, json_fields, newest_delivered, text_lines
 from auditor.timeline.timeline_reader import open_audited
 from auditor.timeline.what_if import changes, judged_timeline
 from timeagent.console import Progress, print_json, printable, say, whole_from

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
+from auditor.evidence.signatures import Signatures
+from auditor.explain.archive import Archive
 from auditor.parts import Narrowing
 from auditor.pool import JOBS_MAX, AuditProgress
 from auditor.timeline.timeline_reader import open_audited
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from auditor.evidence.tree import Tree
     from auditor.report.result import Audit
-    from auditor.timeline.timeline_reader import Timeline
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
@@ -97,25 +98,26 @@ def run_audit(arguments: argparse.Namespace) -> tuple[Tree, Audit]:
     return tree, _audited(arguments, tree)
 
 
-def run_audit_with_timeline(arguments: argparse.Namespace) -> tuple[Tree, Audit, Timeline]:
-    """Audit the tree that the arguments name, and return the timeline of all of it too. Raises as ``run_audit``.
+def read_archive_of(arguments: argparse.Namespace) -> Archive:
+    """Audit the tree that the arguments name, and return it with the timeline of all of it. Raises as ``run_audit``.
 
     Reads the tree once, and once more where only a part of it is to be audited.
     """
-    tree, asked = _opened(arguments), narrowing(arguments)
+    tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
     if arguments.db is not None and asked.whole:
         result = _audited(arguments, tree)
-        return tree, result, open_audited(arguments.db).timeline
-    part = None if asked.whole else _audited(arguments, tree)
+        return Archive(tree, result, open_audited(arguments.db).timeline, root_key=root_key)
+    part, signatures = None if asked.whole else _audited(arguments, tree), Signatures()
     with shown(AuditProgress()) as progress:
         result, timeline = audit_with_timeline(
             tree,
-            root_key=pinned(arguments.root_key),
+            root_key=root_key,
+            signatures=signatures,
             options=Options(jobs=arguments.jobs, hashed=not arguments.no_payload_hash),
             findings=part.findings if part else None,
             progress=progress.show,
         )
-    return tree, part or result, timeline
+    return Archive(tree, part or result, timeline, signatures, root_key)
 
 
 def _opened(arguments: argparse.Namespace) -> Tree:

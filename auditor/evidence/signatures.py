@@ -1,18 +1,27 @@
-"""Signatures checked once: the same bytes under the same key have one answer, however often they occur."""
+"""Signatures, each checked once; and frames and witnesses as evidence, with what their signatures are worth."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from timeagent.canonical import digest
-from timeagent.errors import NotTrusted
-from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, TimeFlags
+from appliance.formats.frame import open_frame
+from appliance.formats.framing import Piece, pieces
+from appliance.formats.merkle import KnownPaths
+from appliance.formats.sessionlease import SessionWitness
+from appliance.formats.witness import HEAD_CONTEXT, SignedWitness, head_digest
+from auditor.rules.finding import Evidence
+from timeagent.canonical import decode, digest
+from timeagent.errors import Damaged, NotTrusted
+from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, SignedTime, TimeFlags
 from timeagent.trust import Keyring, Purpose
 
 if TYPE_CHECKING:
+    from appliance.formats.frame import Frame
+    from appliance.formats.witness import BatchHead, Witness
     from timeagent.keys import Verifier
-    from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
+
 
 ANSWERS_MAX: Final = 200_000
 """A bound on memory: about 60 MB."""
@@ -101,3 +110,223 @@ def misattributed(keyring: Keyring | None, token: SignedTime, node: str) -> str 
     """Return why a signed time is not that of the node that is said to have made it, or None."""
     owner = keyring.node_of(token.key_id) if keyring else None
     return None if owner in (None, node) else f"the signed time is of node {owner}, not of {node}"
+
+
+WITNESSES_KEPT: Final = 4_000
+HEADS_KEPT: Final = 256
+"""So many batches, each with the nodes of its tree that are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRefusal:
+    """Why a signature proves nothing, and under which code that is reported."""
+
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWitness:
+    """A witness as a frame carries it, decoded."""
+
+    signed: SignedWitness
+    witness: Witness
+    head: BatchHead
+    token: SignedTime
+    refusal: FrameRefusal | None
+    head_digest: bytes
+    """What the next head names this one by."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession:
+    """The same of a session lease."""
+
+    signed: SignedWitness
+    witness: SessionWitness
+    head: BatchHead
+    token: SignedTime
+    refusal: FrameRefusal | None
+    head_digest: bytes
+
+    @property
+    def run(self) -> tuple[int, int, bytes, bytes]:
+        """Which session lease of which run: the two count only together."""
+        head = self.head
+        return head.map_number, head.shard, head.incarnation, self.witness.session_id
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEvidence:
+    """A frame in the tree."""
+
+    frame: Frame
+    where: Evidence
+    token: SignedTime
+    refusal: FrameRefusal | None
+    """Of the frame's own signed time."""
+    witnesses: tuple[HeldWitness, ...]
+    unreadable: tuple[str, ...]
+    """Why some of the bytes that stand for witnesses are none."""
+    sessions: tuple[HeldSession, ...] = ()
+    """Witnesses of session leases."""
+
+    @property
+    def proven(self) -> bool:
+        """Whether every signature holds, and is of whom the frame says."""
+        return self.refusal is None and not self.unreadable and all(each.refusal is None for each in self.carried)
+
+    @property
+    def carried(self) -> tuple[HeldWitness | HeldSession, ...]:
+        """The witnesses of its leases, then those of their session leases."""
+        return *self.witnesses, *self.sessions
+
+    def sessions_of(self, held: HeldWitness) -> list[HeldSession]:
+        """Return the witnesses here of the session lease that a lease is under: of that run of its shard."""
+        head, name = held.head, held.witness.session_id
+        run = (head.map_number, head.shard, head.incarnation, name)
+        return [each for each in self.sessions if each.run == run]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownToken:
+    """What a frame's signed time is worth: many frames share one."""
+
+    token: SignedTime
+    refusal: FrameRefusal | None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """What a batch head is worth: all witnesses of a batch share it."""
+
+    head: BatchHead
+    token: SignedTime
+    refusal: FrameRefusal | None
+    digest: bytes
+    paths: KnownPaths
+
+
+class FrameReader:
+    """Reads frames and checks what they carry. One witness is checked once, however many frames carry it."""
+
+    def __init__(self, signatures: Signatures, cluster_id: bytes) -> None:
+        """Take the answers so far."""
+        self._signatures = signatures
+        self._cluster_id = cluster_id
+        self._witnesses: dict[tuple[int, bytes], HeldWitness | HeldSession | str] = {}
+        self._heads: dict[tuple[int, bytes, bytes], KnownHead] = {}
+        self._tokens: dict[tuple[int, bytes, str], KnownToken] = {}
+        self._keyrings: dict[int, Keyring | None] = {}
+        """Every keyring that answers were given for: kept, so that none of later has the same identity."""
+
+    def frames(
+        self, data: bytes, path: str, keyring: Keyring | None, begins_at: int = 0
+    ) -> tuple[list[FrameEvidence], list[tuple[Evidence, str]]]:
+        """Return the frames of a file, and where what should be one is none. ``begins_at``: the data in the file."""
+        whole, rest = pieces(data)
+        frames: list[FrameEvidence] = []
+        damage: list[tuple[Evidence, str]] = []
+        for piece in whole:
+            try:
+                frames.append(self.frame(piece, Evidence(path, begins_at), keyring))
+            except Damaged as problem:
+                where = Evidence(path, begins_at + piece.offset, piece.end - piece.offset)
+                damage.append((where, problem.message))
+        if rest:
+            end = whole[-1].end if whole else 0
+            damage.append(
+                (Evidence(path, begins_at + end, len(data) - end), f"{path}, offset {begins_at + end}: {rest}")
+            )
+        return frames, damage
+
+    def frame(self, piece: Piece, file: Evidence, keyring: Keyring | None) -> FrameEvidence:
+        """Return a frame. ``file``: where the bytes begin that it is a piece of. Raises Damaged."""
+        where = Evidence(file.path, file.offset + piece.offset, piece.end - piece.offset)
+        frame = open_frame(piece, where.path)
+        head = frame.head
+        known = self.token(head.time, head.writer, keyring, where.path)
+        held: list[HeldWitness] = []
+        sessions: list[HeldSession] = []
+        unreadable: list[str] = []
+        for raw in frame.head.witnesses:
+            witness = self._witness(raw, keyring)
+            if isinstance(witness, str):
+                unreadable.append(witness)
+            elif isinstance(witness, HeldSession):
+                sessions.append(witness)
+            else:
+                held.append(witness)
+        return FrameEvidence(frame, where, known.token, known.refusal, tuple(held), tuple(unreadable), tuple(sessions))
+
+    def token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str = "a frame") -> KnownToken:
+        """Return what a signed time is worth in a frame of a writer. Raises Damaged."""
+        return self._tokens.get((id(keyring), raw, writer)) or self._token(raw, writer, keyring, where)
+
+    def _token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str) -> KnownToken:
+        token = SignedTime.decode(raw, where)
+        reason = misattributed(keyring, token, writer)
+        reason = reason or (self._signatures.refuses_time(keyring, token) if keyring else None)
+        known = KnownToken(token, FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None)
+        if len(self._tokens) >= WITNESSES_KEPT:
+            self._tokens.clear()
+        self._keyrings[id(keyring)] = keyring
+        self._tokens[id(keyring), raw, writer] = known
+        return known
+
+    def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
+        name = (id(keyring), raw)
+        known = self._witnesses.get(name)
+        if known is None:
+            if len(self._witnesses) >= WITNESSES_KEPT:
+                self._witnesses.clear()
+            known = self._witnesses[name] = self._open_witness(raw, keyring)
+        return known
+
+    def _open_witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
+        try:
+            signed = decode(SignedWitness, raw, "a witness")
+            witness = signed.statement()
+            known = self.head(signed, keyring)
+        except Damaged as problem:
+            return problem.message
+        refusal = known.refusal
+        if not known.paths.holds(signed.entry, signed.index, signed.path):
+            refusal = FrameRefusal("forged-witness", "the witness is not in the batch that its head signs")
+        if isinstance(witness, SessionWitness):
+            return HeldSession(signed, witness, known.head, known.token, refusal, known.digest)
+        return HeldWitness(signed, witness, known.head, known.token, refusal, known.digest)
+
+    def head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
+        """Return what the batch head of a witness is worth. Raises Damaged."""
+        return self._heads.get((id(keyring), signed.head, signed.signature)) or self._open_head(signed, keyring)
+
+    def _open_head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
+        """Check a head once for all witnesses of its batch. Raises Damaged."""
+        head = signed.batch_head()
+        token, refusal = head.signed_time(), None
+        if keyring is not None:
+            refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
+        known = KnownHead(head, token, refusal, head_digest(signed.head), KnownPaths(head.count, head.root))
+        if len(self._heads) >= HEADS_KEPT:
+            self._heads.clear()
+        self._keyrings[id(keyring)] = keyring
+        self._heads[id(keyring), signed.head, signed.signature] = known
+        return known
+
+
+def head_refusal(
+    signatures: Signatures, keyring: Keyring, cluster_id: bytes, raw: bytes, head: BatchHead, signature: bytes
+) -> FrameRefusal | None:
+    """Return why a batch head proves nothing, or None. Raises Damaged for a signed time that is none."""
+    token = head.signed_time()
+    if head.cluster_id != cluster_id:
+        return FrameRefusal("forged-witness", f"the witness is of another cluster, {head.cluster_id.hex()}")
+    owner = keyring.node_of(head.key_id)
+    if owner is not None and owner != head.node:
+        return FrameRefusal("forged-witness", f"the witness says node {head.node}, its key is of {owner}")
+    reason = signatures.refuses(keyring, head.key_id, Purpose.WITNESS, token.midpoint_ns, HEAD_CONTEXT, raw, signature)
+    if reason:
+        return FrameRefusal(refusal_code("forged-witness", reason), reason)
+    reason = misattributed(keyring, token, head.node) or signatures.refuses_time(keyring, token)
+    return FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None

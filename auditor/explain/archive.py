@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit_with_timeline
 from auditor.evidence.records import load_records
-from auditor.evidence.signatures import Signatures
-from auditor.frames import FrameReader
+from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
 from auditor.timeline.gathering import AS_IT_WAS
 from auditor.timeline.what_if import changes, judged_timeline
@@ -108,4 +107,5 @@ def read_archive(
     result, timeline = audit_with_timeline(
         tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited
     )
+    timeline.state_at()  # folded here, where one waits anyway
     return Archive(tree, result, timeline, signatures, root_key)

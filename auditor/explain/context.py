@@ -315,8 +315,7 @@ def _clock_changes(state: StateAt, window: list[Event]) -> list[ClockChange]:
             continue
         before = last.get(clock.node)
         if before is not None and before.status is not clock.status:
-            words = clock.status.name.lower().replace("_", "-")
-            found.append(ClockChange(event.instant_ns, clock.node, f"{words} from here on"))
+            found.append(ClockChange(event.instant_ns, clock.node, f"{clock.state} from here on"))
         if before is not None and clock.clock_epoch not in epochs[clock.node]:
             found.append(ClockChange(event.instant_ns, clock.node, "a new clock epoch: a step, suspend, boot or stall"))
         epochs.setdefault(clock.node, set()).add(clock.clock_epoch)

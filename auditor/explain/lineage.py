@@ -20,9 +20,8 @@ from appliance.formats.paths import LOCK
 from appliance.formats.stamped import open_signed
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
-from auditor.rules.check import Check, clock, own_words
 from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Evidence
+from auditor.rules.finding import Check, Evidence, clock, own_words
 from auditor.rules.grants import Before, fence_above, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
@@ -37,10 +36,11 @@ from .context import leases_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.formats.lockfile import LockEntry, LockFile
+    from appliance.formats.lockfile import LockFile
     from appliance.formats.policy import Policy
+    from appliance.formats.stamped import Stamped
     from appliance.formats.witness import BatchHead
-    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.evidence.signatures import FrameEvidence, HeldWitness
     from auditor.rules.finding import Finding
     from auditor.timeline.events import BagClosed, CeilingLinked, ClockReading, SessionOver
     from timeagent.units import Instant, Span
@@ -82,11 +82,6 @@ class Link:
     domain: str | None = None
     node: str | None = None
     """Of a key: whose it is."""
-
-    @property
-    def fails(self) -> bool:
-        """Whether one of its own checks fails."""
-        return any(check.holds is False for check in self.checks)
 
     def walk(self) -> Iterator[Link]:
         """Yield this link and all beneath it, from the top down."""
@@ -132,6 +127,22 @@ def lineage(finding: Finding, archive: Archive) -> Link:
     return _Reading(finding, archive).root()
 
 
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A bag that was closed, with its list."""
+
+    event: BagClosed
+    raw: bytes
+    lock: LockFile
+    stamped: Stamped
+
+
+def _lock_link(event: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
+    bag = f"bag {clock(event.bag_ns)[:12]} of {event.log}"
+    title = f"{bag}, closed by {event.closer} at {clock(event.instant_ns)}"
+    return Link(LinkKind.LOCK, title, checks, (), event.where, event.instant_ns)
+
+
 class _Reading:
     """Reads the chain of one finding."""
 
@@ -163,9 +174,11 @@ class _Reading:
         if data is None:
             checks: tuple[Check, ...] = ()
             under: tuple[Link, ...] = ()
-            if (listed := self._listed(place)) is not None:
+            directory, _, name = place.path.rpartition("/")
+            closed = self._closed(directory)
+            if closed is not None and (entry := closed.lock.by_name().get(name)) is not None:
                 readable = place.path not in archive.tree.unreadable
-                checks, under = tuple(file_checks(listed[1], None, readable=readable)), (self._lock_link(listed[0]),)
+                checks, under = tuple(file_checks(entry, None, readable=readable)), (_lock_link(closed.event),)
             yield Link(LinkKind.MISSING, f"{printable(place.path)} is not there", checks, under, place)
             return
         piece = piece_at(data, 0)
@@ -206,33 +219,23 @@ class _Reading:
         archive = self._archive
         events = [each for each in self._places.get(place, []) if isinstance(each, FrameWritten)]
         path = events[0].file if events else place.path
-        closing = archive.timeline.closing_of(path.rpartition("/")[0])
-        lock = self._lock(closing)
-        keyring = archive.records.keyring(lock.trust_number) if lock is not None else archive.records.keys
-        limit = None if lock is None else lock.policy_number
+        closed = self._closed(path.rpartition("/")[0])
+        keyring = archive.records.keys if closed is None else archive.records.keyring(closed.lock.trust_number)
+        limit = None if closed is None else closed.lock.policy_number
         frames, damage = archive.frames.frames(data, place.path, keyring, place.offset)
         for evidence in frames:
             policy = archive.records.judging(evidence.frame.head.policy_number, limit)
-            yield self._frame(evidence, path, closing, lock, policy)
+            yield self._frame(evidence, path, closed, policy)
         for where, reason in damage:
             yield Link(LinkKind.FILE, printable(reason), where=where)
 
-    def _frame(
-        self,
-        evidence: FrameEvidence,
-        path: str,
-        closing: BagClosed | None,
-        lock: LockFile | None,
-        policy: Policy | None,
-    ) -> Link:
+    def _frame(self, evidence: FrameEvidence, path: str, closed: _Closed | None, policy: Policy | None) -> Link:
         head, token = evidence.frame.head, evidence.token
         stamps = evidence.frame.timestamps
-        span = None if closing is None else (closing.bag_ns, closing.end_ns)
+        span = None if closed is None else (closed.event.bag_ns, closed.event.end_ns)
         count = f"{len(stamps)} message" + ("" if len(stamps) == 1 else "s")
         title = f"frame {head.sequence} of {head.writer} in {head.log}: {count} from {clock(int(stamps[0]))}"
-        under = []
-        if closing is not None and lock is not None:
-            under.append(self._closing(evidence, path, closing, lock))
+        under = [] if closed is None else [self._closing(evidence, path, closed)]
         under += [self._witness(evidence, held) for held in evidence.witnesses]
         for session in evidence.sessions:
             witness, key = session.witness, self._key(session.head.key_id)
@@ -243,24 +246,15 @@ class _Reading:
         checks = tuple(frame_checks(evidence, span, policy))
         return Link(LinkKind.FRAME, title, checks, tuple(under), evidence.where, token.midpoint_ns)
 
-    def _closing(self, evidence: FrameEvidence, path: str, closing: BagClosed, lock: LockFile) -> Link:
-        name = path.rpartition("/")[2]
-        entry = lock.by_name().get(name)
-        stamp = None
-        if closing.clock is not None:
-            raw = self._lock_bytes(closing)
-            stamp = open_lock(raw, closing.where.path)[1].signed_time(closing.where.path) if raw is not None else None
+    def _closing(self, evidence: FrameEvidence, path: str, closed: _Closed) -> Link:
+        entry = closed.lock.by_name().get(path.rpartition("/")[2])
         checks = [in_list(listed=entry is not None)]
         if entry is not None:
+            stamp = None if closed.event.clock is None else closed.stamped.signed_time(closed.event.where.path)
             checks += frame_covered(evidence, stamp)
-        if entry is not None and evidence.where.path == path:
-            checks += file_checks(entry, self._archive.tree.read_range(path, 0, entry.size))
-        return self._lock_link(closing, tuple(checks))
-
-    def _lock_link(self, closing: BagClosed, checks: tuple[Check, ...] = ()) -> Link:
-        bag = f"bag {clock(closing.bag_ns)[:12]} of {closing.log}"
-        title = f"{bag}, closed by {closing.closer} at {clock(closing.instant_ns)}"
-        return Link(LinkKind.LOCK, title, checks, (), closing.where, closing.instant_ns)
+            if evidence.where.path == path:
+                checks += file_checks(entry, self._archive.tree.read_range(path, 0, entry.size))
+        return _lock_link(closed.event, tuple(checks))
 
     def _lock_of_file(self, data: bytes, place: Evidence) -> Link:
         lock, stamped = open_lock(data, place.path)
@@ -268,33 +262,23 @@ class _Reading:
         title = f"lock file of {lock.bag}, by {lock.closer} at {clock(token.midpoint_ns)}, {len(lock.entries)} files"
         paths = {each.path for each in self._finding.evidence}
         checks: list[Check] = []
-        closing = self._archive.timeline.closing_of(lock.bag)
-        sealed = self._lock_bytes(closing) if closing is not None else None
-        if sealed is not None and closing is not None and closing.where.path != place.path:
-            checks.append(same_lock(data, sealed))
+        closed = self._closed(lock.bag)
+        if closed is not None and closed.event.where.path != place.path:
+            checks.append(same_lock(data, closed.raw))
         for entry in [each for each in lock.entries if f"{lock.bag}/{each.name}" in paths][:FILES_SHOWN]:
             checks += file_checks(entry, self._archive.tree.read(f"{lock.bag}/{entry.name}", entry.size))
         return Link(LinkKind.LOCK, title, tuple(checks), (self._key(token.key_id),), place, token.midpoint_ns)
 
-    def _listed(self, place: Evidence) -> tuple[BagClosed, LockEntry] | None:
-        """Return the closing of the bag that lists a path, and its entry."""
-        directory, _, name = place.path.rpartition("/")
-        closing = self._archive.timeline.closing_of(directory)
-        lock = self._lock(closing)
-        entry = lock.by_name().get(name) if lock is not None else None
-        return (closing, entry) if closing is not None and entry is not None else None
-
-    def _lock(self, closing: BagClosed | None) -> LockFile | None:
-        raw = self._lock_bytes(closing) if closing is not None else None
-        return None if raw is None or closing is None else open_lock(raw, closing.where.path)[0]
-
-    def _lock_bytes(self, closing: BagClosed) -> bytes | None:
-        """Return the lock file that counts: the seal's copy where the rack is sealed."""
-        tree, place = self._archive.tree, closing.where
-        data = tree.read(place.path, SEAL_FILE_BYTES_MAX + 1)
-        if data is None or place.path.rpartition("/")[2] == LOCK:
-            return data
-        return open_seal(data, place.path)[0].lock_of(closing.path.rpartition("/")[2])
+    def _closed(self, bag: str) -> _Closed | None:
+        """Return how a bag was closed, by the lock file that counts: the seal's copy where the rack is sealed."""
+        event = self._archive.timeline.closing_of(bag)
+        if event is None:
+            return None
+        path = event.where.path
+        data = self._archive.tree.read(path, SEAL_FILE_BYTES_MAX + 1)
+        if data is not None and path.rpartition("/")[2] != LOCK:
+            data = open_seal(data, path)[0].lock_of(bag.rpartition("/")[2])
+        return None if data is None else _Closed(event, data, *open_lock(data, path))
 
     # Witnesses, leases, ledgers.
 

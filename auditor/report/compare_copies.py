@@ -14,8 +14,7 @@ from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
-from auditor.rules.finding import Evidence, NamedInterval, in_order
-from auditor.rules.registry import found
+from auditor.rules.finding import Evidence, NamedInterval, found, in_order
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339

@@ -100,7 +100,7 @@ _CLOCKS: Final[Columns[ClockReading]] = {
     "node": (_TEXT, lambda clock: clock.node),
     "instant_ns": (_NUMBER, lambda clock: clock.midpoint_ns),
     "radius_ns": (_NUMBER, lambda clock: clock.radius_ns),
-    "status": (_TEXT, lambda clock: clock.status.name.lower().replace("_", "-")),
+    "status": (_TEXT, lambda clock: clock.state),
     "clock_epoch": ("UBIGINT", lambda clock: clock.clock_epoch),
     "assumed": ("BOOLEAN", lambda clock: clock.assumed),
 }

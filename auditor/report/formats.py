@@ -12,8 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 import msgspec
 
 from auditor.evidence.opening import where_words
-from auditor.rules.finding import Severity, Verdict
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES, Severity, Verdict
 from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339

@@ -7,8 +7,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from auditor.rules.finding import Finding, Severity, Verdict
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES, Finding, Severity, Verdict
 from timeagent.errors import BadRequest
 
 if TYPE_CHECKING:

@@ -12,16 +12,14 @@ from auditor.evidence.tree import PIECE_BYTES_MAX
 from timeagent.signedtime import r2_holds
 from timeagent.units import rfc3339
 
-from .check import Check, compared, signed_before
-from .finding import Evidence, NamedInterval, Verdict
-from .registry import found
+from .finding import Check, Evidence, NamedInterval, Verdict, compared, found, signed_before
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
     from appliance.formats.paths import Bag, DataName, Rack
-    from auditor.frames import FrameEvidence
+    from auditor.evidence.signatures import FrameEvidence
     from timeagent.signedtime import SignedTime
 
     from .finding import Finding

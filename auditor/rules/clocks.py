@@ -30,10 +30,10 @@ from timeagent.signedtime import SignedTime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from auditor.chains import HeadFact
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
+    from auditor.rules.history import HeadFact
     from auditor.timeline.events import Event
     from auditor.timeline.facts import JudgedFrame
     from timeagent.units import Instant, Span

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
@@ -10,10 +11,8 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds, r2_holds
 from timeagent.units import bound_text, rfc3339
 
-from .agreement import not_yet
-from .check import Check, compared, signed_before
-from .finding import NamedInterval, Verdict
-from .registry import found
+from .finding import Check, NamedInterval, Verdict, compared, found, signed_before
+from .records import Policies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
     from auditor.index import Coverage
     from timeagent.units import Instant
 
-    from .agreement import ClusterFacts
     from .finding import Evidence, Finding
-    from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
-    from .records import Policies
+    from .history import ClusterFacts, EndedFact, LeaseHistory, SessionWitnessFact, Told
 
 
 def ending_checks(
@@ -228,3 +225,25 @@ def check_count(
     hold = "the bags hold" if missing is Verdict.VIOLATION else "the others are not in this copy, which has"
     reason = f"{word.name} was {word.ended} after {claimed} messages; {hold} {there}"
     yield check.finding(word.name, reason, [word.where, *sorted(set(uses))][:9], verdict=missing)
+
+
+def expiry_fell(name: str, told: Sequence[Told | SessionWitnessFact]) -> Iterator[Finding]:
+    """expiry-fell: a holder may go by either of two witnesses, and the shard by the later one only."""
+    for before, after in itertools.pairwise(told):
+        expiry, was = after.witness.expiry_ns, before.witness.expiry_ns
+        if expiry < was:
+            reason = (
+                f"a {after.witness.kind} of {name} states the expiry {rfc3339(expiry)}; before it was {rfc3339(was)}"
+            )
+            times = [NamedInterval.at("the expiry before", was), NamedInterval.at("the expiry", expiry)]
+            yield found("expiry-fell", name, reason, [before.where, after.where], times)
+            return
+
+
+def not_yet(name: str, ended_ns: int, token: SignedTime, where: Evidence) -> Iterator[Finding]:
+    """r2-breach: a shard says that something ended at an instant that its signed time surely does not reach."""
+    if ended_ns > token.interval.latest + token.staleness_ns:
+        reason = f"the batch that says that {name} ended at {rfc3339(ended_ns)} was signed surely before that"
+        times = [NamedInterval.at("the end", ended_ns), NamedInterval.of("the batch", token)]
+        title = "a lease ended after the batch that says so was signed"
+        yield found("r2-breach", f"{name}, end", reason, [where], times, title=title)

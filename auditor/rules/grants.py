@@ -14,11 +14,9 @@ from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.witness import WitnessKind
 from timeagent.units import bound_text, rfc3339
 
-from .check import Check, compared, phrase
 from .endings import broken_early
-from .finding import NamedInterval
+from .finding import Check, NamedInterval, compared, found, phrase
 from .history import GIVEN_BACK
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +25,8 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
-    from .agreement import ClusterFacts
     from .finding import Finding
-    from .history import DomainHistory, LeaseHistory, Told
+    from .history import ClusterFacts, DomainHistory, LeaseHistory, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

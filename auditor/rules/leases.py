@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.witness import WitnessKind
 from timeagent.units import bound_text, rfc3339
 
-from .agreement import ClusterFacts, check_agreement, check_settling
 from .chains import granted_under
-from .check import Check, below_ceiling, radius_allowed, within_term
-from .endings import check_ending
-from .finding import NamedInterval
+from .endings import check_ending, expiry_fell
+from .finding import Check, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
 from .history import GIVEN_BACK
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from appliance.formats.ceiling import CeilingRecord
+    from appliance.formats.lease import Ending
     from appliance.formats.policy import Policy
     from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead, Witness
+    from auditor.index import Use
 
     from .finding import Evidence, Finding
-    from .history import DomainHistory, EndedFact, LeaseHistory, Position, Told
+    from .history import Closings, ClusterFacts, DomainHistory, EndedFact, LeaseHistory, Position, Told
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -233,3 +233,126 @@ def check_revocations(history: DomainHistory) -> Iterator[Finding]:
                 f"{revoked.by.node} revoked {lease}, and the entry before that in its batch does not say that it ended"
             )
             yield found("revocation-incomplete", lease, reason, [where])
+
+
+# Whether all that is said of a lease agrees.
+
+
+def check_settling(history: DomainHistory, closings: Closings) -> Iterator[Finding]:
+    """unsettled-write: a message was stamped surely before a bag was closed that its lease asks to be closed first.
+
+    A lock file is signed before it counts, so that a holder that settles signs its message later. A bag without one is
+    none of this rule's business: a copy may have passed by before it was closed.
+    """
+    for lease in history.leases:
+        told: set[str] = set()
+        for use in sorted(lease.uses, key=lambda each: (each.first_ns, each.where)):
+            if use.accepted and use.log not in told:
+                told.add(use.log)
+                yield from _first_use(lease, use, closings.of(use.log, use.settle_to_ns))
+
+
+def _first_use(lease: LeaseHistory, use: Use, closed_ns: int) -> Iterator[Finding]:
+    if closed_ns <= use.signed_ns:
+        return
+    reason = (
+        f"{lease.name} asks for log {use.log} to be settled to {rfc3339(use.settle_to_ns)}; its first message there "
+        f"was stamped by {rfc3339(use.signed_ns)}, and a bag before that was closed at {rfc3339(closed_ns)} or later"
+    )
+    times = [
+        NamedInterval("the message", use.first_ns, use.signed_ns, node=lease.first.witness.holder.node),
+        NamedInterval.at("settle_to", use.settle_to_ns),
+        NamedInterval.at("the closing, at the earliest", closed_ns),
+    ]
+    yield found("unsettled-write", lease.name, reason, [lease.first.where, use.where], times)
+
+
+_TOLD: Final = ("outcome", "ended_ns", "watermark_ns", "messages", "chain_head")
+"""What later witnesses repeat of a lease's end, beside the signed time of its watermark: that one is evidence only."""
+
+
+def check_agreement(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """lease-changed, expiry-fell, last-frame-mismatch: the first word on a lease that contradicts what was before."""
+    for lease in history.leases:
+        for before, after in itertools.pairwise(lease.told):
+            changed = _changed(lease, before, after, cluster)
+            if changed:
+                reason = f"a {after.witness.kind} of {lease.name} names {changed}"
+                yield found("lease-changed", lease.name, reason, [before.where, after.where])
+                break
+        yield from expiry_fell(lease.name, [] if lease.session is not None else lease.told)
+        yield from _ends(lease)
+        yield from _last_frame(lease)
+
+
+def _ends(lease: LeaseHistory) -> Iterator[Finding]:
+    """lease-changed: two words of its shard on how it ended."""
+    stated = sorted((fact for fact in lease.endings if fact.stated), key=lambda fact: fact.position)
+    for fact in stated[1:]:
+        first, other = stated[0].ending, fact.ending
+        names = [name for name in _TOLD if getattr(first, name) != getattr(other, name)]
+        if names:
+            what = ", ".join(f"{name} {_said(other, name)}, not {_said(first, name)}" for name in names)
+            reason = f"the end of {lease.name} is told again, otherwise than at first: {what}"
+            yield found("lease-changed", f"{lease.name}, end", reason, [stated[0].where, fact.where])
+            return
+
+
+def _said(ending: Ending, name: str) -> str:
+    value = getattr(ending, name)
+    return value.hex()[:16] if isinstance(value, bytes) else str(value)
+
+
+def _last_frame(lease: LeaseHistory) -> Iterator[Finding]:
+    """last-frame-mismatch: only where every frame that the holder knew Committed is there, and no other.
+
+    Where one is missing, or void, or its bag is open still, which one was the last is not known.
+    """
+    fact = lease.relinquished
+    if fact is None or fact.ending.outcome is not LeaseOutcome.RELINQUISHED or fact.ending.chain_head is None:
+        return
+    uses = lease.uses
+    whole = not lease.doubtful and all(use.accepted == use.messages and use.digest is not None for use in uses)
+    if not uses or not whole or sum(use.messages for use in uses) != fact.ending.messages:
+        return
+    highest = max(use.sequence for use in uses)
+    lasts = [use for use in uses if use.sequence == highest]
+    if all(use.digest != fact.ending.chain_head for use in lasts):
+        reason = (
+            f"{lease.name} was relinquished with {fact.ending.chain_head.hex()} as its last frame; "
+            f"the last one under it, number {highest} of its writer, is {(lasts[0].digest or b'').hex()}"
+        )
+        yield found("last-frame-mismatch", lease.name, reason, [fact.where, *(use.where for use in lasts)])
+
+
+def _changed(lease: LeaseHistory, before: Told, after: Told, cluster: ClusterFacts) -> str | None:
+    """Return what a witness says otherwise than the one before it, or None.
+
+    Holder and session lease are for ever. Fence, floor, settle_to, mode and phase are those of the grant or the last
+    upgrade: a renewal repeats them, and only where the ledger is whole is it known that no upgrade came in between.
+    """
+    old, new = before.witness, after.witness
+    if new.holder != old.holder:
+        return (
+            f"another holder, {new.holder.node} ({new.holder.incarnation.hex()}); it was granted to "
+            f"{old.holder.node} ({old.holder.incarnation.hex()})"
+        )
+    if new.session_id != old.session_id:
+        names = [each.hex() if each else "none" for each in (new.session_id, old.session_id)]
+        return f"session lease {names[0]}; it was granted under {names[1]}"
+    if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns or new.fence < old.fence:
+        return "a lower floor, settle_to or fence than before: none of them falls, not even with a change of mode"
+    run = cluster.runs[lease.run]
+    known = before.head.sequence == after.head.sequence or run.whole(before.head.sequence, after.head.sequence)
+    if new.kind is not WitnessKind.RENEWAL or not known or before.head.incarnation != after.head.incarnation:
+        return None
+    for what, told, was in (
+        ("the floor", bound_text(new.floor_ns), bound_text(old.floor_ns)),
+        ("settle_to", bound_text(new.settle_to_ns), bound_text(old.settle_to_ns)),
+        ("the fence", str(new.fence), str(old.fence)),
+        ("mode", new.mode.value, old.mode.value),
+        ("phase", new.phase.value, old.phase.value),
+    ):
+        if told != was:
+            return f"{what} {told}; until then it was {was}, and a renewal repeats it"
+    return None

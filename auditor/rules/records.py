@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.stamped import CONTEXTS, body_digest
-from auditor.evidence.signatures import EndedKey, misattributed, refusal_code
-from auditor.frames import HeldSession
+from auditor.evidence.signatures import EndedKey, HeldSession, misattributed, refusal_code
 from timeagent.errors import Damaged
 from timeagent.keys import fingerprint
 from timeagent.sampled import STALENESS_NS
@@ -17,9 +16,7 @@ from timeagent.signedtime import SignedTime, TimeFlags
 from timeagent.trust import Purpose
 from timeagent.units import INSTANT_MAX, rfc3339, span_text
 
-from .check import Check, clock, latest_expiry_ns, radius_allowed, within_term
-from .finding import Evidence, NamedInterval
-from .registry import found
+from .finding import Check, Evidence, NamedInterval, clock, found, latest_expiry_ns, radius_allowed, within_term
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +24,7 @@ if TYPE_CHECKING:
     from appliance.formats.ceiling import CeilingRecord
     from appliance.formats.policy import Policy
     from appliance.formats.stamped import Signed, Stamped
-    from auditor.evidence.signatures import Signatures
-    from auditor.frames import FrameEvidence, HeldWitness
+    from auditor.evidence.signatures import FrameEvidence, HeldWitness, Signatures
     from timeagent.trust import KeyEntry, Keyring, TrustRecord
     from timeagent.units import Instant
 

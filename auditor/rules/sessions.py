@@ -12,21 +12,17 @@ from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
 from timeagent.units import rfc3339
 
-from .agreement import expiry_fell, not_yet
-from .check import below_ceiling
-from .endings import Word, check_count, check_expiry, check_watermark, unpaired
-from .finding import Evidence, NamedInterval
+from .endings import Word, check_count, check_expiry, check_watermark, expiry_fell, not_yet, unpaired
+from .finding import Evidence, NamedInterval, below_ceiling, found
 from .history import Position, SessionName
-from .registry import found
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from auditor.rows import Use
+    from auditor.index import Use
 
-    from .agreement import ClusterFacts
     from .finding import Finding
-    from .history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
+    from .history import ClusterFacts, DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 

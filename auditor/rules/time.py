@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from appliance.formats.lease import Phase
-from auditor.frames import HeldWitness
-from timeagent.sampled import STALENESS_NS
+from auditor.evidence.signatures import HeldWitness
 from timeagent.units import rfc3339, span_text
 
-from .check import Check, compared, in_order, latest_expiry_ns, phrase, radius_allowed
-from .finding import NamedInterval
+from .finding import Check, NamedInterval, compared, found, latest_expiry_ns, phrase, radius_allowed, signed_in_order
 from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
-from .registry import found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
     from appliance.formats.paths import Bag
     from appliance.formats.policy import Policy
-    from auditor.frames import FrameEvidence, HeldSession
+    from auditor.evidence.signatures import FrameEvidence, HeldSession
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
@@ -68,21 +65,6 @@ def _all(count: int) -> NDArray[np.bool_]:
     return found
 
 
-def _clean(evidence: FrameEvidence, bag: Bag, policy: Policy | None) -> bool:
-    """Whether a frame breaks nothing: all that is asked of it, and of what it carries, holds."""
-    if policy is None or evidence.token.staleness_ns > STALENESS_NS:
-        return False
-    asked = [frame_checks(evidence, (bag.start_ns, bag.end_ns), policy)]
-    asked += [lease_checks(evidence, held) for held in evidence.witnesses]
-    asked += [session_checks(evidence, held) for held in evidence.sessions]
-    return all(check.holds for checks in asked for check in checks) and not _dropped(evidence, policy)
-
-
-def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
-    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
-    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
-
-
 def judge_frame(
     evidence: FrameEvidence, bag: Bag, policy: Policy | None, *, misplaced: bool, widest: Policy | None = None
 ) -> Judgement:
@@ -90,47 +72,61 @@ def judge_frame(
 
     ``widest``: what any policy allows. A lease beyond that is its shard's fault, and said of the lease, or the batch.
     """
-    timestamps = evidence.frame.timestamps
-    if not misplaced and _clean(evidence, bag, policy):
-        return Judgement([], _all(len(timestamps)))
-    findings = list(_lease_findings(evidence))
+    timestamps, where, token = evidence.frame.timestamps, evidence.where, evidence.token
+    span = bag.start_ns, bag.end_ns
     good = evidence.proven and not misplaced and not _dropped(evidence, policy)
-    accepted = np.full(len(timestamps), good and all(each.code == "r2-breach" for each in findings))
-
-    def refuse(check: Check, bad: NDArray[np.bool_], rule: str, *times: NamedInterval) -> None:
-        findings.append(_timestamps(evidence, check, bad, rule, times))
-        accepted[bad] = False
-
-    if not (inside := _inside(timestamps, bag.start_ns, bag.end_ns)).holds:
-        outside = (timestamps < bag.start_ns) | (timestamps >= bag.end_ns)
-        rule = f"the bag holds {rfc3339(bag.start_ns)} to {rfc3339(bag.end_ns)}"
-        refuse(inside, outside, rule, NamedInterval("the bag", bag.start_ns, bag.end_ns), _frame_time(evidence))
+    findings: list[Finding] = []
     if evidence.refusal is None and policy is not None:
-        token = evidence.token
-        if not (near := _near(timestamps, token, policy)).holds:
-            far = near.breaks(np.abs(timestamps - token.midpoint_ns))
-            rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(near.bound)} are allowed"
-            refuse(near, far, rule, _frame_time(evidence))
-        frame = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
-        findings += stale_time(frame, token, evidence.where)
-        wide = list(wide_radius(frame, token, policy, evidence.where))
-        findings += wide
-        accepted &= not wide
-    if not evidence.unreadable and not (named := _names_a_lease(evidence)).holds:
-        reason = "the frame carries no witness of a lease: nothing says that its writer might write, or when"
-        findings.append(named.finding(evidence.where.path, reason, [evidence.where]))
-        accepted[:] = False
-    for held in evidence.witnesses:
-        if held.refusal is not None:
+        frame = f"{where.path}, frame {evidence.frame.head.sequence}"
+        findings += [*stale_time(frame, token, where), *wide_radius(frame, token, policy, where)]
+    broken = [(held, check) for held, check in _asked(evidence, span, policy) if not check.holds]
+    if good and not broken:
+        return Judgement(findings, _all(len(timestamps)))
+    accepted = np.full(len(timestamps), good)
+    for held, check in broken:
+        bad = _beside(timestamps, check, span, token)
+        if bad is not None:
+            findings.append(_timestamps(evidence, held, check, bad, span))
+            accepted[bad] = False
             continue
-        before, above = _before_expiry(timestamps, _expiry_ns(evidence, held)), _above_floor(timestamps, held)
-        for check, what in ((before, "expires at"), (above, "has the floor")):
-            if not check.holds:
-                times = NamedInterval.at("the expiry", before.bound), NamedInterval.at("the floor", above.bound)
-                rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
-                refuse(check, check.breaks(timestamps), rule, *times)
+        accepted &= check.code == "r2-breach"
+        if check.code in _WORDS:
+            findings.append(_frame_finding(evidence, held, check))
     findings += _misnamed(evidence, policy, widest)
     return Judgement(findings, accepted)
+
+
+type Held = HeldWitness | HeldSession
+
+
+def _asked(
+    evidence: FrameEvidence, span: tuple[Instant, Instant], policy: Policy | None
+) -> Iterator[tuple[Held | None, Check]]:
+    """Yield all that is asked of a frame: of itself, of its leases, of their session leases."""
+    yield from ((None, check) for check in frame_checks(evidence, span, policy))
+    for held in evidence.witnesses:
+        yield from ((held, check) for check in lease_checks(evidence, held))
+    for session in evidence.sessions:
+        yield from ((session, check) for check in session_checks(evidence, session))
+
+
+def _dropped(evidence: FrameEvidence, policy: Policy | None) -> bool:
+    """Whether readers drop a frame for whose leases it carries, or for what the policy that it names allows these."""
+    return any(_foreign(evidence, held) or _beyond(held, policy) for held in evidence.carried)
+
+
+def _beside(
+    timestamps: NDArray[np.int64], check: Check, span: tuple[Instant, Instant], token: SignedTime
+) -> NDArray[np.bool_] | None:
+    """Return which messages fail a check of timestamps; None of another one, which all of them fail."""
+    match check.code:
+        case "timestamp-outside-bag":
+            return (timestamps < span[0]) | (timestamps >= span[1])
+        case "r1-breach":
+            return check.breaks(np.abs(timestamps - token.midpoint_ns))
+        case "timestamp-after-expiry" | "timestamp-below-floor":
+            return check.breaks(timestamps)
+    return None
 
 
 # What is asked of a frame, and of each lease that it names.
@@ -140,29 +136,36 @@ def frame_checks(
     evidence: FrameEvidence, bag: tuple[Instant, Instant] | None, policy: Policy | None
 ) -> Iterator[Check]:
     """Yield the checks of a frame alone. ``bag``: beginning and end of the one it lies in, where that is known."""
-    timestamps = evidence.frame.timestamps
+    token, first, last = evidence.token, *_ends(evidence)
     yield signed_time(evidence)
     if policy is not None and evidence.refusal is None:
-        yield _near(timestamps, evidence.token, policy)
-        yield radius_allowed("radius of the signed time", evidence.token, policy)
+        off, allowed = max(abs(first - token.midpoint_ns), abs(last - token.midpoint_ns)), policy.r1_tolerance_ns
+        what = "timestamp − signed time"
+        yield compared("r1-breach", what, off, "at most", allowed + token.radius_ns, span_text)
+        yield radius_allowed("radius of the signed time", token, policy)
     if not evidence.unreadable:
-        yield _names_a_lease(evidence)
+        yield compared("leaseless-write", "leases that it names", len(evidence.witnesses), "at least", 1, str)
     if bag is not None:
-        yield _inside(timestamps, *bag)
+        value, limit = ((first,) if first == last else (first, "..", last)), (bag[0], "≤ t <", bag[1])
+        holds = bag[0] <= first <= last < bag[1]
+        yield Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
     yield from map(is_witness, evidence.unreadable)
 
 
 def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
     """Yield the checks of a frame against one lease that it names."""
-    timestamps = evidence.frame.timestamps
     yield signed_by_shard(held)
     if held.refusal is None:
-        yield _before_expiry(timestamps, _expiry_ns(evidence, held))
-        yield _above_floor(timestamps, held)
-        yield _held(held)
-        yield _may_write(held)
-        yield _own(evidence, held)
-        if held.witness.session_id is not None:
+        head, witness, (first, last) = evidence.frame.head, held.witness, _ends(evidence)
+        phase, mode, holder = witness.phase, witness.mode, (witness.holder.node, witness.holder.incarnation)
+        what = "timestamp before the expiry"
+        yield compared("timestamp-after-expiry", what, last, "<", _expiry_ns(evidence, held))
+        yield compared("timestamp-below-floor", "timestamp above the floor", first, ">", witness.floor_ns)
+        yield Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
+        yield Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
+        own, writer = not _foreign(evidence, held), (head.writer, head.incarnation)
+        yield Check("foreign-lease", "holder is the writer", holder, writer, own, words=_run)
+        if witness.session_id is not None:
             yield _under_its_session(evidence, held)
         yield from _stamped_after(evidence, held)
 
@@ -174,48 +177,9 @@ def session_checks(evidence: FrameEvidence, session: HeldSession) -> Iterator[Ch
         yield from _stamped_after(evidence, session)
 
 
-def _inside(timestamps: NDArray[np.int64], start_ns: Instant, end_ns: Instant) -> Check:
-    first, last = int(timestamps[0]), int(timestamps[-1])
-    value, limit = ((first,) if first == last else (first, "..", last)), (start_ns, "≤ t <", end_ns)
-    holds = start_ns <= first <= last < end_ns
-    return Check("timestamp-outside-bag", "timestamps in the bag", value, limit, holds, words=phrase)
-
-
-def _near(timestamps: NDArray[np.int64], token: SignedTime, policy: Policy) -> Check:
-    """R1, by the policy that the frame names."""
-    off = max(abs(int(timestamps[0]) - token.midpoint_ns), abs(int(timestamps[-1]) - token.midpoint_ns))
-    allowed = policy.r1_tolerance_ns + token.radius_ns
-    return compared("r1-breach", "timestamp − signed time", off, "at most", allowed, span_text)
-
-
-def _before_expiry(timestamps: NDArray[np.int64], expiry_ns: Instant) -> Check:
-    what = "timestamp before the expiry"
-    return compared("timestamp-after-expiry", what, int(timestamps[-1]), "<", expiry_ns)
-
-
-def _above_floor(timestamps: NDArray[np.int64], held: HeldWitness) -> Check:
-    what, floor = "timestamp above the floor", held.witness.floor_ns
-    return compared("timestamp-below-floor", what, int(timestamps[0]), ">", floor)
-
-
-def _names_a_lease(evidence: FrameEvidence) -> Check:
-    return compared("leaseless-write", "leases that it names", len(evidence.witnesses), "at least", 1, str)
-
-
-def _held(held: HeldWitness) -> Check:
-    phase = held.witness.phase
-    return Check("tentative-write", "phase of the lease", phase, Phase.HELD, phase is Phase.HELD)
-
-
-def _may_write(held: HeldWitness) -> Check:
-    mode = held.witness.mode
-    return Check("read-mode-write", "mode may write", mode, "IX, SIX or X", mode.may_write)
-
-
-def _own(evidence: FrameEvidence, held: HeldWitness) -> Check:
-    holder, head = held.witness.holder, evidence.frame.head
-    value, limit = (holder.node, holder.incarnation), (head.writer, head.incarnation)
-    return Check("foreign-lease", "holder is the writer", value, limit, not _foreign(evidence, held), words=_run)
+def _ends(evidence: FrameEvidence) -> tuple[Instant, Instant]:
+    """Return the lowest and the highest timestamp of a frame."""
+    return int(evidence.frame.timestamps[0]), int(evidence.frame.timestamps[-1])
 
 
 def _run(each: tuple[str, bytes]) -> str:
@@ -234,7 +198,7 @@ def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
 
 def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
     if evidence.refusal is None:
-        yield in_order("witness before the frame", held.token, evidence.token)
+        yield signed_in_order("witness before the frame", held.token, evidence.token)
 
 
 def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | None) -> Iterator[Finding]:
@@ -284,54 +248,45 @@ def _expiry_ns(evidence: FrameEvidence, held: HeldWitness) -> int:
     return sessions[0].witness.expiry_ns if sessions else held.witness.expiry_ns
 
 
-def _lease_findings(evidence: FrameEvidence) -> Iterator[Finding]:
+_WORDS: Final[dict[str, str]] = {
+    "leaseless-write": "the frame carries no witness of a lease: nothing says that its writer might write, or when",
+    "tentative-write": "{under}, which its witness calls {witness.phase}",
+    "read-mode-write": "{under} in mode {witness.mode}",
+    "foreign-lease": "{path} was written by {writer} under {name}, which belongs to {owner}",
+    "ended-lease-write": "{under}, which the witness of {session} that it carries names as ended",
+    "session-witness-missing": "{under}, which counts only with one witness of {session}; it carries {carried}",
+    "r2-breach": "the frame names {name}, whose witness was signed after the frame's time was surely over",
+}
+"""What is said of a check that fails; of signatures and radii something else is said."""
+
+
+def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> Finding:
     path, where, head = evidence.where.path, [evidence.where], evidence.frame.head
-    writer = f"{head.writer} ({head.incarnation.hex()})"
-    for held in evidence.carried:
-        if held.refusal is not None:
-            continue
-        name, holder = lease_name(held), held.witness.holder
-        subject = f"{path} under {name}"
-        if isinstance(held, HeldWitness):
-            under, witness = f"{path} was written under {name}", held.witness
-            owner = f"{holder.node} ({holder.incarnation.hex()})"
-            for check, reason in (
-                (_held(held), f"{under}, which its witness calls {witness.phase}"),
-                (_may_write(held), f"{under} in mode {witness.mode}"),
-                (
-                    _own(evidence, held),
-                    f"{path} was written by {writer} under {name}, which belongs to {owner}",
-                ),
-            ):
-                if not check.holds:
-                    yield check.finding(subject, reason, where)
-            if witness.session_id is not None:
-                yield from _without_session(evidence, held, subject, under)
-        for order in _stamped_after(evidence, held):
-            if not order.holds:
-                reason = f"the frame names {name}, whose witness was signed after the frame's time was surely over"
-                times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
-                title = "a frame was signed before a witness that it carries"
-                yield order.finding(subject, reason, where, times, title=title)
-
-
-def _without_session(evidence: FrameEvidence, held: HeldWitness, subject: str, under: str) -> Iterator[Finding]:
-    check, session_id = _under_its_session(evidence, held), held.witness.session_id
-    if check.holds or session_id is None:
-        return
-    which, carried = f"session lease {session_id.hex()}", len(evidence.sessions_of(held))
-    what = f"{carried}, or one of another holder" if carried else "none"
-    if check.code == "ended-lease-write":
-        reason = f"{under}, which the witness of {which} that it carries names as ended"
-    else:
-        reason = f"{under}, which counts only with one witness of {which}; it carries {what}"
-    yield check.finding(subject, reason, [evidence.where])
+    if held is None:
+        return check.finding(path, _WORDS[check.code], where)
+    name, holder, session = lease_name(held), held.witness.holder, held.witness.session_id
+    carried = len(evidence.sessions_of(held)) if isinstance(held, HeldWitness) else 0
+    reason = _WORDS[check.code].format(
+        path=path,
+        name=name,
+        under=f"{path} was written under {name}",
+        witness=held.witness,
+        writer=f"{head.writer} ({head.incarnation.hex()})",
+        owner=f"{holder.node} ({holder.incarnation.hex()})",
+        session=f"session lease {session.hex()}" if session else "",
+        carried=f"{carried}, or one of another holder" if carried else "none",
+    )
+    if check.code != "r2-breach":
+        return check.finding(f"{path} under {name}", reason, where)
+    times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
+    title = "a frame was signed before a witness that it carries"
+    return check.finding(f"{path} under {name}", reason, where, times, title=title)
 
 
 def frame_covered(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Check]:
     """r2-breach: a lock file's signed time covers its frames, so that it cannot be surely before one of theirs."""
     if stamp is not None and evidence.refusal is None:
-        yield in_order("frame before the closing", evidence.token, stamp, covers=True)
+        yield signed_in_order("frame before the closing", evidence.token, stamp, covers=True)
 
 
 def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iterator[Finding]:
@@ -345,16 +300,28 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
 
 
 def _timestamps(
-    evidence: FrameEvidence, check: Check, bad: NDArray[np.bool_], rule: str, times: Iterable[NamedInterval]
+    evidence: FrameEvidence, held: Held | None, check: Check, bad: NDArray[np.bool_], span: tuple[Instant, Instant]
 ) -> Finding:
+    """Return the finding about the messages whose timestamps fail a check."""
+    token, title = evidence.token, ""
+    if isinstance(held, HeldWitness):
+        expiry = _expiry_ns(evidence, held)
+        times = [NamedInterval.at("the expiry", expiry), NamedInterval.at("the floor", held.witness.floor_ns)]
+        what = "expires at" if check.code == "timestamp-after-expiry" else "has the floor"
+        rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
+    elif check.code == "r1-breach":
+        times, title = [_frame_time(evidence)], "a timestamp is too far from its signed time"
+        rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(check.bound)} are allowed"
+    else:
+        times = [NamedInterval("the bag", *span), _frame_time(evidence)]
+        rule = f"the bag holds {rfc3339(span[0])} to {rfc3339(span[1])}"
     chosen = evidence.frame.timestamps[bad]
     first, last = int(chosen[0]), int(chosen[-1])
     count = "one message has" if len(chosen) == 1 else f"{len(chosen)} messages have"
     stamps = f"the timestamp {rfc3339(first)}" if first == last else f"timestamps {rfc3339(first)} to {rfc3339(last)}"
-    reason = f"{count} {stamps}; {rule}"
     times = [NamedInterval("the timestamps", first, last), *times]
-    title = "a timestamp is too far from its signed time" if check.code == "r1-breach" else ""
-    return check.finding(evidence.where.path, reason, [evidence.where], times, title=title)
+    path, where = evidence.where.path, [evidence.where]
+    return check.finding(path, f"{count} {stamps}; {rule}", where, times, title=title)
 
 
 def _frame_time(evidence: FrameEvidence) -> NamedInterval:

@@ -20,8 +20,8 @@ from .state import BagState, ClockState, DomainState, LogState, SessionState, Sh
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from auditor.chains import ShardName
-    from auditor.rows import Value
+    from auditor.parts import Value
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
 _encoder: Final = msgspec.msgpack.Encoder()

@@ -15,8 +15,8 @@ from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.chains import ShardName
 from auditor.rules.finding import Evidence
+from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import Instant, Span, rfc3339, span_text
@@ -49,6 +49,11 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
             token.sequence,
             bool(token.flags & TimeFlags.ASSUMED),
         )
+
+    @property
+    def state(self) -> str:
+        """Its status in a word."""
+        return self.status.name.lower().replace("_", "-")
 
     @property
     def earliest_ns(self) -> Instant:
@@ -334,8 +339,12 @@ def kind_of(event: Event) -> str:
             return "log-born"
 
 
-def _clock(instant: Instant) -> str:
-    return rfc3339(instant)[11:23] if instant else "none"
+def clock(instant: Instant | None) -> str:
+    """Return the time of day of an instant, to the millisecond; a dash where it is not known.
+
+    ``none`` for 0: a floor that nothing moved.
+    """
+    return "-" if instant is None else rfc3339(instant)[11:23] if instant else "none"
 
 
 def _words(event: Event) -> str:
@@ -344,16 +353,16 @@ def _words(event: Event) -> str:
             witness = event.witness
             return (
                 f"shard {event.shard[1]} {witness.kind} of {witness.domain!r} to {witness.holder.node}:"
-                f"{witness.holder.process}: {witness.mode} {witness.phase}, expiry {_clock(witness.expiry_ns)}, "
-                f"floor {_clock(witness.floor_ns)}, fence {witness.fence}"
+                f"{witness.holder.process}: {witness.mode} {witness.phase}, expiry {clock(witness.expiry_ns)}, "
+                f"floor {clock(witness.floor_ns)}, fence {witness.fence}"
             )
         case LeaseEnded():
             ending = event.ending
-            watermark = "" if ending.watermark_ns is None else f", watermark {_clock(ending.watermark_ns)}"
+            watermark = "" if ending.watermark_ns is None else f", watermark {clock(ending.watermark_ns)}"
             return f"lease on {event.domain!r} {ending.outcome}{watermark}, {ending.messages} messages"
         case SessionTold():
             witness_of = event.witness
-            return f"session {witness_of.session_id.hex()} {witness_of.kind} until {_clock(witness_of.expiry_ns)}"
+            return f"session {witness_of.session_id.hex()} {witness_of.kind} until {clock(witness_of.expiry_ns)}"
         case SessionOver():
             return (
                 f"session {event.ending.session_id.hex()} {event.ending.outcome}, {event.ending.leases} leases with it"
@@ -362,7 +371,7 @@ def _words(event: Event) -> str:
             record = event.record
             return (
                 f"shard {record.shard} ceiling {record.number} ({record.kind}) by {record.node}, run "
-                f"{record.incarnation.hex()}, until {_clock(record.ceiling_ns)}"
+                f"{record.incarnation.hex()}, until {clock(record.ceiling_ns)}"
             )
         case FrameWritten():
             under = ", ".join(repr(name) for name, _ in event.leases) or "no lease"
@@ -371,10 +380,10 @@ def _words(event: Event) -> str:
             return f"{wrote} under {under}{void}"
         case BagClosed():
             return (
-                f"{event.closer} closed bag {_clock(event.bag_ns)} of {event.log} with {event.files} files, "
+                f"{event.closer} closed bag {clock(event.bag_ns)} of {event.log} with {event.files} files, "
                 f"{event.accepted} messages accepted, {event.rejected} rejected, {event.void_files} files void"
             )
         case RackSealed():
-            return f"{event.sealer} sealed rack {_clock(event.start_ns)} of {event.log} with {event.bags} bags"
+            return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
         case LogBorn():
             return f"log {event.log} ({event.kind}) was made: bags of {span_text(event.span_ns)}"

@@ -15,10 +15,10 @@ from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import Ended, Witness
-from auditor.chains import HeadFact
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
+from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import judge_frame
 from timeagent.errors import Damaged
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead, Entry
     from auditor.columns.frames import CleanFrames, ListedFile
     from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.signatures import Signatures
+    from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
     from auditor.evidence.tree import RackListing, Tree
-    from auditor.frames import FrameEvidence, FrameReader
     from auditor.rules.time import Judgement
     from auditor.seals import SealFacts
     from timeagent.units import Instant

@@ -33,7 +33,7 @@ from .state import BagState, ClockState, DomainState, LeaseState, LogState, Sess
 if TYPE_CHECKING:
     from collections.abc import Collection, MutableMapping
 
-    from auditor.chains import ShardName
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
     from .events import ClockReading, Event
@@ -170,7 +170,6 @@ class Working:
             known,
             outcome=ending.outcome,
             ended_ns=ending.ended_ns,
-            ended_where=event.where,
             watermark_ns=ending.watermark_ns,
             messages_claimed=ending.messages if ending.watermark_ns is not None else None,
         )
@@ -221,7 +220,6 @@ class Working:
             record.floor_ns,
             record.settle_to_ns,
             known.started_ns if known is not None and same else event.instant_ns,
-            event.instant_ns,
             (known.runs if known else 0) + (not same),
             event.where,
         )

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from appliance.formats.paths import Bag
     from appliance.formats.witness import Ended
-    from auditor.chains import HeadFact
-    from auditor.frames import FrameEvidence
-    from auditor.rows import Value
+    from auditor.evidence.signatures import FrameEvidence
+    from auditor.parts import Value
+    from auditor.rules.history import HeadFact
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 

@@ -11,6 +11,7 @@ from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.errors import Damaged
 from timeagent.units import SECOND, rfc3339, span_text
 
+from .events import clock
 from .state import with_leases
 
 if TYPE_CHECKING:
@@ -68,14 +69,6 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
         yield "Findings by then"
         for finding in state.findings:
             yield f"  {finding.id}  {finding.verdict:<13}  {finding.code}: {printable(finding.subject)}"
-
-
-def clock(instant: int | None) -> str:
-    """Return the time of day of an instant, to the millisecond; a dash where it is not known.
-
-    ``none`` for 0: a floor that nothing moved.
-    """
-    return "-" if instant is None else rfc3339(instant)[11:23] if instant else "none"
 
 
 def _left(span: int) -> str:
@@ -143,7 +136,7 @@ def _clocks(state: StateAt) -> list[tuple[str, ...]]:
     return [
         (
             name,
-            each.reading.status.name.lower().replace("_", "-"),
+            each.reading.state,
             clock(each.reading.midpoint_ns),
             span_text(each.reading.radius_ns) + (" assumed" if each.reading.assumed else ""),
             str(len(each.epochs)),
@@ -296,7 +289,7 @@ def _clock_fields(state: StateAt, name: str) -> dict[str, Any]:
     each = state.clocks[name]
     return {
         "node": name,
-        "status": each.reading.status.name.lower().replace("_", "-"),
+        "status": each.reading.state,
         **instant_fields("earliest", each.reading.earliest_ns),
         **instant_fields("latest", each.reading.latest_ns),
         "radius_ns": each.reading.radius_ns,

@@ -14,8 +14,8 @@ import msgspec
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
-from auditor.chains import ShardName
 from auditor.rules.finding import Evidence
+from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
 
 from .events import ClockReading
@@ -89,7 +89,6 @@ class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     """The session lease that it was taken under: then that one's expiry counts (``StateAt.expiry``)."""
     outcome: LeaseOutcome | None = None
     ended_ns: Instant | None = None
-    ended_where: Evidence | None = None
     watermark_ns: Instant | None = None
     messages_claimed: int | None = None
     """By its holder, when it relinquished."""
@@ -161,7 +160,6 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
     settle_to_ns: Instant
     started_ns: Instant
     """When the run linked its first record that is known."""
-    linked_ns: Instant
     runs: int
     """How many runs are known until now."""
     where: Evidence

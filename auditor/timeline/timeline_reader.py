@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, overload
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from auditor.chains import ShardName
-    from auditor.rows import Value
+    from auditor.parts import Value
+    from auditor.rules.history import ShardName
     from timeagent.units import Instant
 
     from .checkpoints import Database
@@ -81,8 +81,9 @@ class StoredEvents(Sequence["Event"]):
         self._count = int(count)
         self._blocks: OrderedDict[int, list[Event]] = OrderedDict()
         self._lock = threading.Lock()
-        self._batch = lru_cache(NAMES_AT_HAND)(self._stated)
-        self._path = lru_cache(NAMES_AT_HAND)(self._text)
+        # Of the database, not of this: who lets go of a timeline lets go of the file.
+        self._batch = lru_cache(NAMES_AT_HAND)(partial(_stated, db))
+        self._path = lru_cache(NAMES_AT_HAND)(partial(_text, db))
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -123,13 +124,15 @@ class StoredEvents(Sequence["Event"]):
             else:
                 yield self._batch(batch).said(_entries.decode(value), place, Evidence(self._path(path), offset, length))
 
-    def _stated(self, number: int) -> StatedBatch:
-        ((value,),) = self._db.execute("SELECT value FROM batch WHERE id = ?", (number,))
-        return msgspec.msgpack.decode(value, type=StatedBatch)
 
-    def _text(self, number: int) -> str:
-        ((text,),) = self._db.execute("SELECT text FROM name WHERE id = ?", (number,))
-        return str(text)
+def _stated(db: Database, number: int) -> StatedBatch:
+    ((value,),) = db.execute("SELECT value FROM batch WHERE id = ?", (number,))
+    return msgspec.msgpack.decode(value, type=StatedBatch)
+
+
+def _text(db: Database, number: int) -> str:
+    ((text,),) = db.execute("SELECT text FROM name WHERE id = ?", (number,))
+    return str(text)
 
 
 class Timeline:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from auditor.columns.layout import Rows as ColumnRows
     from auditor.evidence.records import ClusterRecords
     from auditor.index import Index
+    from auditor.parts import Value
     from auditor.report.result import Audit
-    from auditor.rows import Value
     from auditor.rules.finding import Finding
 
     from .checkpoints import Database

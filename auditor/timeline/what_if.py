@@ -11,18 +11,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from auditor.bags import BagWalk
-from auditor.chains import ceiling_chains, head_facts, runs
 from auditor.evidence.records import load_records
-from auditor.frames import FrameReader
-from auditor.index import Coverage, Index, temporary_database
-from auditor.rows import Rows, Use
-from auditor.rules.agreement import ClusterFacts
+from auditor.index import Coverage, Index, Use, temporary_database
+from auditor.parts import PartMaker, Reading
 from auditor.rules.chains import check_heads
-from auditor.rules.finding import Evidence, NamedInterval, in_order
-from auditor.rules.history import domain_history
+from auditor.rules.finding import Evidence, NamedInterval, found, in_order
+from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
-from auditor.rules.registry import found
 from auditor.rules.time import judge_frame, stamp_after_frame
 from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
@@ -39,16 +35,18 @@ if TYPE_CHECKING:
     from auditor.evidence.records import ClusterRecords
     from auditor.evidence.signatures import Signatures
     from auditor.evidence.tree import Tree
-    from auditor.rows import Value
-    from auditor.rules.chains import LedgersSeen
+    from auditor.parts import LedgersSeen, Value
     from auditor.rules.finding import Finding, Verdict
 
     from .facts import JudgedFrame
     from .gathering import Gathering, WhatIf
 
 
-class _NoRows(Rows):
-    """Evidence for rules that nobody asks."""
+class _Nobody(PartMaker):
+    """Takes evidence for rules that nobody asks."""
+
+    def report(self, *_: Finding) -> None:
+        """Say nothing."""
 
     def _insert(self, table: str, row: tuple[Value, ...]) -> None:
         pass
@@ -60,19 +58,20 @@ def read_one_by_one(
     signatures: Signatures,
     found: Gathering,
     *,
-    rows: Rows | None = None,
+    evidence: PartMaker | None = None,
     lens: WhatIf = AS_IT_WAS,
     judged: Callable[[JudgedFrame], None] | None = None,
     progress: Callable[[int, str], None] | None = None,
 ) -> LedgersSeen:
     """Read everything, ledgers first. ``found``: where events go to; ``judged``: told of each frame.
 
-    ``rows``: takes the evidence for rules, as it was. Never raises for what is in the tree. Costs five times an audit,
-    which judges most of a tree by columns.
+    ``evidence``: takes the evidence for rules, as it was. Never raises for what is in the tree. Costs five times an
+    audit, which judges most of a tree by columns.
     """
-    rows, done = rows or _NoRows(), 0
+    told, done = evidence or _Nobody(), 0
+    reading = Reading(tree, records, signatures, one_by_one=True)
     facts = ShardFacts(found, lens, LEDGER_RANK)
-    shards = ShardWalk(tree, records, signatures, rows, _ignore, timeline=facts, one_by_one=True)
+    shards = ShardWalk(reading, told, facts)
     found.rank = FIRST_RANK
     shards.walk_chains()
     for file in tree.ledgers():
@@ -80,10 +79,8 @@ def read_one_by_one(
         done += 1
         if progress:
             progress(done, file.path)
-    frames = FrameReader(signatures, records.cluster_id)
-    racks = RackFacts(tree, records, signatures, frames, found, lens=lens, judged=judged)
-    bags = BagWalk(tree, records, signatures, frames, rows, _ignore)
-    bags.tell(racks, one_by_one=True)
+    racks = RackFacts(tree, records, signatures, reading.frames, found, lens=lens, judged=judged)
+    bags = BagWalk(reading, told, racks)
     for log in tree.logs():
         grid = bags.begin(log)
         if grid is None:
@@ -94,11 +91,7 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-    return shards.ledgers
-
-
-def _ignore(_finding: Finding) -> None:
-    pass
+    return told.part.ledgers
 
 
 class _NothingMissing(Coverage):
@@ -140,7 +133,7 @@ def judged_timeline(
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)
-    told, index = EventRows(), Index()
+    told, evidence, index = EventRows(), PartMaker(), Index()
     findings: list[Finding] = []
     uses: dict[tuple[str, bytes], list[Use]] = {}
 
@@ -151,7 +144,10 @@ def judged_timeline(
                 uses.setdefault(lease, []).append(_use(frame.event))
 
     try:
-        seen = read_one_by_one(tree, records, signatures, told, rows=index, lens=lens, judged=judged, progress=progress)
+        seen = read_one_by_one(
+            tree, records, signatures, told, evidence=evidence, lens=lens, judged=judged, progress=progress
+        )
+        index.take(evidence.done(), 0, 0)
         index.ready()
         findings += _leases(index, records, seen, lens, uses)
     finally:
@@ -162,7 +158,9 @@ def judged_timeline(
         findings += _closed(event)
     ordered = in_order(findings)
     keep_findings(writer.db, ordered)
-    return Timeline(writer.db), ordered
+    timeline = Timeline(writer.db)
+    timeline.state_at()  # folded here, where one waits anyway
+    return timeline, ordered
 
 
 def _frame(judged: JudgedFrame, records: ClusterRecords, lens: WhatIf) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.soak_run import KINDS, LEASE_LOST, soak
 from tests.support.cluster import wait_until
-from tests.support.run_stage import Runner, Stage, marked
+from tests.support.run_stage import PATIENCE_S, Runner, Stage, marked
 from tests.support.runner import MUTANTS
 from timeagent.units import SECOND
 
@@ -171,6 +171,23 @@ def test_runner_that_stood_still_looks_at_its_lease_first(
     runner.process.send_signal(signal.SIGCONT)
     assert runner.code() == LEASE_LOST
     assert marked(runner.mark) == []
+
+
+# In front of it, the command reads its terminal and gets what is typed there, Ctrl-C as well.
+def test_command_has_the_terminal_and_its_code_is_kept(stage: Stage) -> None:
+    near, far = os.openpty()
+    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), "--lease", stage.fresh_name(), "--"]
+    script = "read word; test $word = hello && echo there; exec sleep 100"
+    command = ["setsid", "--ctty", *words, "sh", "-c", script]
+    process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far)
+    os.close(far)
+    os.write(near, b"hello\n")
+    shown = b""
+    while b"there" not in shown:
+        shown += os.read(near, 4096)
+    os.write(near, b"\x03")
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGINT
+    os.close(near)
 
 
 @pytest.mark.slow

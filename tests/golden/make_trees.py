@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Final
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES
 from auditor.selftest import GOOD, OTHER, PACKED, TREE
 from tests.fault_injection.faults_bags import overwritten_lock
 from tests.fault_injection.faults_bytes import witness_of_an_unknown_key

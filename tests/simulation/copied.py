@@ -21,8 +21,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-import auditor.chains
 import auditor.rules.chains
+import auditor.rules.history
 from appliance.lease import ceiling
 from auditor.rules.finding import Verdict
 from tests.simulation import scenarios
@@ -187,7 +187,7 @@ def copied(scenario: str, seed: int) -> tuple[World, Copier]:
 @contextmanager
 def pruning_early(records: int) -> Iterator[None]:
     """Let shards keep so few ceiling records, and let the judge know: in a short run none are pruned otherwise."""
-    modules = (ceiling, auditor.chains, auditor.rules.chains)
+    modules = (ceiling, auditor.rules.history, auditor.rules.chains)
     with ExitStack() as patches:
         for module in modules:
             patches.enter_context(patch.object(module, "RECORDS_KEPT", records))

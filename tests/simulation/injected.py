@@ -18,7 +18,7 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.compare_copies import compared
 from auditor.report.result import FailOn, exit_status
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES
 from tests.fault_injection.history import at_random, beginning_with
 from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.audited import place_in_memory

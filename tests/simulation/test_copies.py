@@ -9,8 +9,7 @@ import pytest
 
 from auditor.evidence import records
 from auditor.rules import bags
-from auditor.rules.finding import Verdict
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES, Verdict
 from tests.simulation.copied import MEASUREMENT, MISSING, RECORDS_KEPT, accusations, audit_of, copied, pruning_early
 from tests.simulation.incomplete import CHOICES
 from tests.support.mutants import plant

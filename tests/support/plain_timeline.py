@@ -25,8 +25,8 @@ from auditor.timeline.state import StateAt
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from auditor.chains import ShardName
     from auditor.rules.finding import Evidence, Finding
+    from auditor.rules.history import ShardName
     from auditor.timeline.events import Event
     from auditor.timeline.gathering import Mark
     from timeagent.units import Instant

@@ -30,15 +30,12 @@ PICTURES = {
     "overview-120x36": ((120, 36), ()),
     "overview-light-120x36": ((120, 36), ("d",)),
     "leases-120x36": ((120, 36), ("2", "j", "j")),
-    "leases-200x60": ((200, 60), ("2", "s", "b")),
     "bags-80x24": ((80, 24), ("3", "left", "left")),
     "time-120x36": ((120, 36), ("4", "j")),
     "domain-80x24": ((80, 24), ("2", "enter")),
     "export-80x24": ((80, 24), ("2", "e")),
     "revoke-80x24": ((80, 24), ("2", "j", "R")),
-    "revoke-120x36": ((120, 36), ("2", "j", "R")),
     "what-if-80x24": ((80, 24), ("2",)),
-    "what-if-120x36": ((120, 36), ("2",)),
 }
 DIALOGS = {"what-if": lambda: WhatIfScreen(Switches(), [f"node{number}" for number in range(1, 6)])}
 """What is opened on top, where that takes a copy."""
@@ -48,7 +45,7 @@ TREE = Path(__file__).parents[1] / "golden/trees/early-grant/tree"
 RECORDED = {
     f"{screen}-{width}x{height}": ((width, height), keys)
     for screen, keys in (("findings", ("5",)), ("replay", ("5", "t")))
-    for width, height in ((80, 24), (120, 36), (200, 60))
+    for width, height in ((80, 24), (120, 36))
 }
 ROUNDS_MAX = 3_000
 ROUNDS_STILL = 150

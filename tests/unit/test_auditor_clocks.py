@@ -10,8 +10,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.clocks import Ties, _judged
-from auditor.rules.finding import Evidence, NamedInterval
-from auditor.rules.registry import found
+from auditor.rules.finding import Evidence, NamedInterval, found
 from auditor.timeline.events import ClockReading
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard

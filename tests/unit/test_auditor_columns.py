@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from auditor import listed, selftest
+from auditor import judging, listed, selftest
 from auditor.audit import Options, audit
 from auditor.columns import domains as domains_by_columns
 from auditor.columns.layout import Spool
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
-from auditor.rules import domains
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
@@ -101,7 +100,7 @@ def test_a_clean_tree_is_judged_by_columns_alone(
 ) -> None:
     root = request.getfixturevalue(tree)
     said = covered(root)
-    for module, name in ((listed, "judge_frame"), (domains, "domain_history")):
+    for module, name in ((listed, "judge_frame"), (judging, "domain_history")):
         monkeypatch.setattr(module, name, None)
     assert json_bytes(audit(Tree(root))) == said
     with pytest.raises(TypeError):
@@ -122,7 +121,7 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
         monkeypatch.setattr(module, name, counting)
 
     counted(listed, "judge_frame")
-    counted(domains, "domain_history")
+    counted(judging, "domain_history")
     audit(Tree(tmp_path))
     assert judged.count("judge_frame") == 1
     assert judged.count("domain_history") == 2
@@ -194,7 +193,7 @@ def test_directory_of_an_audit_that_vanishes_while_it_runs_is_no_crash(
 
 
 def test_two_processes_and_an_index_file_say_the_same_by_columns(tmp_path: Path) -> None:
-    build(tmp_path / "tree", MESSAGES, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
+    build(tmp_path / "tree", MESSAGES_AROUND_FAULTS, message_bytes=10, plant={"forged-witness": 2, "grant-overlap": 2})
     tree, index = Tree(tmp_path / "tree"), tmp_path / "index"
     said = json_bytes(audit(tree))
     assert json_bytes(audit(tree, options=Options(jobs=2))) == said

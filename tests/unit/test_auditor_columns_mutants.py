@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import LeaseOutcome
-from auditor.columns import domains, frames, ledgers, witnesses
+from auditor.columns import domains, frames, witnesses
 from auditor.evidence.signatures import Signatures
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import kept_together
@@ -511,7 +511,7 @@ MUTANTS: dict[str, Mutant] = {
         ("crafted",),
     ),
     "how it ended": (
-        ledgers,
+        witnesses,
         "_plain",
         "entry.ending.outcome in _PLAIN",
         "True",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from auditor.index import Coverage, Index
+from auditor.parts import PartMaker
 from auditor.rules.finding import Verdict
 
 SETTLED_NS = 10_000
@@ -16,17 +17,18 @@ FIRST_NS, LAST_NS = 120, 250
 
 def tree(*spans: tuple[str, int, int, bool, bool], sealed: tuple[tuple[str, int, int], ...] = ()) -> Index:
     """Two logs, from 100 on: bags as (log, start, end, closed, blind), and racks that are sealed."""
-    index = Index()
+    told, index = PartMaker(), Index()
     for log in ("mails", "lines"):
-        index.closed_to(log, 100)
-        index.add_whole(log, 0, 100)
+        told.closed_to(log, 100)
+        told.add_whole(log, 0, 100)
     for log, start, end, closed, blind in spans:
-        index.add_bag(f"logs/{log}/{start}", log, start, end, closed=closed, blind=blind)
+        told.add_bag(f"logs/{log}/{start}", log, start, end, closed=closed, blind=blind)
         if closed:
-            index.closed_to(log, end)
+            told.closed_to(log, end)
     for log, start, end in sealed:
-        index.closed_to(log, end)
-        index.add_whole(log, start, end)
+        told.closed_to(log, end)
+        told.add_whole(log, start, end)
+    index.take(told.done(), 0, 0)
     return index
 
 

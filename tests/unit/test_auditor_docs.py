@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from auditor.rules.finding import Verdict
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES, Verdict
 from tests.fault_injection.plants import all_plants, all_twins
 from tests.simulation.injected import BEGINS, ENDS
 from timeagent import errors

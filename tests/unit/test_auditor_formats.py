@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from auditor.cli import COMMANDS
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import message_after_expiry
 from tests.fault_injection.fixtures import Story, small_tree

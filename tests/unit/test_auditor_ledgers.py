@@ -11,9 +11,9 @@ from appliance.formats.lease import Mode
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import Ended, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT
-from auditor import chains
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
+from auditor.rules import history
 from tests.fault_injection.faults_leases import shared
 from tests.fault_injection.fixtures import Story, only_file, small_tree
 from tests.fault_injection.shard import Shard
@@ -120,7 +120,7 @@ def test_lease_of_a_run_whose_orderly_record_was_pruned_does_not_accuse_the_succ
     for pruned in range(1, orderly + 1):
         story.tree.remove(f"{chain_path(1, 0)}/{record_name(pruned)}")
     assert audited(story.done()).findings == ()
-    monkeypatch.setattr("auditor.chains.RecordedChain.was_cut_off", lambda *_: True)
+    monkeypatch.setattr("auditor.rules.history.RecordedChain.was_cut_off", lambda *_: True)
     assert codes(audited(story.tree)) == {"early-grant"}
 
 
@@ -136,7 +136,7 @@ def test_lease_of_a_run_that_was_cut_off_accuses_whoever_grants_too_early_two_ru
     story.tree.advance(SECOND)
     third.grant("alice", story.other)
     assert "early-grant" in codes(audited(story.done()))
-    plant(monkeypatch, chains, "RecordedChain.was_cut_off", "no_room or incarnation in self._cut_off", "no_room")
+    plant(monkeypatch, history, "RecordedChain.was_cut_off", "no_room or incarnation in self._cut_off", "no_room")
     assert "early-grant" not in codes(audited(story.tree))
 
 

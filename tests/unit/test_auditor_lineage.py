@@ -13,7 +13,8 @@ from auditor.evidence.tree import Tree
 from auditor.explain import lineage as reading
 from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
-from auditor.rules import bags, check, endings, grants, leases, time
+from auditor.rules import bags, endings, grants, leases, time
+from auditor.rules import finding as check
 from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_bags import late_writer, lost_file
 from tests.fault_injection.faults_leases import granted_while_held
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 
     from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
-    from auditor.rules.check import Check
-    from auditor.rules.finding import Finding
+    from auditor.rules.finding import Check, Finding
     from tests.fault_injection.plants import Plant
 
 USERS = (bags, endings, grants, leases, reading, time)
@@ -162,16 +162,18 @@ def test_explain_prints_the_chain_with_every_check(tmp_path: Path, capsys: pytes
 GIVEN = "'grant-overlap', AT_WATERMARK"
 ABOVE = "'watermark-below-message', 'watermark above its messages', watermark, '≥'"
 WITHIN = "'watermark-beyond-expiry', 'watermark before the expiry', watermark, '<'"
+BEFORE = "'timestamp-after-expiry', what, last, '<'"
+BEYOND = "'timestamp-below-floor', 'timestamp above the floor', first, '>'"
 MUTANTS = [
-    (time, "_near", "policy.r1_tolerance_ns + token.radius_ns", "2**62"),
-    (time, "_inside", "start_ns <= first <= last < end_ns", "first <= last"),
-    (time, "_before_expiry", "int(timestamps[-1])", "0"),
-    (time, "_above_floor", "int(timestamps[0])", "2**62"),
-    (time, "_held", "phase is Phase.HELD", "True"),
+    (time, "frame_checks", "allowed + token.radius_ns", "2**62"),
+    (time, "frame_checks", "bag[0] <= first <= last < bag[1]", "first <= last"),
+    (time, "lease_checks", f"compared({BEFORE}, _expiry_ns(evidence, held))", f"compared({BEFORE}, 2**62)"),
+    (time, "lease_checks", f"compared({BEYOND}, witness.floor_ns)", f"compared({BEYOND}, 0)"),
+    (time, "lease_checks", "phase is Phase.HELD", "True"),
     (bags, "file_checks", "now == entry.digest", "True"),
     (check, "within_term", "latest_expiry_ns(token, policy)", "expiry_ns"),
     (check, "below_ceiling", "max(expiry_ns, fence)", "0"),
-    (check, "in_order", "r2_holds(cause, effect, effect_covers_cause=covers)", "True"),
+    (check, "signed_in_order", "r2_holds(cause, effect, effect_covers_cause=covers)", "True"),
     (reading, "_after", "conflicts(modes[-1], witness.mode)", "True"),
     (grants, "follow_checks", f"compared({GIVEN}, floor_ns, '≥', watermark)", f"compared({GIVEN}, floor_ns, '≥', 0)"),
     (grants, "_surely_past", "True if earliest > expiry_ns else False if latest <= expiry_ns else None", "True"),

@@ -8,7 +8,7 @@ import pytest
 
 from auditor.audit import Options, audit
 from auditor.evidence.tree import Tree
-from auditor.rules import sequences
+from auditor.rules import chains
 from auditor.rules.finding import Verdict
 from tests.fault_injection.faults_time import frame_signed_before_the_one_that_it_names
 from tests.fault_injection.fixtures import Story
@@ -117,7 +117,7 @@ def test_each_end_of_each_interval_counts(tmp_path: Path, mutant: str, monkeypat
     trees.append(frame_signed_before_the_one_that_it_names(tmp_path / "planted"))
     told = [by_rules(tree.root) for tree in trees]
     assert told == [by_columns_first(tree.root) for tree in trees]
-    plant_in_text(monkeypatch, sequences, "_signed_before_named", *MUTANTS[mutant])
+    plant_in_text(monkeypatch, chains, "_signed_before_named", *MUTANTS[mutant])
     assert [by_rules(tree.root) for tree in trees] != told
 
 

@@ -19,8 +19,7 @@ from auditor.evidence.tree import Tree
 from auditor.report.compare_copies import compared
 from auditor.report.result import FailOn, exit_status
 from auditor.rules import grants
-from auditor.rules.finding import Severity, Verdict
-from auditor.rules.registry import RULES
+from auditor.rules.finding import RULES, Severity, Verdict
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
 from tests.fault_injection.faults_chains import shard_of_map_2, two_maps

@@ -1,4 +1,4 @@
-"""Shortcuts for what is clean never change a verdict: every planted fault is judged with them and without."""
+"""What is asked of one frame is needed, all of it; and several processes say of every fault what one says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 from auditor.rules import time as time_rules
-from tests.fault_injection.fixtures import eventful_tree, small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.fault_injection.plants import Plant
 
-SHORTENED = (
+OF_A_FRAME = (
     "timestamp-outside-bag",
     "r1-breach",
     "r2-breach",
@@ -43,7 +42,7 @@ SHORTENED = (
     "policy-misnamed",
     "stale-time",
 )
-"""What the shortcuts pass over, and more: codes about one frame."""
+"""Codes about one frame."""
 
 
 def written(root: Path, *, span: int = 0, bags: int = 0, late: int = 0, **holder: object) -> ClusterTree:
@@ -98,17 +97,8 @@ OWN: list[Plant] = [
     for_another_run,
 ]
 STORIES: list[Plant] = OWN + [
-    each for code, found in sorted(all_plants().items()) if code in SHORTENED for each in found
+    each for code, found in sorted(all_plants().items()) if code in OF_A_FRAME for each in found
 ]
-
-
-@pytest.mark.parametrize("story", [small_tree, eventful_tree, *STORIES], ids=lambda story: story.__name__)
-def test_the_long_way_says_the_same(tmp_path: Path, story: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, signatures = story(tmp_path).root, Signatures()
-    short = json_bytes(audit(Tree(root), signatures=signatures))
-    with monkeypatch.context() as patch:
-        patch.setattr(time_rules, "_clean", lambda *_: False)
-        assert json_bytes(audit(Tree(root), signatures=signatures)) == short
 
 
 @pytest.mark.slow
@@ -120,10 +110,10 @@ def test_two_processes_say_the_same_of_every_fault(tmp_path: Path, code: str) ->
 
 
 MUTANTS = {
-    "what is asked of the frame": ("_clean", "[frame_checks(evidence, (bag.start_ns, bag.end_ns), policy)]", "[]"),
-    "what is asked of its leases": ("_clean", "lease_checks(evidence, held)", "()"),
-    "how old its time may be": ("_clean", "evidence.token.staleness_ns > STALENESS_NS", "False"),
-    "the policy that it names": ("_clean", "not _dropped(evidence, policy)", "True"),
+    "what is asked of the frame": ("_asked", "frame_checks(evidence, span, policy)", "()"),
+    "what is asked of its leases": ("_asked", "lease_checks(evidence, held)", "()"),
+    "how old its time may be": ("judge_frame", "stale_time(frame, token, where)", "()"),
+    "the policy that it names": ("judge_frame", "not _dropped(evidence, policy)", "True"),
     "the shard's clock": ("_beyond", "held.token.radius_ns > policy.radius_ns_max", "False"),
 }
 
@@ -140,9 +130,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, bytes]
 
 @pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_hole_in_the_shortcut_is_seen(
+def test_a_question_that_nobody_asks_is_missed(
     planted: list[tuple[Path, bytes]], monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     plant(monkeypatch, time_rules, *MUTANTS[mutant])
+    monkeypatch.setattr("auditor.listed.judge_frame", time_rules.judge_frame)
     signatures = Signatures()
     assert any(json_bytes(audit(Tree(root), signatures=signatures)) != said for root, said in planted)

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.formats.framing import Kind
 from auditor.audit import audit
-from auditor.evidence import unknown_keys
+from auditor.evidence import records as unknown_keys
 from auditor.evidence.tree import Tree
 from auditor.rules import records
 from auditor.rules.finding import Verdict
@@ -90,7 +90,8 @@ def test_copy_that_is_older_than_a_key_does_not_call_it_a_forgers(
 def test_judge_who_takes_the_copys_keys_for_all_there_are_accuses(
     tmp_path: Path, deed: Callable[[ClusterTree], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, unknown_keys, "Strangers.judge", "each.signed_ns < until", "True")
+    plant(monkeypatch, unknown_keys, "judge_strangers", "each.signed_ns < until", "True")
+    monkeypatch.setattr("auditor.audit.judge_strangers", unknown_keys.judge_strangers)
     with pytest.raises(AssertionError):
         test_copy_that_is_older_than_a_key_does_not_call_it_a_forgers(tmp_path, deed)
 

@@ -406,7 +406,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
     (gathering_module, "_subject", "event.file != event.where.path", "False"),
-    (keeping_module, "_keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
+    (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 
 

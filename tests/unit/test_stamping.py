@@ -11,7 +11,7 @@ from appliance.bag.outcome import Committed
 from appliance.formats.frame import CommittedFrame, open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Grid
-from appliance.session.held import Lease
+from appliance.session.held import Lease, LossReason
 from appliance.session.stamping import AheadOfClock, FrameStamper, Publication, WriterState
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
@@ -135,6 +135,8 @@ def test_batch_that_would_reach_the_expiry_is_a_lost_lease(desk: Desk) -> None:
     desk.lease.own_expiry_ns = desk.time.now().latest + 100
     with pytest.raises(LeaseLost):
         desk.ask(101)
+    assert desk.lease.loss is not None
+    assert desk.lease.loss.reason is LossReason.EXPIRED
     assert desk.state.sequence == 0
 
 

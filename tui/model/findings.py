@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from auditor.explain.context import context_of
 from auditor.explain.lineage import Link, LinkKind, lineage
 from auditor.explain.words import context_lines, explain_lines
-from auditor.rules.check import Check, own_words
-from auditor.rules.finding import Severity, Verdict
+from auditor.rules.finding import Check, Severity, Verdict, own_words
 from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 

@@ -128,6 +128,32 @@ def test_small_house_keeps_every_contract(house: Path) -> None:
     assert (status, broken(report)) == (0, []), report
 
 
+def circles(root: Path, repository: Path) -> tuple[int, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-P", repository / "tests" / "support" / "circles.py", *PACKAGES],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.split()
+
+
+def test_no_two_modules_import_each_other_in_a_circle(repository: Path) -> None:
+    assert circles(repository, repository) == (0, [])
+
+
+def test_circle_of_three_modules_in_two_rooms_is_named(house: Path, repository: Path) -> None:
+    plant(house, "auditor/index.py", "import auditor.evidence.tree\n")
+    plant(house, "auditor/judging.py", "import auditor.index\n")
+    plant(
+        house,
+        "auditor/evidence/tree.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import auditor.judging\n",
+    )
+    assert circles(house, repository) == (1, ["auditor.evidence.tree", "auditor.index", "auditor.judging"])
+
+
 BREACHES = [
     ("timeagent/clock.py", "appliance.errors", "the house"),
     ("appliance/session.py", "auditor.evidence.tree", "the house"),

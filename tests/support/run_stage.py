@@ -213,7 +213,11 @@ class Runner:
     def __init__(self, command: list[str], mark: str) -> None:
         self.mark = mark
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            ["env", "--default-signal", *command],  # whoever runs the tests may ignore some, as nohup does
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         self._said: list[str] = []
         self._reading = Thread(target=self._read, daemon=True)

@@ -33,6 +33,7 @@ if str(ROOT) not in sys.path:
 
 from appliance.bag.outcome import Committed  # noqa: E402 - a script finds the repository first
 from appliance.bag.posix import PosixStorage  # noqa: E402
+from appliance.formats.lease import Holder  # noqa: E402
 from appliance.formats.pack import PACK, PackMaker  # noqa: E402
 from appliance.formats.paths import SEAL  # noqa: E402
 from tests.support.bags import T0, Node, witness  # noqa: E402
@@ -59,7 +60,6 @@ HINTED_READS: Final = 9
 def build(root: Path, messages: int) -> Node:
     """Write, close and seal a tree of about that many messages; return a node whose time is long after."""
     node = Node(PosixStorage(root))
-    granted = witness(node.time, expiry_ns=node.time.midpoint_ns + SECOND)
     for number in range(messages // FRAME_MESSAGES):
         bag, place = divmod(number, FRAMES_A_BAG)
         at = T0 + bag * SECOND + place * (900 * MS) // FRAMES_A_BAG + 10 * MS
@@ -68,8 +68,11 @@ def build(root: Path, messages: int) -> Node:
             token = node.time.token().encode()
         if place == 0:
             expiry = node.time.midpoint_ns + 10 * SECOND
-            granted = witness(node.time, expiry_ns=expiry, floor_ns=node.time.midpoint_ns - SECOND)
-        assert node.writer.write(_flush(node, number, at, token, granted)) == Committed()
+            granted = [
+                witness(node.time, expiry_ns=expiry, floor_ns=node.time.midpoint_ns - SECOND, holder=_holder(writer))
+                for writer in range(WRITERS)
+            ]
+        assert node.writer.write(_flush(node, number, at, token, granted[number % WRITERS])) == Committed()
     node.time.midpoint_ns += HOUR
     node.sealer.seal(node.grid.rack(at))
     rack = node.grid.rack(T0)
@@ -78,7 +81,13 @@ def build(root: Path, messages: int) -> Node:
         for path in (root / rack.path).glob("*/*.msg"):
             path.unlink()
         rack = node.grid.next_rack(rack)
+    read = by_batches(node)
+    assert read == messages // FRAME_MESSAGES * FRAME_MESSAGES, f"readers take {read} of {messages} messages"
     return node
+
+
+def _holder(writer: int) -> Holder:
+    return Holder(node="n1", process=writer + 1, boot=bytes(16), incarnation=bytes(7) + bytes([writer]))
 
 
 def pack_rack(storage: Storage, rack: Rack) -> None:
@@ -105,7 +114,7 @@ def _flush(node: Node, number: int, at: int, token: bytes, granted: bytes) -> Fr
     return node.file(
         *payloads,
         sequence=number + 1,
-        writer=f"n{number % WRITERS}",
+        incarnation=_holder(number % WRITERS).incarnation,
         timestamps=stamps,
         time=token,
         witnesses=(granted,),

@@ -29,6 +29,7 @@ from ..bag.reader import Level
 from ..doctor.machine import is_local
 from ..formats.birth import BagKind
 from ..formats.frame import check_payloads
+from ..formats.names import check_log
 from .opening import add_cluster_options, cluster_command, open_cluster
 
 BATCH_MESSAGES: Final = 4096
@@ -53,6 +54,7 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 def run_publish(options: Namespace) -> int:
     """Publish each line under the named leases, in batches; stop at the first that is not committed."""
+    check_log(options.log)  # also where there is nothing to publish
     try:
         stream = sys.stdin.buffer if options.file == "-" else Path(options.file).open("rb")  # noqa: SIM115 - below
     except OSError as problem:

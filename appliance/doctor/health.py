@@ -162,7 +162,7 @@ def judge_silent_shard(
 ) -> HealthCheck:
     """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
     if stopped:
-        way_out = f"tenure node run, on {owner}; who asks for a lease has it run again, and waits for nothing"
+        way_out = f"tenure node run, on {owner}: nobody has to wait for what it granted before"
         return unsure(f"shard {shard}", f"stopped in good order by {owner}", way_out)
     why = why.removeprefix(f"shard {shard} at node {owner}: ")  # it stands there already
     said = f"no answer from {owner}{for_long(silent_ns)}" + (f": {why}" if why else "")

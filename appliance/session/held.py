@@ -276,7 +276,8 @@ class Lease:
             raise LeaseLost(
                 f"lease-{self.ended}",
                 f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}{why}: its end is "
-                f"{rfc3339(self.usable_until_ns(0))}, the time is up to {rfc3339(now.latest)}",
+                f"{rfc3339(self.usable_until_ns(0))}, nothing begins under it for {span_text(margin_ns)} before that, "
+                f"and the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 

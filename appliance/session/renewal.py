@@ -44,6 +44,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+def _told(answer: Result | SessionResult) -> str:
+    """Return an answer that renewed nothing, as a log tells it."""
+    if isinstance(answer, LeaseUnavailable | Refused):
+        return f"code={answer.code} reason={answer.message}"
+    return f"code={type(answer).__name__}"
+
+
 def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
     """Return after how much of its term a lease is renewed."""
     return min(policy.renew_period_ns, term_ns // 3)
@@ -188,11 +195,12 @@ class SessionLeases:
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                 case _:
+                    if session_lease.trouble is None:
+                        _log.warning("session-renewal-unanswered shard=%d %s", session_lease.shard, _told(result))
                     if isinstance(result, LeaseUnavailable) and result.code != "late":
                         session_lease.trouble = LossReason.SHARD_UNREACHABLE
                     elif isinstance(result, Refused):
                         self.retire(session_lease)  # renewed no more: its leases run towards its expiry
-                    _log.warning("session-renewal-unanswered shard=%d result=%s", session_lease.shard, result)
             known = len(session_lease.leases)
         if session_lease.owed:
             self.give_again(session_lease)
@@ -451,9 +459,10 @@ class LeaseRenewer:
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                     case _:
+                        if lease.trouble is None:
+                            _log.warning("renewal-unanswered domain=%s %s", lease.domain, _told(answer))
                         if isinstance(answer, LeaseUnavailable) and answer.code != "late":
                             lease.trouble = LossReason.SHARD_UNREACHABLE
-                        _log.warning("renewal-unanswered domain=%s result=%s", lease.domain, answer)
 
     def _expiring(self) -> list[Lease | SessionLease]:
         """Return what runs out by itself unless it is renewed, and has not."""

@@ -38,7 +38,7 @@ def kill(mutant: Mutant, seeds_max: int = SEEDS_MAX, *, audits: bool = False) ->
     """Plant a mutant and run seed after seed until the checker that is named objects."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.plant(patch)
-        for seed in range(seeds_max):
+        for seed in range(mutant.first, mutant.first + seeds_max):
             world = SCENARIOS[mutant.scenario](seed)
             world.run()
             objections = Counter(checker for checker, _ in violations(world))

@@ -119,6 +119,7 @@ LEASES: tuple[Mutant, ...] = (
         ),
         "complete",
         "stalls",
+        first=39_000,
     ),
     Mutant(
         "timestamps do not mind the floor",

@@ -178,7 +178,7 @@ def test_command_has_the_terminal_and_its_code_is_kept(stage: Stage) -> None:
     near, far = os.openpty()
     words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), "--lease", stage.fresh_name(), "--"]
     script = "read word; test $word = hello && echo there; exec sleep 100"
-    command = ["setsid", "--ctty", *words, "sh", "-c", script]
+    command = ["env", "--default-signal", "setsid", "--ctty", *words, "sh", "-c", script]
     process = subprocess.Popen(command, stdin=far, stdout=far, stderr=far)
     os.close(far)
     os.write(near, b"hello\n")

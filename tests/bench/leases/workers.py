@@ -28,6 +28,7 @@ class Worker:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         words = [str(python), str(Path(__file__).with_name("holders.py")), kind, target, str(pid)]
         self.kind = kind
+        self._unread = b""
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, cwd=ROOT
         )
@@ -59,11 +60,13 @@ class Worker:
     def heard(self, seconds: float = _ANSWER_S) -> dict[str, Any]:
         """Return its next line. Raises NotBelieved when none comes in time, or it has died."""
         assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], seconds)[0]:
-            raise NotBelieved(f"{self.kind}: no answer in {seconds} s")
-        line = self.process.stdout.readline()
-        if not line:
-            raise NotBelieved(f"{self.kind}: the client process has died")
+        while b"\n" not in self._unread:  # two lines may come at once: the second one is not waited for
+            if not select.select([self.process.stdout], [], [], seconds)[0]:
+                raise NotBelieved(f"{self.kind}: no answer in {seconds} s")
+            if not (read := os.read(self.process.stdout.fileno(), 65_536)):
+                raise NotBelieved(f"{self.kind}: the client process has died")
+            self._unread += read
+        line, _, self._unread = self._unread.partition(b"\n")
         found: dict[str, Any] = json.loads(line)
         return found
 

@@ -77,8 +77,12 @@ def open_log(context: BagContext, name: str) -> LogBirth | None:
 
 def list_logs(context: BagContext) -> list[str]:
     """Return the names of all logs, sorted. What is no directory is no log. Raises Environment. Touches the mount."""
-    names = context.storage.list_afresh(LOGS) or []
-    return [name for name in names if _is_name(name) and _has_birth(context, name)]
+    return [name for name in names_there(context.storage) if _has_birth(context, name)]
+
+
+def names_there(storage: Storage) -> list[str]:
+    """Return the names under which there may be logs, sorted. Raises Environment. Touches the mount: one listing."""
+    return [name for name in storage.list_afresh(LOGS) or () if _is_name(name)]
 
 
 def _has_birth(context: BagContext, name: str) -> bool:

@@ -142,9 +142,8 @@ class Pace:
         if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
             return
         self._looked_ns = boot
-        for name in names_there(self._context.storage):
-            if name not in self._logs:
-                self._open(name)
+        for name in names_there(self._context.storage, self._logs):
+            self._open(name)
 
     def _open(self, name: str) -> None:
         """Take a log up; it is due at once. A name without a birth record is no log, or none yet."""

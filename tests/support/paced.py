@@ -32,16 +32,24 @@ OPENS = frozenset({"look", "list_afresh"})
 
 
 class CountingStorage(WrappedStorage):
-    """Counts calls by verb, but for the listing of all logs, which is one however many there are."""
+    """Counts calls by verb; apart from them the listings of all logs, which are one however many logs there are."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.calls = Counter[str]()
+        self.listings = 0
 
     def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
-        if path != LOGS:
+        if path == LOGS:
+            self.listings += 1
+        else:
             self.calls[verb] += 1
         return call()
+
+    def forget(self) -> None:
+        """Count from here on."""
+        self.calls.clear()
+        self.listings = 0
 
     @property
     def opens(self) -> int:
@@ -69,16 +77,18 @@ class PacedNode:
 class PacedWorld:
     """All nodes with all logs, at one time."""
 
-    def __init__(self, storage: Storage, nodes: int = 1, idle: int = 0) -> None:
-        """Let every node take up the log ``events`` and so many others; nothing is due then for some minutes."""
+    def __init__(self, storage: Storage, nodes: int = 1, idle: int = 0, *, events: bool = True) -> None:
+        """Let every node take up so many logs, and ``events``; nothing is due then for some minutes."""
         self.storage = storage
         self.time = HandTime(TIME_KEY, T0 + 500 * MS)
         self.records = FixedRecords(policies={1: DAILY})
         self.nodes = [PacedNode(self, f"n{number}") for number in range(1, nodes + 1)]
-        self.logs = [LOG, *(f"idle{number}" for number in range(idle))]
+        self.logs = [*([LOG] if events else []), *(f"idle{number}" for number in range(idle))]
         for log in self.logs:
             create_log(BagContext(storage, self.time, self.records, "n1"), log)
         self.run(DAILY.rack_ns // 2)
+        for node in self.nodes:
+            node.mount.forget()
 
     def run(self, span: Span, each: Callable[[], object] = lambda: None) -> None:
         """Let so much time go by, beat by beat; ``each`` is called after each beat."""

@@ -1,9 +1,11 @@
 """How far a log is closed: settle, refresh, metronome."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
-from appliance.bag.metronome import BAGS_PER_TURN, SECOND_OPINION_NS
+from appliance.bag.metronome import BAGS_PER_TURN, SECOND_OPINION_NS, Metronome
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bags import POLICY, T0, TIME_KEY, FixedRecords, Node
 from tests.support.clocks import HandTime
@@ -178,6 +180,16 @@ def test_metronome_seals_some_racks_a_turn_after_an_outage(node: Node) -> None:
         (3, False),
         (0, False),
     ]
+
+
+def test_every_node_seals_a_rack_at_another_time(node: Node) -> None:
+    due = set()
+    for name in ("n1", "n2", "n3", "n4"):
+        metronome = Metronome(replace(node.context, node=name), node.grid, seal_stagger_ns=MINUTE)
+        due.add(metronome.turn(node.time.now()).next_ns)
+    earliest_ns = T0 + POLICY.rack_ns + POLICY.seal_delay_ns
+    assert len(due) == 4
+    assert all(earliest_ns <= each < earliest_ns + POLICY.rack_ns // 2 for each in due)
 
 
 def test_file_server_whose_clock_is_behind_is_asked_again_later(node: Node, server: MemoryStorage) -> None:

@@ -89,6 +89,17 @@ def test_directory_that_came_back_is_swept_when_it_is_some_times_as_old(monkeypa
         assert back not in storage.directories
 
 
+def test_turns_that_find_everything_packed_are_far_apart() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    first = packing(node)
+    while node.time.now().surely_past(first.turn(node.time.now()).next_ns):
+        pass
+    again = packing(node.again())
+    assert again.turn(node.time.now()).next_ns == node.time.now().latest + POLICY.rack_ns
+
+
 def test_turn_before_its_time_touches_nothing() -> None:
     storage = RecordingStorage(MemoryStorage())
     node = written(storage)
@@ -100,6 +111,20 @@ def test_turn_before_its_time_touches_nothing() -> None:
     node.time.advance(next_ns - node.time.midpoint_ns)
     assert pace.turn(node.time.now()).next_ns == next_ns
     assert storage.calls == []
+
+
+def test_retention_does_not_begin_before_the_first_rack_can_be_old() -> None:
+    storage = RecordingStorage(MemoryStorage())
+    node = written(storage)
+    deleting = packing(node, DAY)
+    asked = []
+    for _ in range(30):
+        deleting.turn(node.time.now())
+        asked.append("server_clock" in {verb for verb, _ in storage.calls})
+        storage.calls.clear()
+        node.time.advance(RETENTION_PERIOD_NS)
+    assert asked.index(True) == 0, "when the racks were sealed"
+    assert asked.index(True, 1) == DAY // RETENTION_PERIOD_NS
 
 
 def test_retention_looks_once_at_a_rack_of_which_nothing_is_left() -> None:

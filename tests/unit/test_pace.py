@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
+from appliance.bag.metronome import Metronome
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
-from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS
+from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL
 from appliance.node.wakes import Wakes
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from appliance.bag.metronome import MetronomeReport
     from appliance.formats.paths import Bag
+    from timeagent.interval import TimeInterval
     from timeagent.units import Instant
 
 OPENS_MAX_PER_RACK = 40
@@ -235,6 +239,34 @@ def test_beat_without_usable_time_is_logged_and_what_was_woken_is_taken_up_later
     assert "beat-failed code=no-time" in caplog.text
     del world.time.now
     assert closes_at(world, bag) <= bag.due_ns + LATE_NS
+
+
+def test_log_that_was_woken_often_has_one_turn_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    for _ in range(50):
+        node.woken.wake(LOG)
+        world.run(WOKEN_NS + 2 * BEAT_NS)
+    turns: list[Instant] = []
+    turn = Metronome.turn
+
+    def counted(self: Metronome, now: TimeInterval) -> MetronomeReport:
+        turns.append(now.earliest)
+        return turn(self, now)
+
+    monkeypatch.setattr(Metronome, "turn", counted)
+    world.run(T0 + DAILY.rack_ns + DAILY.seal_delay_ns + SEAL_STAGGER_NS - world.time.midpoint_ns)
+    assert len(turns) == 1
+
+
+def test_daemons_own_looks_wake_nobody() -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    node.pace = Pace(replace(node.process().context, storage=node.mount), node.woken.taken)
+    world.run(10 * SECOND)
+    node.mount.forget()
+    world.run(10 * SECOND)
+    assert node.mount.opens == 0
 
 
 def test_turns_of_one_beat_are_bounded_and_every_log_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

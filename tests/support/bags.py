@@ -21,7 +21,7 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.policy import Policy, check_policy
 from appliance.formats.sessionlease import SessionKind, SessionWitness
-from appliance.formats.witness import NO_HEAD, SignedWitness, Witness, WitnessKind, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, SignedWitness, Witness, WitnessKind, sign_batch
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
 from timeagent.errors import Damaged
@@ -220,6 +220,8 @@ def signed_entry(
         map_number=1,
         shard=shard,
         incarnation=run,
+        going_by=1,
+        half=Half.WHOLE,
         ceiling_number=1,
         ceiling_ns=INSTANT_MAX,
         sequence=1,

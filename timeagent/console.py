@@ -88,7 +88,7 @@ def bound_fields(name: str, instant: Instant | None) -> dict[str, Any]:
 
 
 def own_name() -> str:
-    """Return by which words a shell calls this command again: its name, or its path where that finds another or none."""
+    """Return by which words a shell calls this command again: its name, or its path where that does not find it."""
     called = Path(sys.argv[0])
     if called.name != "tenure" or not called.exists():
         return "tenure"

@@ -216,8 +216,9 @@ def _of_our_format(tree: Tree) -> Tree:
 
 
 def find_root(path: Path, *, part: bool = False) -> Path:
-    """Return the path, which is a root. Raises Damaged for what is none, with the trees below it as the way out, and
-    Environment for what does not exist or may not be read.
+    """Return the path, which is a root. Raises Damaged for what is none, with the trees below it as the way out.
+
+    Raises Environment for what does not exist or may not be read.
 
     ``part``: a part of one will do. None is chosen of what lies below: whoever reads a verdict must know of what.
     """

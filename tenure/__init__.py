@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.path_lock import PathLock
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Leases, Session
     from appliance.views.fold import Fold
@@ -52,6 +53,7 @@ _HOMES: Final = {
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
+    "PathLock": "appliance.recipes.path_lock",
     "Recall": "appliance.session.held",
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
@@ -92,6 +94,7 @@ __all__ = [
     "NotCommitted",
     "NotTrusted",
     "Outcome",
+    "PathLock",
     "Recall",
     "Session",
     "ShardUnavailable",

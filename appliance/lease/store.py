@@ -263,8 +263,8 @@ class LeaseStore:
         gone = [(each,) for each in some if each not in self.sessions]
         if not (self._changed_file(_PUT_SESSION, rows) and self._changed_file(_DELETE_SESSION, gone)):
             return False
-        for each in some:
-            del self._sessions_unwritten[each]
+        for name in some:
+            del self._sessions_unwritten[name]
         return True
 
     def _changed_file(self, statement: str, rows: Sequence[tuple[SQLiteValue, ...]]) -> bool:
@@ -411,7 +411,14 @@ class LeaseStore:
     def clear(self) -> None:
         """Forget everything. Between transactions."""
         self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session")
-        for each in (self.states, self._unwritten, self._forgotten, self.sessions, self._begun, self._sessions_unwritten):
+        for each in (
+            self.states,
+            self._unwritten,
+            self._forgotten,
+            self.sessions,
+            self._begun,
+            self._sessions_unwritten,
+        ):
             each.clear()
         self.rows = StateRows()
         self.domains = self.leases = self.hint_bytes = self.dead_leases = 0

@@ -40,8 +40,8 @@ class Tight:
     def __enter__(self) -> apsw.Connection:
         return self._connection.__enter__()
 
-    def __exit__(self, *problem: Any) -> Any:  # noqa: ANN401 - as apsw's
-        return self._connection.__exit__(*problem)
+    def __exit__(self, kind: Any, problem: Any, trace: Any) -> Any:  # noqa: ANN401, PYI036 - as apsw's
+        return self._connection.__exit__(kind, problem, trace)
 
     def executemany(self, statement: str, values: Any) -> Any:  # noqa: ANN401 - as apsw's
         if self.full and "entry" in statement and "SELECT" not in statement:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.exclusion import Hold, Mutex, RWLock
     from appliance.recipes.path_lock import PathLock
+    from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Leases, Session
     from appliance.views.fold import Fold
@@ -43,20 +45,24 @@ _HOMES: Final = {
     "Damaged": "timeagent.errors",
     "Environment": "timeagent.errors",
     "Fold": "appliance.views.fold",
+    "Hold": "appliance.recipes.exclusion",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
-    "TenureError": "timeagent.errors",
     "Leases": "appliance.session.session",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "Mode": "appliance.formats.lease",
+    "Mutex": "appliance.recipes.exclusion",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
     "PathLock": "appliance.recipes.path_lock",
+    "RWLock": "appliance.recipes.exclusion",
     "Recall": "appliance.session.held",
+    "Semaphore": "appliance.recipes.semaphore",
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
+    "TenureError": "timeagent.errors",
     "TimeInterval": "timeagent.interval",
     "TryAgain": "timeagent.errors",
     "Unknown": "appliance.bag.outcome",
@@ -85,17 +91,21 @@ __all__ = [
     "Damaged",
     "Environment",
     "Fold",
+    "Hold",
     "Lease",
     "LeaseLost",
     "Leases",
     "Message",
     "MessageBatch",
     "Mode",
+    "Mutex",
     "NotCommitted",
     "NotTrusted",
     "Outcome",
     "PathLock",
+    "RWLock",
     "Recall",
+    "Semaphore",
     "Session",
     "ShardUnavailable",
     "TenureError",

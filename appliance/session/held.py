@@ -241,6 +241,8 @@ class Lease:
     """The session lease under which it was taken: then that one's expiry is its own."""
     asked_term_ns: Span | None = None
     """The term that its user asked for; None: no term."""
+    uses: int = 1
+    """How many uses of one session share it: it goes back after the last."""
     _chain_sequence: int = 0
 
     @property

@@ -37,6 +37,12 @@ class Tight:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a connection has
         return getattr(self._connection, name)
 
+    def __enter__(self) -> apsw.Connection:
+        return self._connection.__enter__()
+
+    def __exit__(self, kind: Any, problem: Any, trace: Any) -> Any:  # noqa: ANN401, PYI036 - as apsw's
+        return self._connection.__exit__(kind, problem, trace)
+
     def executemany(self, statement: str, values: Any) -> Any:  # noqa: ANN401 - as apsw's
         if self.full and "entry" in statement and "SELECT" not in statement:
             raise apsw.FullError

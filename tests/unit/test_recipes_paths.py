@@ -112,7 +112,7 @@ def test_path_that_might_lead_elsewhere_is_refused(path: str) -> None:
 
 
 def test_one_path_has_one_name_however_it_is_written() -> None:
-    names = ["/a/b", "/a/b/", "/a//b", "/a/./b", PurePosixPath("/a/b")]
+    names: list[path_lock.AnyPath] = ["/a/b", "/a/b/", "/a//b", "/a/./b", PurePosixPath("/a/b")]
     assert {checked_path(each) for each in names} == {PurePosixPath("/a/b")}
 
 

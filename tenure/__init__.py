@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.cached_value import CachedValue
     from appliance.recipes.exclusion import Hold, Mutex, RWLock
     from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
@@ -40,6 +41,7 @@ _HOMES: Final = {
     "BadConfiguration": "timeagent.errors",
     "BadRequest": "timeagent.errors",
     "BadTime": "timeagent.errors",
+    "CachedValue": "appliance.recipes.cached_value",
     "Cluster": "appliance.cluster",
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
@@ -86,6 +88,7 @@ __all__ = [
     "BadConfiguration",
     "BadRequest",
     "BadTime",
+    "CachedValue",
     "Cluster",
     "Committed",
     "Damaged",

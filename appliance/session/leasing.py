@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
+    from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport
     from appliance.lease.wire import Denied
     from timeagent.clock import NodeTime
@@ -124,8 +125,9 @@ type _Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 class Routes(Protocol):
     """How the shards are reached."""
 
-    def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain."""
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
         ...
 
     def transport(self, shard: int) -> Transport:
@@ -438,7 +440,7 @@ class Leasing:
     def _by_shard(self, domains: Iterable[str]) -> list[tuple[int, list[str]]]:
         groups: dict[int, list[str]] = {}
         for domain in domains:
-            groups.setdefault(self._routes.shard_of(domain), []).append(domain)
+            groups.setdefault(self._routes.map.shards_of(domain)[0], []).append(domain)
         return sorted(groups.items())
 
     @staticmethod

@@ -128,6 +128,11 @@ class Half(StrEnum):
     COMING = "coming"
     """The other half: the shard's chain is of the layout to come. Either counts only together with the other."""
 
+    @property
+    def other(self) -> Half | None:
+        """The half together with which this one counts; None: it needs none."""
+        return {Half.LEAVING: Half.COMING, Half.COMING: Half.LEAVING}.get(self)
+
 
 class BatchHead(Record, frozen=True):
     """What is signed, once for all entries of a turn."""

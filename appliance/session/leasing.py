@@ -416,7 +416,7 @@ class Leasing:
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
         below = f"{domain}/"
-        transport = self._routes.transport(self._routes.shard_of(below))
+        transport = self._routes.transport(self._routes.map.shards_of(below)[0])
         found: list[LeaseView] = []
         after, more = below, True
         while more:

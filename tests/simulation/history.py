@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.lease import Mode
+    from appliance.formats.shardmap import ShardMap
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Process
     from timeagent.units import Instant, Span
@@ -193,7 +194,6 @@ class Said:
 class Tenant:
     """One run of a shard at a node, as the node's daemon had it, or an application there."""
 
-    map_number: int
     shard: int
     node: str
     incarnation: bytes
@@ -298,10 +298,17 @@ class History:
     """The nodes that answer others."""
     reliable: bool = False
     """Whether no message is lost or late but by a fault of a node."""
-    owners: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """To whom each map gives the shards."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """To whom the newest map that has it gives each shard."""
+    shards: tuple[int, ...] = ()
+    """Those of the newest map."""
     calm: Calm | None = None
     rejected: list[tuple[str, str]] = field(default_factory=list)
+
+    def learn(self, shard_map: ShardMap) -> None:
+        """Take note of a map that is published."""
+        self.shards = shard_map.shards
+        self.owners |= {shard: shard_map.owner_of(shard) or "" for shard in self.shards}
 
     @property
     def queued(self) -> list[Hold]:

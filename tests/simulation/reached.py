@@ -108,7 +108,7 @@ def _ran(world: World, counts: Counter[str]) -> None:
     counts["incarnations"] = len(history.starts)
     counts["maps"] = world.map.number - world.founded.map.number
     for tenant in history.tenants:
-        at_home = tenant.node == history.owners[tenant.map_number][tenant.shard]
+        at_home = tenant.node == history.owners[tenant.shard]
         counts["at home" if at_home else "taken over"] += 1
         counts["left in good order"] += tenant.how == "left"
 

@@ -52,8 +52,8 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "settled readings": 22,
     },
     "caches": {
-        "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20, "crashes": 22, "pauses": 160,
-        "closed bags": 130, "settled readings": 16,
+        "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20,
+        "crashes": 22, "pauses": 160, "closed bags": 130, "settled readings": 16,
     },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,

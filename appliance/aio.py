@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, overload
 from timeagent.errors import BadRequest
 
 from .cluster import Cluster
+from .recipes.exclusion import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .bag.outcome import Outcome
     from .bag.reader import Message
     from .formats.lease import Mode
+    from .recipes.exclusion import Hold, Tool
     from .session.held import Lease, Listener, Loss
     from .session.session import Leases, Session
 
@@ -102,37 +104,11 @@ class AsyncLeases(Sequence["Lease"]):
 
     async def lost(self) -> Loss:
         """Wait until one of them is lost, and say why: for a task beside the work."""
-        loop = asyncio.get_running_loop()
-        first: asyncio.Future[Loss] = loop.create_future()
-
-        def arrive(loss: Loss) -> None:
-            if not first.done():
-                first.set_result(loss)
-
-        def listener(loss: Loss) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(arrive, loss)
-
-        for lease in self.leases:
-            lease.on_lost(listener)
-        return await first
+        return await _first(*(lease.on_lost for lease in self.leases))
 
     async def recalled(self) -> Lease:
         """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
-        loop = asyncio.get_running_loop()
-        first: asyncio.Future[Lease] = loop.create_future()
-
-        def arrive(lease: Lease) -> None:
-            if not first.done():
-                first.set_result(lease)
-
-        def listener(lease: Lease) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(arrive, lease)
-
-        for lease in self.leases:
-            lease.on_recall(listener)
-        return await first
+        return await _first(*(lease.on_recall for lease in self.leases))
 
     async def __aenter__(self) -> Self:
         """Hold them for a block."""
@@ -143,6 +119,33 @@ class AsyncLeases(Sequence["Lease"]):
     ) -> None:
         """Give them back, with the right watermark."""
         await self._session.relinquish(self)
+
+
+class AsyncHold[H: Hold]:
+    """What a tool has taken. Given back at the end of an ``async with`` block, also of a cancelled one."""
+
+    def __init__(self, threads: _Threads, core: H) -> None:
+        """Begin. ``core``: the hold itself, whose ``check``, ``fence`` and ``on_lost`` do not block."""
+        self._threads = threads
+        self.core = core
+
+    async def lost(self) -> Loss:
+        """Wait until it is lost, and say why: for a task beside the work."""
+        return await _first(self.core.on_lost)
+
+    async def relinquish(self) -> None:
+        """Give it back. It is, also if this is cancelled."""
+        await self._threads.finish(self.core.relinquish)
+
+    async def __aenter__(self) -> H:
+        """Have it for a block."""
+        return self.core
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give it back."""
+        await self.relinquish()
 
 
 class AsyncSession:
@@ -184,21 +187,34 @@ class AsyncSession:
     async def acquire(self, *domains: str, **options: Any) -> AsyncLeases:  # noqa: ANN401 - those of Session.acquire
         """Take leases, all or none, with the options of ``Session.acquire``."""
         await self.begin()
+        core = self.core
+        take = partial(core.acquire, *domains, **options)
+        return AsyncLeases(self, await self._taken(lambda given_up: take(given_up=given_up), core.relinquish))
+
+    async def take[H: Hold](
+        self, tool: Callable[[Session], Tool[H]], *, timeout_s: Seconds = PATIENCE_S
+    ) -> AsyncHold[H]:
+        """Take a tool, which is made of the session: ``await session.take(lambda core: Mutex(core, "deploy"))``."""
+        await self.begin()
+        made = tool(self.core)
+        hold = await self._taken(
+            lambda given_up: made.acquire(timeout_s=timeout_s, given_up=given_up), lambda hold: hold.relinquish()
+        )
+        return AsyncHold(self._threads, hold)
+
+    async def _taken[R](self, take: Callable[[Callable[[], bool]], R], give_back: Callable[[R], object]) -> R:
+        """Take something in a thread that waits. Cancelled, the wait is given up, and what came of it given back."""
         stop, closing = Event(), self._threads.closing
-
-        def given_up() -> bool:
-            return stop.is_set() or closing.is_set()
-
-        future = self._threads.waits.submit(partial(self.core.acquire, *domains, given_up=given_up, **options))
+        future = self._threads.waits.submit(take, lambda: stop.is_set() or closing.is_set())
         wrapped = _wrapped(future)
         try:
-            return AsyncLeases(self, await asyncio.shield(wrapped))
+            return await asyncio.shield(wrapped)
         except asyncio.CancelledError:
             stop.set()
             if not future.cancel():
                 await _ended(wrapped)
                 if wrapped.exception() is None:
-                    await self._threads.finish(partial(self.core.relinquish, wrapped.result()))
+                    await self._threads.finish(partial(give_back, wrapped.result()))
             raise
 
     @property
@@ -347,6 +363,24 @@ def _look_at(future: asyncio.Future[Any]) -> None:
     """Take note of what came of something that nobody may be waiting for any more."""
     if not future.cancelled():
         future.exception()
+
+
+async def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> T:
+    """Return what a listener hears first, of any of these and in whatever thread."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[T] = loop.create_future()
+
+    def arrive(heard: T) -> None:
+        if not first.done():
+            first.set_result(heard)
+
+    def listener(heard: T) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(arrive, heard)
+
+    for each in listen:
+        each(listener)
+    return await first
 
 
 async def _ended(future: asyncio.Future[Any]) -> None:

@@ -1,5 +1,5 @@
 """The same names for asyncio: ``from tenure.aio import AsyncCluster``."""
 
-from appliance.aio import AsyncCluster, AsyncLeases, AsyncSession
+from appliance.aio import AsyncCluster, AsyncHold, AsyncLeases, AsyncSession
 
-__all__ = ["AsyncCluster", "AsyncLeases", "AsyncSession"]
+__all__ = ["AsyncCluster", "AsyncHold", "AsyncLeases", "AsyncSession"]

@@ -7,9 +7,12 @@ only when one of its commands is called.
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -82,6 +85,15 @@ def instant_fields(name: str, instant: Instant | None) -> dict[str, Any]:
 def bound_fields(name: str, instant: Instant | None) -> dict[str, Any]:
     """Return a floor, a watermark or the like as JSON shows it: no text (null) for 0, which nothing has ever moved."""
     return {name: rfc3339(instant) if instant else None, f"{name}_ns": instant}
+
+
+def own_name() -> str:
+    """Return by which words a shell calls this command again: its name, or its path where that does not find it."""
+    called = Path(sys.argv[0])
+    if called.name != "tenure" or not called.exists():
+        return "tenure"
+    found = shutil.which("tenure")
+    return "tenure" if found and called.samefile(found) else os.path.relpath(called)
 
 
 def say(text: str = "") -> None:

@@ -81,7 +81,7 @@ def read_marker(storage: Storage, root: Path) -> Marker:
 def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
     """Make a root of an empty directory: policy 1, then the marker. Raises Environment, naming what is in the way."""
     check_policy(policy)
-    _refuse_not_empty(storage, root)
+    refuse_not_empty(storage, root)
     marker = Marker(cluster_id, root_key.public)
     with _records_undone(storage, marker):
         registers = _lay_ground(storage, root, policy, root_key, cluster_id)
@@ -99,7 +99,8 @@ def _lay_ground(storage: Storage, root: Path, policy: Policy, root_key: Signer, 
     return registers
 
 
-def _refuse_not_empty(storage: Storage, root: Path) -> None:
+def refuse_not_empty(storage: Storage, root: Path) -> None:
+    """Raise Environment, naming what is in the way, where no cluster can be founded. Touches the mount."""
     names = storage.list_afresh(".")
     if names is None:
         raise Environment("no-root", f"{root} does not exist", hint=f"mkdir {root}")
@@ -191,7 +192,7 @@ def set_up(
     check_node(node)
     check_policy(policy)
     cluster_id = policy.cluster_id
-    _refuse_not_empty(storage, root)
+    refuse_not_empty(storage, root)
     place = directory or new_directory(cluster_id)
     kept = root_key_file is not None and is_there(root_key_file)
     root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()

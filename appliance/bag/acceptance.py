@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
@@ -23,7 +24,7 @@ from appliance.formats.lease import Holder, Phase
 from appliance.formats.merkle import root_of_path
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
-from appliance.formats.witness import SignedWitness, Witness, head_refused
+from appliance.formats.witness import Half, SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds
@@ -62,6 +63,8 @@ class Refusal(StrEnum):
     SESSION = "session"
     """A witness that counts only together with its session lease's: that is not there, or of another run or holder, or
     names this lease as one that was ended alone."""
+    HALF = "half"
+    """A witness of half a lease, without one of the other half: of the same domain and holder, by the same map."""
     EXPIRED = "expired"
     """At or after the expiry of a witness."""
     FLOOR = "floor"
@@ -80,6 +83,9 @@ class AllowedSpan(msgspec.Struct, frozen=True, gc=False):
 type _Standing = tuple[int, int, bytes, bytes]
 """Which session lease: map, shard, incarnation of the shard, id."""
 
+type _Part = tuple[int, Half]
+"""How much of a lease a witness is, and by which map."""
+
 
 class _LeaseRead(msgspec.Struct, frozen=True, gc=False):
     """A lease's witness that is good by itself."""
@@ -91,6 +97,7 @@ class _LeaseRead(msgspec.Struct, frozen=True, gc=False):
     expiry_ns: Instant
     """Of a lease under a session lease: it does not count."""
     session: _Standing | None
+    part: _Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,7 @@ class _SessionRead:
     holder: Holder
     expiry_ns: Instant
     ended: frozenset[bytes]
+    part: _Part
 
     def covers(self, lease: _LeaseRead) -> bool:
         """Whether the lease may be written under until this expiry."""
@@ -187,16 +195,21 @@ class Judge:
                     sessions[read.session] = read
         if not leases:
             return Refusal.NO_LEASE
-        expiries = []
+        expiries: list[Instant] = []
+        parts: set[tuple[str, Holder, int, Half]] = set()
         for lease in leases:
-            if lease.session is None:
-                expiries.append(lease.expiry_ns)
-                continue
-            session = sessions.get(lease.session)
-            if session is None or not session.covers(lease):
-                return Refusal.SESSION
-            expiries.append(session.expiry_ns)
-        domains = tuple(lease.domain for lease in leases)
+            expiry, part = lease.expiry_ns, lease.part
+            if lease.session is not None:
+                session = sessions.get(lease.session)
+                if session is None or not session.covers(lease):
+                    return Refusal.SESSION
+                # Under a session lease the later word counts: what is not renewed alone says what was, as its expiry.
+                expiry, part = session.expiry_ns, max(session.part, part, key=itemgetter(0))
+            expiries.append(expiry)
+            parts.add((lease.domain, lease.holder, *part))
+        if any(half.other and (*whose, half.other) not in parts for *whose, half in parts):
+            return Refusal.HALF
+        domains = tuple(dict.fromkeys(lease.domain for lease in leases))
         return AllowedSpan(domains, max(lease.floor_ns for lease in leases), min(expiries))
 
     def _read_time(self, raw: bytes, writer: str) -> SignedTime | Refusal:
@@ -233,6 +246,7 @@ class Judge:
             return Refusal.HOLDER
         name = witness.session_id
         session = None if name is None else (head.map_number, head.shard, head.incarnation, name)
+        part = head.going_by, head.half
         if isinstance(witness, Witness):
             return _LeaseRead(
                 witness.domain,
@@ -241,9 +255,10 @@ class Judge:
                 witness.floor_ns,
                 witness.expiry_ns,
                 session,
+                part,
             )
         assert session is not None
-        return _SessionRead(session, witness.holder, witness.expiry_ns, frozenset(witness.ended))
+        return _SessionRead(session, witness.holder, witness.expiry_ns, frozenset(witness.ended), part)
 
     def _head_refused(self, head: bytes, signature: bytes) -> str | None:
         return head_refused(head, signature, self._keyring, self._cluster_id)

@@ -19,8 +19,9 @@ from timeagent.units import Span
 
 from ..admin.founding import read_marker
 from ..bag.posix import PosixStorage
+from ..formats.marker import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
-from ..node.settings import ROOT_VARIABLE, find_settings, load_settings
+from ..node.settings import find_settings, load_settings
 from .opening import registers_at
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from timeagent.clock import MachineClock, SystemClock
-from timeagent.console import argument, command, counted, note, present, say
+from timeagent.console import argument, command, counted, note, own_name, present, say
 from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
@@ -137,15 +137,17 @@ def _lines(place: DemoPlace, fields: dict[str, Any], fault: str | None, *, good:
         rows.append(("planted", f"{fault}: {'named by the audit' if fault in fields['finding_codes'] else 'MISSED'}"))
     place_of_node = f"--root {place.root} --node-dir {place.machines[0].directory}"
     superuser = " --allow-root" if os.geteuid() == 0 else ""
+    held = f"The audit named the planted fault, {fault}; all promises held." if fault else "All promises held."
+    tenure = own_name()
     return [
         "",
         *(f"  {label:24}{text}" for label, text in rows),
         "",
-        "All promises held." if good else "Something is WRONG: keep the directory, it holds the evidence.",
+        held if good else "Something is WRONG: keep the directory, it holds the evidence.",
         "Try next:",
-        f"  tenure audit {place.root}",
-        f"  tenure read bank {place_of_node}{superuser} --json | head -3",
-        f"  tenure top {place.root}",
+        f"  {tenure} audit {place.root}",
+        f"  {tenure} read bank {place_of_node}{superuser} --json | head -3",
+        f"  {tenure} top {place.root}",
     ]
 
 

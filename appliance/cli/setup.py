@@ -16,7 +16,7 @@ from timeagent.keys import Signer, fingerprint
 from timeagent.sampled import EmbeddedTime
 from timeagent.units import SECOND, parse_span, span_text
 
-from ..admin.founding import Listen, join_cluster, read_marker, set_up
+from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
 from ..admin.joining import ask, finish, prepared
 from ..bag.posix import PosixStorage
 from ..formats.address import parse_address
@@ -36,7 +36,10 @@ def _node_name(options: Namespace) -> str:
 
 
 def _listen(options: Namespace) -> Listen | None:
-    """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach."""
+    """Return where the node listens and is reached. Raises BadRequest for an address that nobody could reach.
+
+    Binds a port of the address for a moment: an address that this machine does not have would stop its daemon.
+    """
     if options.listen is None:
         if options.address is not None:
             raise BadRequest("no-listen", "--address without --listen: nobody would answer there", hint="add --listen")
@@ -49,6 +52,15 @@ def _listen(options: Namespace) -> Listen | None:
             f"other nodes cannot reach {reached_at}: it means every address of this machine",
             hint="say where they reach it: --address HOST",
         )
+    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+    try:
+        socket.create_server((at.host, 0), family=family).close()
+    except OSError as problem:
+        raise BadRequest(
+            "no-address",
+            f"this machine cannot listen at {at.host}: {problem.strerror or problem}",
+            hint="name an address that `ip address` shows, or 0.0.0.0 with --address HOST",
+        ) from None
     return Listen(at, reached_at)
 
 
@@ -114,6 +126,7 @@ def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings
             f"{there.node}. Nothing was changed: a cluster keeps its policy.",
         ]
         return _founded(options, there, policy, key_file, said, already=True)
+    refuse_not_empty(storage, root)
     from appliance.cluster import time_sources
 
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}

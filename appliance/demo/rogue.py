@@ -108,6 +108,8 @@ def forged(signed: SignedWitness) -> SignedWitness:
         map_number=head.map_number,
         shard=head.shard,
         incarnation=head.incarnation,
+        going_by=head.going_by,
+        half=head.half,
         ceiling_number=head.ceiling_number,
         ceiling_ns=head.ceiling_ns,
         sequence=head.sequence,

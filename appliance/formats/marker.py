@@ -8,6 +8,9 @@ from typing import Final
 from timeagent.errors import BadConfiguration, Damaged
 from timeagent.keys import fingerprint, parse_public_line, public_line
 
+ROOT_VARIABLE: Final = "TENURE_ROOT"
+"""The environment variable that names the root where a command is not told it."""
+
 FORMAT: Final = 1
 FORMAT_DIGITS_MAX: Final = 6
 

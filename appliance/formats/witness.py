@@ -118,14 +118,34 @@ class Revoked(Record, frozen=True, tag="revoked"):
 type Entry = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
 
 
+class Half(StrEnum):
+    """How much of a lease a shard grants, by the map that it goes by."""
+
+    WHOLE = "whole"
+    """A lease that needs no other."""
+    LEAVING = "leaving"
+    """Half a lease, in phase *both*: the shard's chain is of the layout before."""
+    COMING = "coming"
+    """The other half: the shard's chain is of the layout to come. Either counts only together with the other."""
+
+    @property
+    def other(self) -> Half | None:
+        """The half together with which this one counts; None: it needs none."""
+        return {Half.LEAVING: Half.COMING, Half.COMING: Half.LEAVING}.get(self)
+
+
 class BatchHead(Record, frozen=True):
     """What is signed, once for all entries of a turn."""
 
     cluster_id: Bytes16
     node: str
     map_number: U64
+    """The map under which the shard's ceiling chain began."""
     shard: U64
     incarnation: Bytes8
+    going_by: U64
+    """The newest map that the shard knows when it signs: never lower than in the head before."""
+    half: Half
     ceiling_number: U64
     """The newest ceiling record of this incarnation: nothing in the batch expires after its ceiling."""
     ceiling_ns: U64
@@ -285,6 +305,8 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
     map_number: int,
     shard: int,
     incarnation: bytes,
+    going_by: int,
+    half: Half,
     ceiling_number: int,
     ceiling_ns: int,
     sequence: int,
@@ -301,6 +323,8 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
             map_number=map_number,
             shard=shard,
             incarnation=incarnation,
+            going_by=going_by,
+            half=half,
             ceiling_number=ceiling_number,
             ceiling_ns=ceiling_ns,
             sequence=sequence,

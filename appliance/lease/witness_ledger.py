@@ -16,7 +16,7 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 from ..formats.ledger import block_bytes
-from ..formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
+from ..formats.witness import NO_HEAD, CeilingCopy, Entry, Half, head_digest, sign_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +70,8 @@ class BatchSigner:
             map_number=self._identity.map_number,
             shard=self._identity.shard,
             incarnation=self._identity.incarnation,
+            going_by=self._identity.map_number,
+            half=Half.WHOLE,
             ceiling_number=self._chain.number,
             ceiling_ns=self._chain.ceiling_ns,
             sequence=self.batches + 1,

@@ -34,6 +34,7 @@ from timeagent.keys import parse_public_line, public_line
 from timeagent.trust import Purpose
 
 from ..formats.address import Address, parse_address
+from ..formats.marker import ROOT_VARIABLE
 from ..formats.names import check_node
 
 if TYPE_CHECKING:
@@ -105,9 +106,6 @@ class Settings:
     def tls_key(self) -> Signer:
         """Return the key of this node's ends of encrypted connections. Raises NotTrusted, BadConfiguration."""
         return load_node_key(self.directory, Purpose.TLS)
-
-
-ROOT_VARIABLE: Final = "TENURE_ROOT"
 
 
 def root_path(named: str | Path | None) -> Path:

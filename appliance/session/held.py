@@ -241,6 +241,8 @@ class Lease:
     """The session lease under which it was taken: then that one's expiry is its own."""
     asked_term_ns: Span | None = None
     """The term that its user asked for; None: no term."""
+    uses: int = 1
+    """How many uses of one session share it: it goes back after the last."""
     _chain_sequence: int = 0
 
     @property
@@ -338,6 +340,12 @@ class Lease:
                 f"{span_text(margin_ns)} that were asked for",
                 hint="wait for its renewal, or do less under it at once",
             )
+
+    def surely_held(self) -> bool:
+        """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""
+        keeper = self._kept(own=True)
+        usable_until_ns = self.usable_until_ns(keeper.policy.holder_margin_ns)
+        return self.ended is None and keeper.time.now().surely_before(usable_until_ns)
 
     def progress(self) -> None:
         """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.

@@ -36,7 +36,7 @@ from appliance.lease.client import (
     Suspect,
 )
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import Age, Attend, Recalled, Refused
+from appliance.lease.wire import PAGE_LEASES_MAX, Age, Attend, Inspect, LeasePage, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, rfc3339, span_text
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
+    from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport
-    from appliance.lease.wire import Denied
+    from appliance.lease.wire import Denied, LeaseView
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.signedtime import SignedTime
@@ -124,8 +125,9 @@ type _Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 class Routes(Protocol):
     """How the shards are reached."""
 
-    def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain."""
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
         ...
 
     def transport(self, shard: int) -> Transport:
@@ -411,6 +413,21 @@ class Leasing:
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
 
+    def leases_below(self, domain: str) -> list[LeaseView]:
+        """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
+        below = f"{domain}/"
+        transport = self._routes.transport(self._routes.map.shards_of(below)[0])
+        found: list[LeaseView] = []
+        after, more = below, True
+        while more:
+            question = Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)
+            (reply,) = transport.call([question], self._policy.attempt_timeout_ns)
+            if not isinstance(reply, LeasePage):
+                raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
+            found += (each for each in reply.leases if each.domain.startswith(below))
+            more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
+        return found
+
     def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> Recalled | None:
         """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
         request = Attend(
@@ -438,8 +455,13 @@ class Leasing:
     def _by_shard(self, domains: Iterable[str]) -> list[tuple[int, list[str]]]:
         groups: dict[int, list[str]] = {}
         for domain in domains:
-            groups.setdefault(self._routes.shard_of(domain), []).append(domain)
+            groups.setdefault(self._routes.map.shards_of(domain)[0], []).append(domain)
         return sorted(groups.items())
+
+    @property
+    def holder(self) -> Holder:
+        """How leases name this holder."""
+        return self._holder
 
     @staticmethod
     def _grouped(leases: Iterable[Lease]) -> list[tuple[int, list[Lease]]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from appliance.formats.marker import ROOT_VARIABLE
 from auditor import selftest
 from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree, whereabouts
@@ -103,7 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise BadRequest("two-paths", what, hint="leave out one of the two")
         return run_selftest(arguments.format)
     if arguments.path is None:
-        raise BadRequest("no-path", "there is no PATH to audit", hint="name a copy of a root; or --selftest")
+        named = os.environ.get(ROOT_VARIABLE)
+        if not named:
+            hint = f"name a root or a copy of one, or set {ROOT_VARIABLE}; or --selftest"
+            raise BadRequest("no-path", "there is no PATH to audit", hint=hint)
+        arguments.path = Path(named)
     tree, result = run_audit(arguments)
     manifest = manifest_of(tree)
     about: dict[str, Any] = {"tree": whereabouts(tree)}

@@ -218,12 +218,15 @@ def _of_our_format(tree: Tree) -> Tree:
 def find_root(path: Path, *, part: bool = False) -> Path:
     """Return the path, which is a root. Raises Damaged for what is none, with the trees below it as the way out.
 
+    Raises Environment for what does not exist or may not be read.
+
     ``part``: a part of one will do. None is chosen of what lies below: whoever reads a verdict must know of what.
     """
     try:
+        if not path.exists():
+            raise Environment("no-root", f"{path} does not exist", hint="is the file system mounted?")
         if not path.is_dir():
-            what = "is not a directory" if path.exists() else "is not there"
-            raise Damaged("not-a-tree", f"{path} {what}", hint="name a copy of a tenure root")
+            raise Damaged("not-a-tree", f"{path} is not a directory", hint="name a copy of a tenure root")
         if os.path.lexists(path / MARKER):
             return path
         inner = (each for each in sorted(path.iterdir()) if each.name not in TOPS)

@@ -224,8 +224,8 @@ MUTANTS: dict[str, Fault] = {
     "lease as long as the longest session lease": (
         acceptance,
         "Judge._standing",
-        "expiries.append(session.expiry_ns)",
-        "expiries.append(max((each.expiry_ns for each in sessions.values())))",
+        "= (session.expiry_ns,",
+        "= (max((each.expiry_ns for each in sessions.values())),",
         bags.test_lease_is_over_with_its_own_session_lease,
         ((0, 1),),
     ),

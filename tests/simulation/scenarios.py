@@ -22,7 +22,7 @@ from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import queues, sets
-from tests.simulation.scenarios_sharing import batching, hinted
+from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
@@ -37,6 +37,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         doubt,
         batching,
         hinted,
+        caches,
         leases,
         machines,
         shares,
@@ -67,6 +68,7 @@ WEIGHTS: dict[str, int] = {
     "doubt": 4,
     "batching": 4,
     "hinted": 3,
+    "caches": 2,
     "leases": 4,
     "machines": 2,
     "shares": 3,

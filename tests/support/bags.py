@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.policy import Policy, check_policy
 from appliance.formats.sessionlease import SessionKind, SessionWitness
-from appliance.formats.witness import NO_HEAD, SignedWitness, Witness, WitnessKind, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, SignedWitness, Witness, WitnessKind, sign_batch
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
 from timeagent.errors import Damaged
@@ -44,6 +44,10 @@ INCARNATION = b"i" * 8
 TIME_KEY = Signer(b"t" * 32)
 SHARD_KEY = Signer(b"w" * 32)
 STRANGER = Signer(b"s" * 32)
+
+type Part = tuple[int, Half]
+"""By which map a shard goes that signs a witness, and how much of a lease that is."""
+WHOLE: Final[Part] = 1, Half.WHOLE
 
 POLICY = check_policy(
     Policy(number=1, cluster_id=CLUSTER, rack_ns=10 * SECOND, seal_delay_ns=5 * SECOND, radius_ns_max=250 * MS)
@@ -171,7 +175,15 @@ def lease_of(node: str, incarnation: bytes, at_ns: Instant) -> bytes:
     return witness(HandTime(TIME_KEY, at_ns), holder=holder)
 
 
-def witness(time: HandTime, domain: str = "d", *, signer: Signer = SHARD_KEY, **changes: object) -> bytes:
+def witness(
+    time: HandTime,
+    domain: str = "d",
+    *,
+    signer: Signer = SHARD_KEY,
+    shard: int = 0,
+    part: Part = WHOLE,
+    **changes: object,
+) -> bytes:
     """Return an encoded SignedWitness: X, held, granted now for the longest term, floor far below."""
     holder = Holder(node="n1", process=1, boot=b"b" * 16, incarnation=INCARNATION)
     fields: dict[str, Any] = {
@@ -192,11 +204,17 @@ def witness(time: HandTime, domain: str = "d", *, signer: Signer = SHARD_KEY, **
         "others": 0,
         "others_digest": None,
     }
-    return signed_entry(time, Witness(**(fields | changes)), signer)
+    return signed_entry(time, Witness(**(fields | changes)), signer, shard=shard, part=part)
 
 
 def session_witness(
-    time: HandTime, *, signer: Signer = SHARD_KEY, run: bytes = b"S" * 8, shard: int = 0, **changes: object
+    time: HandTime,
+    *,
+    signer: Signer = SHARD_KEY,
+    run: bytes = b"S" * 8,
+    shard: int = 0,
+    part: Part = WHOLE,
+    **changes: object,
 ) -> bytes:
     """Return an encoded SignedWitness of the session lease ``s…``: granted now for the longest term, none ended."""
     fields: dict[str, Any] = {
@@ -206,11 +224,16 @@ def session_witness(
         "expiry_ns": time.midpoint_ns + POLICY.lease_term_max_ns,
         "ended": (),
     }
-    return signed_entry(time, SessionWitness(**(fields | changes)), signer, run, shard)
+    return signed_entry(time, SessionWitness(**(fields | changes)), signer, run, shard, part)
 
 
 def signed_entry(
-    time: HandTime, entry: Witness | SessionWitness, signer: Signer, run: bytes = b"S" * 8, shard: int = 0
+    time: HandTime,
+    entry: Witness | SessionWitness,
+    signer: Signer,
+    run: bytes = b"S" * 8,
+    shard: int = 0,
+    part: Part = WHOLE,
 ) -> bytes:
     """Return an encoded SignedWitness that is alone in its batch."""
     batch = sign_batch(
@@ -221,6 +244,8 @@ def signed_entry(
         map_number=1,
         shard=shard,
         incarnation=run,
+        going_by=part[0],
+        half=part[1],
         ceiling_number=1,
         ceiling_ns=INSTANT_MAX,
         sequence=1,

@@ -31,7 +31,7 @@ from appliance.formats.frame import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import DataName, Grid, ledger_path
-from appliance.formats.witness import NO_HEAD, Witness, WitnessKind, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, sign_batch
 from appliance.node.records import Registers
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
@@ -101,6 +101,8 @@ class Process:
             map_number=1,
             shard=0,
             incarnation=run,
+            going_by=1,
+            half=Half.WHOLE,
             ceiling_number=1,
             ceiling_ns=witness.expiry_ns,
             sequence=1,

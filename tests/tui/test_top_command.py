@@ -378,7 +378,7 @@ def test_command_prints_one_snapshot_where_there_is_no_terminal(
 
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["{tmp}"], Damaged.exit_status), (["{tmp}/nothing"], Damaged.exit_status), ([], BadRequest.exit_status)],
+    [(["{tmp}"], Damaged.exit_status), (["{tmp}/nothing"], Environment.exit_status), ([], BadRequest.exit_status)],
 )
 def test_wrong_path_is_refused_with_its_exit_code(
     words: list[str], status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -10,6 +10,9 @@ import pytest
 
 from appliance.aio import WAITS_MAX
 from appliance.bag.outcome import Committed
+from appliance.recipes.exclusion import Mutex
+from appliance.recipes.semaphore import Semaphore
+from appliance.session.held import LossReason
 from tenure.aio import AsyncCluster
 from tests.support.cluster import Site
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
@@ -250,5 +253,43 @@ def test_session_that_never_began_ends_without_a_look_and_begins_no_more(site: S
         with pytest.raises(BadRequest) as closed:
             await late.acquire("d")
         assert closed.value.code == "cluster-closed"
+
+    run(site, scene)
+
+
+# -- tools -------------------------------------------------------------------------------------------------------------
+
+
+def test_tool_is_taken_for_a_block_and_a_cancelled_wait_for_it_leaves_no_waiter(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        first, second = cluster.session("first"), cluster.session("second")
+        async with await first.take(lambda core: Mutex(core, "d")) as hold:
+            hold.check()
+            waiter = asyncio.create_task(second.take(lambda core: Mutex(core, "d"), timeout_s=60))
+            await some_wait(cluster, "d", 1)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert await cluster.run(waiting, cluster, "d") == 0
+        async with await second.take(lambda core: Mutex(core, "d"), timeout_s=0):
+            pass
+
+    run(site, scene)
+
+
+def test_semaphore_that_is_lost_is_told_to_who_waits_for_that(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = cluster.session("test")
+        slot = await session.take(lambda core: Semaphore(core, "gpu", 2))
+        slot.core.lease.lose("broken", LossReason.BROKEN)
+        session.core._renewer.losses.tell()
+        assert (await slot.lost()).reason is LossReason.BROKEN
+        await slot.relinquish()
+        async with (
+            await session.take(lambda core: Semaphore(core, "gpu", 2)),
+            await session.take(lambda core: Semaphore(core, "gpu", 2)),
+        ):
+            with pytest.raises(TryAgain):
+                await cluster.session("other").take(lambda core: Semaphore(core, "gpu", 2), timeout_s=0.1)
 
     run(site, scene)

@@ -245,20 +245,34 @@ def test_what_is_only_worth_knowing_is_exit_code_0(
     assert run("audit", tree.root, "--no-payload-hash") == (1 if unverifiable else 3)
 
 
-@pytest.mark.parametrize("make", ["nothing", "empty", "file"])
-def test_what_is_no_tree_exits_with_65_and_a_way_out(
-    make: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("make", "status", "code"), [("nothing", 74, "no-root"), ("empty", 65, "not-a-tree"), ("file", 65, "not-a-tree")]
+)
+def test_what_is_no_tree_exits_with_a_code_and_a_way_out(
+    make: str, status: int, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = tmp_path / "place"
     if make == "empty":
         place.mkdir()
     elif make == "file":
         place.write_text("x")
-    assert run("audit", place) == 65
+    assert run("audit", place) == status
     shown = capsys.readouterr()
-    assert "not-a-tree" in shown.err
+    assert f"[{code}]" in shown.err
     assert "way out" in shown.err
     assert shown.out == ""
+
+
+def test_audit_without_a_path_judges_the_root_that_the_environment_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = small_tree(tmp_path / "copy")
+    monkeypatch.setenv("TENURE_ROOT", str(tree.root))
+    assert run("audit", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["tree"]["path"] == str(tree.root)
+    monkeypatch.delenv("TENURE_ROOT")
+    assert run("audit") == 2
+    assert "TENURE_ROOT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["diff", "export"])

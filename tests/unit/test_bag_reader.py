@@ -12,6 +12,7 @@ from appliance.bag.outcome import Committed
 from appliance.formats.frame import Frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName
+from appliance.formats.witness import Half
 from tests.support.bags import (
     INCARNATION,
     POLICY,
@@ -19,8 +20,10 @@ from tests.support.bags import (
     STRANGER,
     T0,
     TIME_KEY,
+    WHOLE,
     FixedRecords,
     Node,
+    Part,
     key,
     session_witness,
     time_key,
@@ -251,6 +254,25 @@ def in_session(lease: dict[str, Any] | None = None, **changes: Any) -> Callable[
     return make
 
 
+def parts(*each: dict[str, Any]) -> Callable[[Node], dict[str, Any]]:
+    """Witnesses of one lease, each as it is changed."""
+    return lambda node: {"witnesses": tuple(witness(node.time, **changes) for changes in each)}
+
+
+def parts_in_sessions(*each: tuple[Part, Part]) -> Callable[[Node], dict[str, Any]]:
+    """Witnesses of one lease from two shards, each under a session lease: what either was signed as."""
+
+    def make(node: Node) -> dict[str, Any]:
+        found: list[bytes] = []
+        for shard, (lease, session) in enumerate(each):
+            name = bytes([shard]) * 16
+            found.append(witness(node.time, session_id=name, part=lease, shard=shard))
+            found.append(session_witness(node.time, session_id=name, part=session, shard=shard))
+        return {"witnesses": tuple(found)}
+
+    return make
+
+
 def known_to(radius: Span) -> Callable[[Node], dict[str, Any]]:
     return lambda node: {"time": HandTime(TIME_KEY, node.time.midpoint_ns, radius).token().encode()}
 
@@ -278,6 +300,8 @@ TERM = POLICY.lease_term_max_ns
 RADIUS = 5 * MS
 TOLERANCE = POLICY.r1_tolerance_ns
 HOLDER = Holder(node="n1", process=1, boot=b"b" * 16, incarnation=b"j" * 8)
+OTHER = msgspec.structs.replace(HOLDER, incarnation=INCARNATION, process=2)
+LEAVING, COMING = (2, Half.LEAVING), (2, Half.COMING)
 
 # Each rule is broken by the least that breaks it; None: the most that keeps it.
 CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
@@ -324,7 +348,7 @@ CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
     (Refusal.SESSION, in_session(session_id=b"t" * 16)),
     (Refusal.SESSION, in_session(run=b"T" * 8)),
     (Refusal.SESSION, in_session(shard=1)),
-    (Refusal.SESSION, in_session(holder=msgspec.structs.replace(HOLDER, incarnation=INCARNATION, process=2))),
+    (Refusal.SESSION, in_session(holder=OTHER)),
     (Refusal.SESSION, lambda node: in_session()(node) | {"witnesses": 2 * in_session()(node)["witnesses"]}),
     (Refusal.HOLDER, in_session(holder=HOLDER)),
     (Refusal.WITNESS_REFUSED, in_session(signer=STRANGER)),
@@ -341,6 +365,27 @@ CASES: list[tuple[Refusal | None, Callable[[Node], dict[str, Any]]]] = [
     (None, under(expiry_ns=STAMP + 1)),
     (Refusal.FLOOR, under(floor_ns=STAMP)),
     (None, under(floor_ns=STAMP - 1)),
+    (None, parts({"part": LEAVING}, {"part": COMING})),
+    (Refusal.HALF, parts({"part": LEAVING})),
+    (Refusal.HALF, parts({"part": COMING})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": LEAVING})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": (3, Half.COMING)})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": (2, Half.WHOLE)})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": COMING, "domain": "d2"})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": COMING, "holder": OTHER})),
+    (Refusal.HALF, parts({"part": LEAVING}, {"part": COMING}, {"part": COMING, "domain": "d2"})),
+    (None, parts({"part": LEAVING}, {"part": COMING}, {"domain": "d2"})),
+    (Refusal.EXPIRED, parts({"part": LEAVING, "expiry_ns": STAMP}, {"part": COMING})),
+    (Refusal.EXPIRED, parts({"part": LEAVING}, {"part": COMING, "expiry_ns": STAMP})),
+    (Refusal.FLOOR, parts({"part": LEAVING, "floor_ns": STAMP}, {"part": COMING})),
+    (Refusal.FLOOR, parts({"part": LEAVING}, {"part": COMING, "floor_ns": STAMP})),
+    # Under session leases: granted before the phase and renewed in it; granted in it; renewed by the map after it.
+    (Refusal.HALF, parts_in_sessions((WHOLE, LEAVING))),
+    (Refusal.HALF, parts_in_sessions((LEAVING, WHOLE))),
+    (None, parts_in_sessions((WHOLE, LEAVING), (COMING, COMING))),
+    (None, parts_in_sessions((LEAVING, WHOLE), (COMING, COMING))),
+    (None, parts_in_sessions((COMING, (3, Half.WHOLE)))),
+    (Refusal.HALF, parts_in_sessions((LEAVING, LEAVING), (COMING, (3, Half.WHOLE)))),
 ]
 
 

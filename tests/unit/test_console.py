@@ -1,8 +1,9 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from timeagent.console import Progress, instant_fields, note, print_json, report_error, say
+from timeagent.console import Progress, instant_fields, note, own_name, print_json, report_error, say
 from timeagent.errors import BadTime, Damaged
 from timeagent.units import INSTANT_MAX
 
@@ -31,6 +32,21 @@ def test_error_is_reported_with_code_and_way_out(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "tenure: no source [no-time]\n  way out: run chrony\n")
     assert report_error(Damaged("bad", "broken")) == 65
     assert capsys.readouterr() == ("", "tenure: broken [bad]\n")
+
+
+def test_command_names_itself_as_a_shell_would_call_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "tenure"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(program)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert own_name() == "bin/tenure"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert own_name() == "tenure"
+    monkeypatch.setattr("sys.argv", ["-c"])
+    assert own_name() == "tenure"
 
 
 def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,9 @@ class Joining:
 
 def test_machine_asks_is_let_in_and_goes_on(joining: Joining) -> None:
     before = joining.number()
-    assert joining.join("--listen", "10.0.0.8")[0] == 75
+    assert joining.join("--listen", "127.0.0.8")[0] == 75
     first = joining.err
-    assert joining.join("--listen", "10.0.0.8")[0] == 75
+    assert joining.join("--listen", "127.0.0.8")[0] == 75
     assert joining.err == first, "the same keys, and the same fingerprint"
     assert not (joining.directory / "node.toml").exists()
     status, request = joining.approve()
@@ -68,11 +68,11 @@ def test_machine_asks_is_let_in_and_goes_on(joining: Joining) -> None:
         assert joining.approve("--fingerprint", request["fingerprint"])[0] == 0
         assert joining.number() == before + 1
     for _ in range(2):
-        assert joining.join("--listen", "10.0.0.8")[0] == 0
+        assert joining.join("--listen", "127.0.0.8")[0] == 0
     settings = load_settings(joining.directory)
     check_own_keys(joining.site.registers, settings)
     keys = joining.site.registers.trust(joining.number()).keys
-    assert [key.address for key in keys if key.node == "beta" and key.address] == ["10.0.0.8:7420"]
+    assert [key.address for key in keys if key.node == "beta" and key.address] == ["127.0.0.8:7420"]
     assert PosixStorage(joining.site.root).read(request_path("beta")) is None
 
 
@@ -117,7 +117,7 @@ def test_directory_in_which_another_node_lives_is_refused(joining: Joining) -> N
 REQUEST = Request(
     "beta",
     {purpose: Signer(bytes([number]) * 32).public for number, purpose in enumerate(Purpose)},
-    parse_address("10.0.0.8:7420"),
+    parse_address("127.0.0.8:7420"),
 )
 
 
@@ -145,3 +145,9 @@ def test_damaged_request_is_refused(wrong: bytes) -> None:
     with pytest.raises(TenureError) as refused:
         decode_request(wrong, "beta", "tmp/join.beta")
     assert isinstance(refused.value, Damaged) or "bad-public-key" in str(refused.value)
+
+
+def test_node_does_not_listen_where_its_machine_has_no_address(joining: Joining) -> None:
+    assert joining.join("--listen", "192.0.2.7")[0] == 2
+    assert "192.0.2.7" in joining.err
+    assert "0.0.0.0 with --address" in joining.err

@@ -238,7 +238,7 @@ def test_type_checkers_know_that_one_of_several_leases_is_a_lease(several: type[
 def test_asyncio_has_every_verb_of_a_session_with_the_same_parameters() -> None:
     own = verbs(AsyncSession)
     assert set(verbs(Session)) - set(own) == set()
-    assert set(own) - set(verbs(Session)) == {"begin", "run"}
+    assert set(own) - set(verbs(Session)) == {"begin", "run", "take"}
     properties = [name for name, each in vars(Session).items() if isinstance(each, property)]
     assert [name for name in properties if not isinstance(vars(AsyncSession).get(name), property)] == []
     for name, verb in verbs(Session).items():

@@ -37,10 +37,11 @@ def test_second_init_says_what_the_first_one_made(tmp_path: Path, capsys: pytest
 
 
 # Another machine must not be told that the cluster is its own.
-def test_init_of_a_root_that_this_machine_has_not_joined_is_refused(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_init_of_a_root_that_this_machine_has_not_joined_is_refused_before_it_asks_for_the_time(
+    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("--node", "beta", "--node-dir", str(tmp_path / "beta"), "--assume-radius", "5ms")
+    monkeypatch.setattr("appliance.cluster.time_sources", None)
+    words = ("--node", "beta", "--node-dir", str(tmp_path / "beta"))
     status, _, said = called(capsys, "init", str(site.root), *words)
     assert (status, "root-exists" in said) == (74, True)
 

@@ -15,7 +15,7 @@ from appliance.formats.paths import chain_path, ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign
-from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
+from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, Half, head_digest, sign_batch
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.sampled import STALENESS_NS, TOKEN_PERIOD_NS
@@ -171,6 +171,8 @@ class Shard:
             map_number=1,
             shard=self.number,
             incarnation=self.incarnation,
+            going_by=1,
+            half=Half.WHOLE,
             ceiling_number=self.ceiling_number,
             ceiling_ns=self.ceiling_ns,
             sequence=self._sequence,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import ledger_path
-from appliance.formats.witness import NO_HEAD, Witness, WitnessKind, head_digest, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, head_digest, sign_batch
 from appliance.session.held import Lease
 from timeagent.trust import Purpose
 
@@ -69,6 +69,8 @@ class Issuer:
             map_number=self._map.number,
             shard=self._shard,
             incarnation=self._run,
+            going_by=self._map.number,
+            half=Half.WHOLE,
             ceiling_number=NO_CEILING,
             ceiling_ns=witness.expiry_ns,
             sequence=self._sequence,

@@ -237,6 +237,8 @@ class BatchHead(Form, frozen=True):
     map_number: int
     shard: int
     incarnation: bytes
+    going_by: int
+    half: str
     ceiling_number: int
     ceiling_ns: int
     sequence: int
@@ -364,7 +366,9 @@ _FORMS: Final[dict[type, tuple[Field, ...]]] = {
         B16, text, text, B8, u63, many(record(Attempt)), maybe(record(CommittedFrame)), TOKEN, many(raw), u63, u63,
     ),
     LedgerBlock: (raw, B64, many(raw)),
-    BatchHead: (B16, text, u63, u63, B8, u63, u63, u63, B32, u63, B32, TOKEN, B16),
+    BatchHead: (
+        B16, text, u63, u63, B8, u63, word("whole", "leaving", "coming"), u63, u63, u63, B32, u63, B32, TOKEN, B16,
+    ),
     SignedWitness: (raw, u63, many(B32), raw, B64),
     Holder: (text, u63, B16, B8, text),
     Ending: (B16, _OUTCOMES, u63, maybe(u63), maybe(TOKEN), u63, maybe(B32)),

@@ -20,6 +20,7 @@ from tests.simulation.checkers.forms import (
     BatchHead,
     Broken,
     CeilingCopy,
+    Holder,
     LogBirth,
     Policy,
     SessionWitness,
@@ -286,7 +287,7 @@ class LogRecord:
 
 def _under(frame: Frame, policy: Policy, keys: Keys, cluster_id: bytes) -> tuple[Under, ...]:
     """Return what the frame was written under. Raises Broken if one of its witnesses does not count, or it has none."""
-    sessions: dict[tuple[int, int, bytes, bytes], SessionWitness] = {}
+    sessions: dict[tuple[int, int, bytes, bytes], tuple[SessionWitness, BatchHead]] = {}
     leases: list[tuple[Witness, BatchHead]] = []
     for raw in frame.head.witnesses:
         stated = reading.stated(raw)
@@ -297,24 +298,51 @@ def _under(frame: Frame, policy: Policy, keys: Keys, cluster_id: bytes) -> tuple
         if isinstance(said, SessionWitness):
             name = (head.map_number, head.shard, head.incarnation, said.session_id)
             need(name not in sessions, "a session twice")
-            sessions[name] = said
+            sessions[name] = said, head
         else:
             need(said.phase == "held" and said.mode in ("X", "IX", "SIX"), "a lease that may not be written under")
             leases.append((said, head))
     need(1 <= len(leases) <= LEASES_MAX, "no lease, or too many")
-    return tuple([_standing(witness, head, sessions) for witness, head in leases])
+    whole: list[Under] = []
+    halves: dict[tuple[str, Holder, int], dict[str, Under]] = {}
+    for witness, head in leases:
+        under, going_by, half = _standing(witness, head, sessions)
+        if half == "whole":
+            whole.append(under)
+        else:
+            halves.setdefault((witness.domain, witness.holder, going_by), {})[half] = under
+    return (*whole, *map(_both, halves.values()))
+
+
+def _both(halves: Mapping[str, Under]) -> Under:
+    """Return what two halves of a lease allow together. Raises Broken where one is missing."""
+    need(len(halves) == 2, "half a lease")
+    leaving, coming = halves["leaving"], halves["coming"]
+    return msgspec.structs.replace(
+        coming,
+        fence=max(leaving.fence, coming.fence),
+        floor_ns=max(leaving.floor_ns, coming.floor_ns),
+        expiry_ns=min(leaving.expiry_ns, coming.expiry_ns),
+        settle_to_ns=max(leaving.settle_to_ns, coming.settle_to_ns),
+    )
 
 
 def _standing(
-    witness: Witness, head: BatchHead, sessions: Mapping[tuple[int, int, bytes, bytes], SessionWitness]
-) -> Under:
+    witness: Witness,
+    head: BatchHead,
+    sessions: Mapping[tuple[int, int, bytes, bytes], tuple[SessionWitness, BatchHead]],
+) -> tuple[Under, int, str]:
+    """Return what a lease's witness allows; by which map, and how much of a lease it is. Raises Broken."""
     expiry = witness.expiry_ns
     if witness.session_id is not None:
-        session = sessions.get((head.map_number, head.shard, head.incarnation, witness.session_id))
-        if session is None or session.holder != witness.holder or witness.correlation_id in session.ended:
+        name = (head.map_number, head.shard, head.incarnation, witness.session_id)
+        need(name in sessions, "no witness of the session lease that it is under")
+        session, its_head = sessions[name]
+        if session.holder != witness.holder or witness.correlation_id in session.ended:
             raise Broken("a session lease that does not cover it")
         expiry = session.expiry_ns
-    return Under(
+        head = head if head.going_by > its_head.going_by else its_head
+    under = Under(
         witness.domain,
         witness.mode,
         witness.fence,
@@ -323,6 +351,7 @@ def _standing(
         expiry,
         witness.settle_to_ns,
     )
+    return under, head.going_by, head.half
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,227 @@
+"""Mutex, RWLock and Semaphore over sessions that share a hand-driven clock: who has what, and who is told what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
+from appliance.recipes.exclusion import Locked, Mutex, RWLock
+from appliance.recipes.semaphore import Semaphore
+from appliance.session.held import Loss, LossReason
+from tests.support.cluster import HandSite, hand_sites
+from timeagent.errors import BadRequest, LeaseLost, TryAgain
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.recipes.exclusion import Hold, Tool
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    yield from hand_sites(tmp_path, shards=3)
+
+
+def can_be_had(tool: Tool[Hold]) -> bool:
+    try:
+        tool.acquire(timeout_s=0).relinquish()
+    except TryAgain:
+        return False
+    return True
+
+
+def test_mutex_is_one_sessions_until_its_block_ends(site: HandSite) -> None:
+    ours, theirs = Mutex(site.session(), "d"), Mutex(site.session(), "d")
+    with ours as hold:
+        assert hold.act(lambda: "done") == "done"
+        assert not can_be_had(theirs)
+    assert can_be_had(theirs)
+    with pytest.raises(LeaseLost):
+        hold.act(lambda: pytest.fail("done"))
+
+
+def test_each_holder_of_a_mutex_has_a_higher_fence(site: HandSite) -> None:
+    fences = []
+    for _ in range(3):
+        with Mutex(site.session(), "d") as hold:
+            fences.append(hold.fence)
+    assert sorted(set(fences)) == fences
+
+
+def test_mutex_excludes_a_plain_lease_of_its_name(site: HandSite) -> None:
+    with Mutex(site.session(), "d"), pytest.raises(TryAgain):
+        site.session().acquire("d", timeout_s=0)
+
+
+def test_session_that_asks_for_what_it_has_is_told_at_once(site: HandSite) -> None:
+    session = site.session()
+    with Mutex(session, "d") as hold:
+        asked = len(site.transports[site.shard_of("d")].calls)
+        with pytest.raises(BadRequest) as told:
+            Mutex(session, "d").acquire()
+        assert told.value.code == "held-here"
+        assert len(site.transports[site.shard_of("d")].calls) == asked
+        hold.check()
+
+
+def test_reentrant_use_has_the_same_fence_and_the_last_gives_it_back(site: HandSite) -> None:
+    session = site.session()
+    outer = Mutex(session, "d", reentrant=True).acquire()
+    inner = Mutex(session, "d", reentrant=True).acquire()
+    assert inner.fence == outer.fence
+    outer.relinquish()
+    outer.relinquish()
+    inner.check()
+    assert not can_be_had(Mutex(site.session(), "d"))
+    inner.relinquish()
+    assert can_be_had(Mutex(site.session(), "d"))
+
+
+def test_lost_mutex_is_told_and_acts_no_more(site: HandSite) -> None:
+    hold = Mutex(site.session(), "d").acquire()
+    told: list[Loss] = []
+    hold.on_lost(told.append)
+    site.time.advance(hold.lease.term_ns + SECOND)
+    with pytest.raises(LeaseLost):
+        hold.act(lambda: pytest.fail("done"))
+    assert [each.reason for each in told] == [LossReason.EXPIRED]
+    assert can_be_had(Mutex(site.session(), "d"))
+
+
+def test_waiting_for_a_mutex_ends_when_it_is_given_up(site: HandSite) -> None:
+    with Mutex(site.session(), "d"):
+        before = site.time.boot_ns()
+        with pytest.raises(TryAgain):
+            Mutex(site.session(), "d").acquire(timeout_s=60, given_up=lambda: site.time.boot_ns() > before + SECOND)
+        assert site.time.boot_ns() < before + 10 * SECOND
+
+
+def test_readers_share_and_a_writer_is_alone(site: HandSite) -> None:
+    one, other = RWLock(site.session(), "d"), RWLock(site.session(), "d")
+    with one.reading, other.reading:
+        assert not can_be_had(RWLock(site.session(), "d").writing)
+    with one.writing:
+        assert not can_be_had(other.writing)
+        assert not can_be_had(other.reading)
+    assert can_be_had(other.writing)
+
+
+def test_writer_may_read_again_and_a_reader_may_not_write(site: HandSite) -> None:
+    lock = RWLock(site.session(), "d", reentrant=True)
+    with lock.writing, lock.reading, lock.reading:
+        pass
+    with lock.reading, pytest.raises(BadRequest, match="give it back first"):
+        lock.writing.acquire()
+    assert can_be_had(RWLock(site.session(), "d").writing)
+
+
+# -- semaphores --------------------------------------------------------------------------------------------------------
+
+
+def semaphores(site: HandSite, count: int, n: int = 2) -> list[Semaphore]:
+    return [Semaphore(site.session(), "gpu", n) for _ in range(count)]
+
+
+def test_as_many_have_a_semaphore_as_it_says_and_no_more(site: HandSite) -> None:
+    *some, last = semaphores(site, 4, n=3)
+    holds = [each.acquire(timeout_s=0) for each in some]
+    assert len({hold.lease.domain for hold in holds}) == 3
+    assert not can_be_had(last)
+    holds[1].relinquish()
+    assert can_be_had(last)
+
+
+def test_session_may_have_several_slots_and_is_told_at_once_when_it_has_all(site: HandSite) -> None:
+    (semaphore,) = semaphores(site, 1)
+    with semaphore, semaphore:
+        with pytest.raises(BadRequest) as told:
+            semaphore.acquire()
+        assert told.value.code == "held-here"
+    assert can_be_had(semaphores(site, 1)[0])
+
+
+def test_another_number_of_slots_is_refused_until_nobody_has_one(site: HandSite) -> None:
+    (small,) = semaphores(site, 1, n=2)
+    (large,) = semaphores(site, 1, n=5)
+    with small:
+        with pytest.raises(BadRequest) as told:
+            large.acquire(timeout_s=0)
+        assert told.value.code == "semaphore-size"
+        assert can_be_had(small)
+    with large, pytest.raises(BadRequest):
+        small.acquire(timeout_s=0)
+    assert can_be_had(small)
+
+
+def test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever(site: HandSite) -> None:
+    dead = semaphores(site, 1, n=2)[0].acquire()
+    (large,) = semaphores(site, 1, n=5)
+    site.time.advance(dead.lease.term_ns + SECOND)
+    assert can_be_had(large)
+
+
+def test_slot_of_a_dead_holder_is_had_when_its_lease_is_past(site: HandSite) -> None:
+    first, second, third = semaphores(site, 3)
+    dead, alive = first.acquire(), second.acquire()
+    began = site.time.midpoint_ns
+    hold = third.acquire(timeout_s=30)
+    assert hold.lease.domain == dead.lease.domain
+    assert dead.lease.expiry_ns <= site.time.midpoint_ns <= began + 15 * SECOND
+    assert alive.lease.domain != hold.lease.domain
+
+
+def test_who_had_the_turn_and_lost_it_before_its_slot_was_granted_has_no_slot(site: HandSite) -> None:
+    """It stood still between the look and the slot; meanwhile others came, who say that there are five slots."""
+    shard = site.transports[site.shard_of("/semaphore:gpu/turn")]
+    slow, *others = [Semaphore(site.session(), "gpu", 1), *semaphores(site, 5, n=5)]
+    taken: list[Hold] = []
+
+    def stands_still(requests: list[Request]) -> None:
+        if any(isinstance(each, Acquire) and each.domain.endswith("/1/0") for each in requests):
+            shard.before = lambda _: None
+            site.time.advance(12 * SECOND)
+            taken.extend(each.acquire() for each in others)
+
+    shard.before = stands_still
+    with pytest.raises((BadRequest, TryAgain)):
+        slow.acquire(timeout_s=5)
+    assert len(taken) == 5
+    for hold in taken:
+        hold.check()
+    assert not [each for each in site.session().standing.leases_below("/semaphore:gpu/1") if each]
+
+
+def test_free_slot_takes_as_many_requests_whatever_their_number(site: HandSite) -> None:
+    counts = []
+    for n in (1, 7, 700):
+        name = f"n{n}"
+        calls = site.transports[site.shard_of(f"/semaphore:{name}/turn")].calls
+        before = len(calls)
+        Semaphore(site.session(), name, n).acquire()
+        counts.append([type(each) for each in calls[before:]])
+    assert counts == [[Acquire, Inspect, Acquire, Relinquish]] * 3
+
+
+@pytest.mark.parametrize("name", ["a/b", "a%2Fb", "ü", "a b"])
+def test_names_are_kept_apart(site: HandSite, name: str) -> None:
+    with Semaphore(site.session(), name, 1):
+        for other in {"a/b", "a%2Fb", "ü", "a b", "a"} - {name}:
+            assert can_be_had(Semaphore(site.session(), other, 2))
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 10_001, True, 1.5])
+def test_number_that_is_none_is_refused(site: HandSite, wrong: int) -> None:
+    with pytest.raises(BadRequest):
+        Semaphore(site.session(), "d", wrong)
+
+
+def test_tool_of_a_bad_name_is_refused_before_anything_is_asked(site: HandSite) -> None:
+    for make in (Mutex, RWLock, lambda session, name: Semaphore(session, name, 1)):
+        with pytest.raises(BadRequest):
+            make(site.session(), "bad\n")
+    assert issubclass(Mutex, Locked)
+    assert all(not each.calls for each in site.transports)

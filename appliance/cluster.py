@@ -125,7 +125,7 @@ class Cluster:
             registers.cluster_id,
             settings.node,
             self.time,
-            self.policy.attempt_timeout_ns,
+            self.policy,
         )
         chosen = settings.node_writer
         shares = chosen is Sharing.ALWAYS or (chosen is Sharing.AUTO and not is_local(root))

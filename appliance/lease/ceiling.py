@@ -392,7 +392,6 @@ class CeilingExtender:
         self._chain = chain
         self._time = time
         self._policy = policy
-        self._patience_ns = policy.attempt_timeout_ns // 4
         self._changed = Condition()
         self._job: Callable[[], Extension] | None = None
         self._result: Extension | BaseException | None = None
@@ -453,7 +452,9 @@ class CeilingExtender:
             if self._job is None and self._result is None:
                 self._begin(job)
                 if patient:
-                    self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+                    self._changed.wait_for(
+                        lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND
+                    )
             if self._result is None:
                 return _WAITING
             result, self._result = self._result, None

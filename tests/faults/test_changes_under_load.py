@@ -144,10 +144,10 @@ class Work:
         done = self.daemons.tenure(node, *words, "--root-key", str(self.site.root_key_file))
         assert done.returncode == 0, done.stderr
 
-    def told_by_daemon(self, node: str, metric: str) -> int:
+    def told_by_daemon(self, node: str, metric: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[node]}/metrics", timeout=20) as answer:
             (value,) = re.findall(rf"^{metric} (.*)$", answer.read().decode(), re.MULTILINE)
-        return int(float(value))
+        return float(value)
 
     def policy(self, *numbers: str) -> None:
         """Change the policy; wait until everybody goes by it, in the midst of their work."""
@@ -156,6 +156,10 @@ class Work:
         self.until(f"policy {number}")
         self._watch(lambda: {self.told_by_daemon(node, "tenure_policy_record_number") for node in NODES} == {number})
         self.more(30)
+
+    def until_radius(self, node: str, radius_ns: int) -> None:
+        """Wait until a node knows the time no better than its agent assumes by now."""
+        self._watch(lambda: self.told_by_daemon(node, "tenure_time_radius_seconds") >= radius_ns / SECOND)
 
     def rotate(self, times: int) -> None:
         """Rotate every key of each node; revoke the earlier ones once everybody has taken theirs up."""
@@ -213,6 +217,8 @@ def test_keys_and_policies_change_under_those_who_hold_leases_and_write(work: Wo
     work.policy(*LONGER)
     work.policy(*SHORTER)
     work.rotate(2)
+    work.policy("--assumed-radius", "6ms")
+    work.until_radius("node1", 6 * MS)
     work.policy(*SHORT_BAGS)
     with site.open("node2") as cluster:
         cluster.create_log("later")

@@ -7,35 +7,33 @@ takes its place: a new incarnation with an empty database. An application stops 
 sees that the cluster has another node, or a daemon runs here.
 
 A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing. Who decides which shards run (``ShardFailover``) and how one begins
-and ends take what they need of the machine from a ``ShardRuntime``, so that the same runs on a simulated one.
+everybody would settle up to a ceiling for nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from importlib.metadata import version
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
-from ..lease.ceiling import CeilingChain, CeilingExtender, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
+from ..lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
-from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
-from ..lease.witness_ledger import LedgerSpool
+from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
 from .records import StoredChain, StoredLedger
-from .runtime import LocalLock, daemon_lock, group_id, shard_socket
+from .runtime import group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
+    from threading import Lock
 
     from timeagent.clock import NodeTime
     from timeagent.keys import KeyInUse
@@ -46,20 +44,17 @@ if TYPE_CHECKING:
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Stop
+    from ..lease.ceiling import CeilingExtender
+    from ..lease.store import LeaseStore
+    from ..lease.witness_ledger import LedgerSpool
+    from .hosted_shard import Running
     from .own_keys import OwnKeys
     from .record_watch import TrustWatch
     from .records import Registers
+    from .runtime import LocalLock
     from .settings import Settings
 
 _log = logging.getLogger(__name__)
-
-PAUSE_NS: Final = 20 * MS
-"""How long to wait before the mount, or a stopping shard, is asked again."""
-
-START_TRIES: Final = 50
-LEDGER_END_NS: Final = 5 * SECOND
-"""How long the end of a shard waits for the mount to take the last blocks of its ledger."""
 
 OWNERS_TIME_NS: Final = 60 * SECOND
 """How long owners under an earlier map have to stop in good order, as seen by a process without a daemon's patience."""
@@ -67,174 +62,8 @@ OWNERS_TIME_NS: Final = 60 * SECOND
 NODES_NAMED: Final = 5
 """How many other nodes a message names."""
 
-STOP_SLACK_NS: Final = 2 * SECOND
-"""How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
-
-
 LOOK_NS: Final[Span] = 250 * MS
 """How often the loop of an application's shard looks whether it may go on."""
-
-
-class Running(Protocol):
-    """Something that was begun and goes on by itself."""
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended yet. Never blocks."""
-        ...
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds."""
-        ...
-
-
-type Spawn = Callable[[str, Callable[[], object]], Running]
-"""Begins something that goes on by itself, under a name for people."""
-
-
-def in_thread(name: str, body: Callable[[], object]) -> Running:
-    """Begin something in a thread of its own, which does not outlive the process."""
-    thread = Thread(target=body, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-class ShardRuntime:
-    """A real machine's. ``runtime``: this node's directory on tmpfs."""
-
-    def __init__(self, runtime: Path) -> None:
-        """Make nothing yet."""
-        self._runtime = runtime
-
-    def spawn(self, name: str, body: Callable[[], object]) -> Running:
-        """Begin something in a thread of its own."""
-        return in_thread(name, body)
-
-    def mutex(self) -> Lock:
-        """Return a lock between threads of this process."""
-        return Lock()
-
-    def lock(self, shard: int) -> LocalLock:
-        """Return the lock by which one process of this machine at a time runs a shard."""
-        return LocalLock(self._runtime / f"shard-{shard:04d}.lock")
-
-    def daemon_runs(self) -> bool:
-        """Whether a process of this machine is the node's daemon. Never blocks."""
-        return daemon_lock(self._runtime).is_held()
-
-    def store(self, shard: int) -> LeaseStore:
-        """Return an empty database for a shard. Raises Environment."""
-        return LeaseStore(self._runtime / f"shard-{shard:04d}.db")
-
-    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
-        """Return a chain whose mount work keeps no request waiting."""
-        return CeilingExtender(right, time, policy)
-
-    def spool(self, ledger: StoredLedger) -> LedgerSpool:
-        """Return the queue by which blocks reach a run's ledger."""
-        return LedgerSpool(ledger)
-
-
-def stopping_ns(policy: PolicyNumbers) -> Span:
-    """Return how long an orderly stop may take; so long before the end of its keys a shard without others stops."""
-    return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
-
-
-class HostedShard:
-    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts
-        self,
-        identity: ShardIdentity,
-        shard: Shard,
-        store: LeaseStore,
-        server: ShardServer,
-        chain: CeilingExtender,
-        spool: LedgerSpool,
-        guard: Lock,
-        shard_runtime: ShardRuntime,
-        time: NodeTime,
-        policy: PolicyNumbers,
-    ) -> None:
-        """Begin to serve a started shard."""
-        self.identity = identity
-        self.server = server
-        self.spool = spool
-        self._shard = shard
-        self._store = store
-        self.chain = chain
-        self._guard = guard
-        self._time = time
-        self._ending = shard_runtime.mutex()
-        self._ended = False
-        self._patience_ns = stopping_ns(policy)
-        self._threads = [
-            shard_runtime.spawn("tenure-shard", self._serve),
-            shard_runtime.spawn("tenure-ledger", spool.run),
-        ]
-
-    def _serve(self) -> None:
-        """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
-        try:
-            self.server.run()
-        except Exception:  # noqa: BLE001 - whatever it is: the next incarnation begins empty
-            _log.exception("shard-broken")
-
-    def ended(self) -> str | None:
-        """Return why this shard serves nobody any more although it was not stopped, or None."""
-        return self.broken() or self._shard.over()
-
-    def broken(self) -> str | None:
-        """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
-        alive = [each.is_alive() for each in self._threads]
-        if all(alive) or self._ended:
-            return None
-        return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
-
-    def why_full(self) -> str | None:
-        """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
-        return self._store.why_full() if self._store.full else None
-
-    def stop(self) -> None:
-        """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
-
-        Holders are served meanwhile. Waits for leases that are out, at most about the longest term by the time since
-        boot. Where the mount, the tmpfs or the clock does not allow an orderly end, the shard just ends, as in a crash:
-        its successor's floor is then the ceiling.
-        """
-        deadline = self._time.boot_ns() + self._patience_ns
-        tries = 0
-        if self._ended:
-            return
-        try:
-            while tries < START_TRIES and self._time.boot_ns() < deadline:
-                stop = self._stop_once()
-                if isinstance(stop, StoppedOrderly | Deposed):
-                    break
-                tries += not isinstance(stop, NotYet)
-                self._time.sleep(PAUSE_NS)
-        finally:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
-        with self._ending:
-            if self._ended:
-                return
-            self._ended = True
-            self.server.stop()
-            self._threads[0].join()
-            self.chain.close()
-            self.spool.close()
-            self._threads[1].join(LEDGER_END_NS / SECOND)
-            self._store.close()
-
-    def _stop_once(self) -> Stop | None:
-        try:
-            with self._guard:
-                return self._shard.stop_orderly()
-        except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
-            _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
-            return None
 
 
 class ShardHost:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.node.shards import Running
+    from appliance.node.hosted_shard import Running
 
 
 @dataclass(slots=True)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.lease.ceiling import StoppedOrderly
+from appliance.node.hosted_shard import ShardRuntime
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
-from appliance.node.shards import ShardHost, ShardRuntime
+from appliance.node.shards import ShardHost
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at

@@ -10,11 +10,16 @@ import logging
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
+from timeagent.canonical import encode
+from timeagent.clock import boot_id
 from timeagent.errors import BadTime, Environment
 from timeagent.units import MS, SECOND
 
 from ..lease.ceiling import CeilingExtender, Deposed, NotYet, StoppedOrderly
 from ..lease.store import LeaseStore
+from ..lease.suspension import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .runtime import LocalLock, daemon_lock
 
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from ..formats.policy import PolicyNumbers
-    from ..lease.ceiling import CeilingChain, ShardIdentity, Stop
+    from ..lease.ceiling import CeilingChain, InDoubt, ShardIdentity, Stop
     from ..lease.server import ShardServer
     from ..lease.shard import Shard
     from .records import StoredLedger
@@ -90,9 +95,20 @@ class ShardRuntime:
         """Whether a process of this machine is the node's daemon. Never blocks."""
         return daemon_lock(self._runtime).is_held()
 
+    def boot(self) -> str:
+        """Return what names this boot of the machine."""
+        return boot_id()
+
+    def _file(self, shard: int) -> Path:
+        return self._runtime / f"shard-{shard:04d}.db"
+
     def store(self, shard: int) -> LeaseStore:
         """Return an empty database for a shard. Raises Environment."""
-        return LeaseStore(self._runtime / f"shard-{shard:04d}.db")
+        return LeaseStore(self._file(shard))
+
+    def taken_over(self, shard: int) -> tuple[LeaseStore, bytes] | None:
+        """Return the database that a run left which stopped for a restart, and what it said; each is found once."""
+        return LeaseStore.taken_over(self._file(shard))
 
     def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""
@@ -118,6 +134,7 @@ class HostedShard:
         store: LeaseStore,
         server: ShardServer,
         chain: CeilingExtender,
+        ledger: StoredLedger,
         spool: LedgerSpool,
         guard: Lock,
         shard_runtime: ShardRuntime,
@@ -130,6 +147,8 @@ class HostedShard:
         self.spool = spool
         self._shard = shard
         self._store = store
+        self._ledger = ledger
+        self._boot = shard_runtime.boot
         self.chain = chain
         self._guard = guard
         self._time = time
@@ -175,14 +194,41 @@ class HostedShard:
         if self._ended:
             return
         try:
-            while tries < START_TRIES and self._time.boot_ns() < deadline:
-                stop = self._stop_once()
+            while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended:
+                stop = self._tried(self._shard.stop_orderly)
                 if isinstance(stop, StoppedOrderly | Deposed):
                     break
                 tries += not isinstance(stop, NotYet)
                 self._time.sleep(PAUSE_NS)
         finally:
             self.abandon()
+
+    def suspend(self) -> None:
+        """Stop for a restart: whoever takes the lock next on this boot goes on with all leases. Idempotent.
+
+        Serves nobody any more, and waits for nobody's lease; where none is out this is an orderly stop. Where the
+        mount, the tmpfs or the clock does not allow it, or the shard is broken, it just ends, as in a crash.
+        """
+        with self._ending:
+            if self._ended:
+                return
+            broken, self._ended = self.broken(), True
+            self.server.stop(at_once=True)
+            self._threads[0].join()
+            said = None if broken else self._stopped_at_once()
+            self._end_parts(said if isinstance(said, Suspension) else None)
+
+    def _stopped_at_once(self) -> Suspension | Stop | None:
+        step = self._suspended if self._store.leases else self._shard.stop_orderly
+        for _ in range(START_TRIES):
+            said = self._tried(step)
+            if isinstance(said, Suspension | StoppedOrderly | Deposed):
+                return said
+            self._time.sleep(PAUSE_NS)
+        return None
+
+    def _suspended(self) -> Suspension | Deposed | InDoubt:
+        return self._shard.suspend(self._boot())
 
     def abandon(self) -> None:
         """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
@@ -192,15 +238,34 @@ class HostedShard:
             self._ended = True
             self.server.stop()
             self._threads[0].join()
-            self.chain.close()
-            self.spool.close()
-            self._threads[1].join(LEDGER_END_NS / SECOND)
+            self._end_parts()
+
+    def _end_parts(self, said: Suspension | None = None) -> None:
+        """Let the ledger be written to its end; then leave ``said`` for whoever goes on, and close the file."""
+        self.chain.close()
+        self.spool.close()
+        self._threads[1].join(LEDGER_END_NS / SECOND)
+        with self._guard:
+            if said is not None:
+                self._leave(said)
             self._store.close()
 
-    def _stop_once(self) -> Stop | None:
+    def _leave(self, said: Suspension) -> None:
+        number, size = self._ledger.end
+        left = self.spool.drained and self._store.leave(
+            encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
+        )
+        shard, leases = self.identity.shard, self._store.leases
+        if left:
+            _log.info("shard-suspended shard=%d leases=%d", shard, leases)
+        else:
+            what = "its file could not be written" if self.spool.drained else "its ledger could not be written"
+            _log.warning("shard-not-suspended shard=%d leases=%d reason=%s", shard, leases, what)
+
+    def _tried[Said](self, step: Callable[[], Said]) -> Said | None:
         try:
             with self._guard:
-                return self._shard.stop_orderly()
+                return step()
         except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
             _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
             return None

@@ -3,8 +3,11 @@
 In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
 have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
 lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place: a new incarnation with an empty database. An application stops its shard in good order as soon as it
-sees that the cluster has another node, or a daemon runs here.
+takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
+runs here.
+
+A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
+them (``lease/suspension.py``). Otherwise each start is a new incarnation with an empty database.
 
 A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
 everybody would settle up to a ceiling for nothing.
@@ -16,27 +19,28 @@ import logging
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.canonical import decode
+from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
-from ..lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity
+from ..lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.succession import Succession, newest_record
+from ..lease.suspension import Suspension
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
 from .records import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from threading import Lock
 
     from timeagent.clock import NodeTime
-    from timeagent.keys import KeyInUse
     from timeagent.notify import Pulse
     from timeagent.units import Instant, Span
 
@@ -44,9 +48,8 @@ if TYPE_CHECKING:
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import CeilingExtender
+    from ..lease.ceiling import CeilingExtender, Extension
     from ..lease.store import LeaseStore
-    from ..lease.witness_ledger import LedgerSpool
     from .hosted_shard import Running
     from .own_keys import OwnKeys
     from .record_watch import TrustWatch
@@ -98,6 +101,8 @@ class ShardHost:
         self._trust = trust
         self._pulse: Pulse | None = None
         self._looked: dict[int, Instant] = {}
+        self.drains = False
+        """Whether close() has every lease end, and is not for a restart."""
         self._leaving: dict[int, Running] = {}
 
     def be_daemon(self, pulse: Pulse) -> None:
@@ -132,9 +137,10 @@ class ShardHost:
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
-        One that has ended here is replaced: a new incarnation, an empty database. Hosts nothing once closed. Raises
-        BadTime, Environment, Damaged, ShardUnavailable (code ``no-daemon``: an application runs no shard in a cluster
-        of several nodes), NotTrusted (for keys that are revoked, or end: it would be in the way).
+        One that was stopped for a restart goes on. Any other begins with an empty database: a new incarnation. Hosts
+        nothing once closed. Raises BadTime, Environment, Damaged, ShardUnavailable (code ``no-daemon``: an application
+        runs no shard in a cluster of several nodes), NotTrusted (for keys that are revoked, or end: it would be in the
+        way).
         """
         with self._lock:
             if shard in self._hosted:
@@ -208,23 +214,24 @@ class ShardHost:
 
     def leave(self, shard: int) -> None:
         """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
-        self._let_go(shard, orderly=True)
+        self._let_go(shard, HostedShard.stop)  # it is reached until then: holders give back what they have
+
+    def suspend(self, shard: int) -> None:
+        """Leave a shard, with its leases, to the next process of this machine that takes its lock. Idempotent."""
+        self._let_go(shard, HostedShard.suspend)
 
     def drop(self, shard: int) -> None:
         """End a shard that another has taken over."""
-        self._let_go(shard, orderly=False)
+        self._let_go(shard, HostedShard.abandon)
 
-    def _let_go(self, shard: int, *, orderly: bool) -> None:
+    def _let_go(self, shard: int, end: Callable[[HostedShard], None]) -> None:
         with self._lock:
             found = self._hosted.get(shard)
         if found is None:
             return
         hosted, held = found
         try:
-            if orderly:
-                hosted.stop()  # it is reached until then: holders give back what they have
-            else:
-                hosted.abandon()
+            end(hosted)
         finally:
             with self._lock:
                 if self._hosted.get(shard) is found:
@@ -247,12 +254,15 @@ class ShardHost:
             return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.broken()) is not None}
 
     def close(self) -> None:
-        """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""
+        """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
         with self._lock:
             self._closed = True
             for shard, (hosted, lock) in list(self._hosted.items()):
                 try:
-                    hosted.stop()  # it is reached until then: holders give back what they have
+                    if self.drains:
+                        hosted.stop()  # it is reached until then: holders give back what they have
+                    else:
+                        hosted.suspend()
                 finally:
                     del self._hosted[shard]
                     lock.release()
@@ -266,18 +276,45 @@ class ShardHost:
         identity = ShardIdentity(
             cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("tenure")
         )
-        signer = self.keys.witness
+        left = self._shard_runtime.taken_over(shard)
+        if left is not None and (resumed := self._resumed(identity, layout, *left)) is not None:
+            return resumed
         stored = self._port(layout.number, shard)
         origin = self.succession(layouts, OWNERS_TIME_NS).beginning if len(layouts) > 1 else None
-        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        spool = self._shard_runtime.spool(StoredLedger(self._storage, layout.number, shard, incarnation))
+        ledger = StoredLedger(self._storage, layout.number, shard, incarnation)
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, layout, store, chain, signer, spool)
+            return self._begun(identity, layout, store, chain, ledger, Shard.start)
         except BaseException:
             store.close()
             raise
+
+    def _resumed(self, fresh: ShardIdentity, shard_map: ShardMap, store: LeaseStore, raw: bytes) -> HostedShard | None:
+        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
+        try:
+            said = decode(Suspension, raw, "what a run left")
+            why = said.difference(fresh, self._shard_runtime.boot())
+            if why is None:
+                identity = said.identity(fresh.release)
+                stored = self._port(identity.map_number, identity.shard)
+                right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
+                chain = self._shard_runtime.chain(right, self._time, self._policy)
+                ledger = StoredLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
+                hosted = self._begun(
+                    identity, shard_map, store, chain, ledger, lambda shard: _resume(shard, said, ledger)
+                )
+                _log.info("shard-resumed shard=%d leases=%d", identity.shard, store.leases)
+                return hosted
+        except TenureError as problem:
+            why = problem.message
+        except BaseException:
+            store.close()
+            raise
+        _log.warning("shard-not-resumed shard=%d leases=%d reason=%s", fresh.shard, store.leases, why)
+        store.close()
+        return None
 
     def _begun(
         self,
@@ -285,9 +322,10 @@ class ShardHost:
         shard_map: ShardMap,
         store: LeaseStore,
         chain: CeilingExtender,
-        signer: KeyInUse,
-        spool: LedgerSpool,
+        ledger: StoredLedger,
+        start: Callable[[Shard], Extension],
     ) -> HostedShard:
+        spool = self._shard_runtime.spool(ledger)
         running = Shard(
             identity,
             shard_map,
@@ -295,18 +333,18 @@ class ShardHost:
             store=store,
             chain=chain,
             time=self._time,
-            signer=signer,
+            signer=self.keys.witness,
             ledger=spool,
             randomness=self._random,
         )
         shard, why = identity.shard, ""
         for _ in range(START_TRIES):
-            began = running.start()
+            began = start(running)
             if isinstance(began, Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
-                    identity, running, store, server, chain, spool, guard, means, self._time, self._policy
+                    identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy
                 )
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
@@ -343,10 +381,24 @@ class ShardHost:
         leaving = self._leaving.get(shard)
         if leaving is not None and leaving.is_alive():
             return
+        give_up = self.suspend
         if self._shard_runtime.daemon_runs():
             why: str | None = "the daemon runs"
+        elif self._other_nodes():
+            why = "the cluster has other nodes"
         else:
-            why = "the cluster has other nodes" if self._other_nodes() else self.keys_end()
+            why, give_up = self.keys_end(), self.leave
         if why is not None:
             _log.info("shard-gives-way shard=%d reason=%s", shard, why)
-            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: self.leave(shard))
+            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: give_up(shard))
+
+
+def _resume(shard: Shard, said: Suspension, ledger: StoredLedger) -> Extension:
+    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
+    try:
+        last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
+        if (why := said.ledger_difference(last)) is not None:
+            return Deposed(why)
+        return shard.resume(said)
+    except (BadTime, Environment, TryAgain) as problem:
+        return InDoubt(problem.message)

@@ -185,6 +185,7 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     store: Any = Stub()
     server: Any = Stub()
     chain: Any = Stub()
+    ledger: Any = Stub()
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
     return HostedShard(
         identity,
@@ -192,6 +193,7 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
         store,
         server,
         chain,
+        ledger,
         LedgerSpool(ListLedger()),
         Lock(),
         ShardRuntime(NOWHERE),

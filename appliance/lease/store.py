@@ -106,8 +106,8 @@ CREATE TABLE session (
 """
 _BESIDE: Final = """
 -- What is missing in the file when a question about many rows is asked and the tmpfs is full. In the process's memory.
-CREATE TEMP TABLE missing AS SELECT * FROM entry;
-CREATE TEMP VIEW entry_or_missing AS
+CREATE TEMP TABLE IF NOT EXISTS missing AS SELECT * FROM entry;
+CREATE TEMP VIEW IF NOT EXISTS entry_or_missing AS
     SELECT * FROM missing UNION ALL SELECT * FROM entry WHERE domain NOT IN (SELECT domain FROM missing);
 """
 _SELECT: Final = "SELECT domain, state, expiry_ns, fence FROM entry WHERE domain = ?"
@@ -525,7 +525,7 @@ class LeaseStore:
 
     def clear(self) -> None:
         """Forget everything. Between transactions."""
-        self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session")
+        self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session; DELETE FROM stopped")
         for each in (
             self.states,
             self._unwritten,

@@ -35,7 +35,7 @@ from .bag.reader import checked_level
 from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
-from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
+from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
 from .node.routes import ShardRoutes
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
@@ -112,12 +112,10 @@ class Cluster:
         self.registers = registers
         self._storage = storage
         self.policy = PolicyWatch(registers)
-        newest = registers.newest_map()
-        first = Placement(newest, tuple(registers.layouts(newest)))
         self.keys = OwnKeys(settings)
         self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
-        self.maps = MapWatch(registers, first)
+        self.maps = MapWatch(registers, registers.newest_map())
         self.context = BagContext(storage, self.time, registers, settings.node, Threads())
         self._door = NodeWriterClient(
             writer_socket(runtime_of(settings, registers.cluster_id)),
@@ -281,11 +279,11 @@ class Cluster:
 
     def _check_shard(self, shard: int) -> None:
         check_type(int, shard=shard)
-        if not 0 <= shard < len(self.map.owners):
+        if self.map.owner_of(shard) is None:
             raise BadRequest(
                 "no-such-shard",
-                f"there is no shard {shard}; there are {len(self.map.owners)}",
-                hint="they begin with 0",
+                f"map {self.map.number} has no shard {shard}; it has {', '.join(map(str, self.map.shards))}",
+                hint="tenure shards ls",
             )
 
     def create_log(self, name: str, kind: str = "maildir") -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.cached_value import CachedValue
     from appliance.recipes.exclusion import Hold, Mutex, RWLock
+    from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Leases, Session
@@ -39,6 +41,7 @@ _HOMES: Final = {
     "BadConfiguration": "timeagent.errors",
     "BadRequest": "timeagent.errors",
     "BadTime": "timeagent.errors",
+    "CachedValue": "appliance.recipes.cached_value",
     "Cluster": "appliance.cluster",
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
@@ -55,6 +58,7 @@ _HOMES: Final = {
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
+    "PathLock": "appliance.recipes.path_lock",
     "RWLock": "appliance.recipes.exclusion",
     "Recall": "appliance.session.held",
     "Semaphore": "appliance.recipes.semaphore",
@@ -84,6 +88,7 @@ __all__ = [
     "BadConfiguration",
     "BadRequest",
     "BadTime",
+    "CachedValue",
     "Cluster",
     "Committed",
     "Damaged",
@@ -100,6 +105,7 @@ __all__ = [
     "NotCommitted",
     "NotTrusted",
     "Outcome",
+    "PathLock",
     "RWLock",
     "Recall",
     "Semaphore",

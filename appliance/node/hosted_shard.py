@@ -255,7 +255,7 @@ class HostedShard:
         left = self.spool.drained and self._store.leave(
             encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
         )
-        shard, leases = self.identity.shard, self._store.leases
+        shard, leases = self.identity.number, self._store.leases
         if left:
             _log.info("shard-suspended shard=%d leases=%d", shard, leases)
         else:

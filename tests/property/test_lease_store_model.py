@@ -5,7 +5,7 @@ from typing import Any
 
 import apsw
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from appliance.formats.hints import NOTHING_WRITTEN
@@ -137,6 +137,8 @@ def follow(turns: Turns) -> None:
             store.close()
 
 
+# What was forgotten is in the file still when its place among the newest is needed.
+@example([([("a", "lease")], False, False), ([("a", "free"), ("a", "forget")], False, False), ([], False, False)])
 @given(TURNS)
 def test_store_is_one_dict_in_two_places(turns: Turns) -> None:
     follow(turns)

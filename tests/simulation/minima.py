@@ -51,6 +51,10 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "expired": 30, "runs that granted": 46, "by the node's writer": 4, "crashes": 48, "mount faults": 70,
         "settled readings": 22,
     },
+    "caches": {
+        "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20,
+        "crashes": 22, "pauses": 160, "closed bags": 130, "settled readings": 16,
+    },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,

@@ -23,7 +23,7 @@ from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_restarts import restarts
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import queues, sets
-from tests.simulation.scenarios_sharing import batching, hinted
+from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
@@ -38,6 +38,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         doubt,
         batching,
         hinted,
+        caches,
         leases,
         machines,
         shares,
@@ -69,6 +70,7 @@ WEIGHTS: dict[str, int] = {
     "doubt": 4,
     "batching": 4,
     "hinted": 3,
+    "caches": 2,
     "leases": 4,
     "machines": 2,
     "shares": 3,

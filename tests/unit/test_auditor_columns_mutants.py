@@ -558,6 +558,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     return of
 
 
+@pytest.mark.parametrize("story", [*CRAFTED, *all_plants()["r2-breach"]], ids=lambda story: story.__name__)
+def test_columns_say_of_a_fault_alone_what_the_rules_say(story: Callable[[Path], object], tmp_path: Path) -> None:
+    story(tmp_path)
+    assert by_columns_first(tmp_path) == by_rules(tmp_path)
+
+
 @pytest.mark.verify
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_hole_in_the_columns_is_seen(judged: Judged, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
+from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.suspension import Suspension
 from appliance.node.hosted_shard import ShardRuntime
@@ -290,7 +291,6 @@ class NodeHost(ShardHost):
             world.history.resumed.append(self._left_state(running, store, running._batch_signer.signed_ns))
         world.history.tenants.append(
             Tenant(
-                identity.map_number,
                 shard,
                 identity.node,
                 identity.incarnation,
@@ -299,7 +299,7 @@ class NodeHost(ShardHost):
                 application=self._pulse is None,
             )
         )
-        world.scheduler.note("BEGINS", f"shard {shard} of map {identity.map_number}")
+        world.scheduler.note("BEGINS", f"shard {shard_text(shard)}")
         counter = Counter(world, self._process, running, guard, store)
         if self._pulse is None:
             self._street.sockets[identity.node, shard] = counter.place

@@ -271,6 +271,17 @@ class CachedUse:
 
 
 @dataclass(slots=True)
+class PathsHeld:
+    """Which paths of a tree somebody surely had, between two instants of true time."""
+
+    who: str
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    from_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(slots=True)
 class History:
     """Everything that was said."""
 
@@ -281,6 +292,7 @@ class History:
     latest: list[LatestRead] = field(default_factory=list)
     narrow: list[NarrowRead] = field(default_factory=list)
     cached: list[CachedUse] = field(default_factory=list)
+    paths: list[PathsHeld] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     wrote: list[Wrote] = field(default_factory=list)

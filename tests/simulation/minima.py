@@ -128,6 +128,9 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     "queues": {
         "committed": 44, "in the queue": 32, "hand-overs": 32, "crashes": 10, "renewals": 44, "settled readings": 10,
     },
+    "paths": {
+        "committed": 44, "paths": 90, "withdrawn": 44, "expired": 6, "crashes": 12, "pauses": 90, "settled readings": 8,
+    },
     "evictions": {
         "committed": 200, "grants": 194, "evicted": 24, "hand-overs": 52, "expired": 70, "relinquished": 86,
         "orderly stops": 12, "crashes": 16, "settled readings": 20,

@@ -22,7 +22,7 @@ from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_restarts import restarts
 from tests.simulation.scenarios_sessions import together
-from tests.simulation.scenarios_sets import queues, sets
+from tests.simulation.scenarios_sets import paths, queues, sets
 from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.scenarios_trust import rotations
@@ -57,6 +57,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         takers,
         sets,
         queues,
+        paths,
         evictions,
         bounds,
         outside,
@@ -89,6 +90,7 @@ WEIGHTS: dict[str, int] = {
     "takers": 1,
     "sets": 2,
     "queues": 1,
+    "paths": 1,
     "evictions": 2,
     "bounds": 1,
     "outside": 2,

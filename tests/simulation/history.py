@@ -233,6 +233,35 @@ class Calm:
 
 
 @dataclass(slots=True)
+class CachedUse:
+    """One call about a value that is kept in memory, in true time."""
+
+    who: str
+    process: Process
+    domain: str
+    what: str
+    """get; set, written through; put, left in memory; flush and close."""
+    began_ns: Instant
+    value: bytes | None
+    """What was read, or written."""
+    ended_ns: Instant | None = None
+    """None: it failed, or nobody lived to see."""
+    outcome: str = ""
+    """Of what was written; of what was put: that of the next flush, lost where any call failed before."""
+
+
+@dataclass(slots=True)
+class PathsHeld:
+    """Which paths of a tree somebody surely had, between two instants of true time."""
+
+    who: str
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    from_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(slots=True)
 class History:
     """Everything that was said."""
 
@@ -242,6 +271,8 @@ class History:
     settled: list[SettledRead] = field(default_factory=list)
     latest: list[LatestRead] = field(default_factory=list)
     narrow: list[NarrowRead] = field(default_factory=list)
+    cached: list[CachedUse] = field(default_factory=list)
+    paths: list[PathsHeld] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     wrote: list[Wrote] = field(default_factory=list)

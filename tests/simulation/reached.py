@@ -72,6 +72,11 @@ def _read(history: History, counts: Counter[str]) -> None:
     counts["latest readings"] = sum(bool(each.keys) for each in history.latest if not each.leases)
     counts["readings under leases"] = sum(bool(each.keys) for each in history.latest if each.leases)
     counts["narrow readings"] = sum(bool(each.keys) for each in history.narrow)
+    counts["values read"] = sum(each.what == "get" and each.ended_ns is not None for each in history.cached)
+    counts["values written"] = sum(each.what == "set" and each.outcome == "committed" for each in history.cached)
+    counts["values flushed"] = sum(each.what == "put" and each.outcome == "committed" for each in history.cached)
+    counts["paths"] = len(history.paths)
+    counts["committed"] += counts["values written"] + counts["values flushed"]
     counts["bags said"] = sum(each.names is not None for each in history.answers)
 
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.election import Election, Leader, Leadership
     from appliance.recipes.exclusion import Hold, Mutex, RWLock
+    from appliance.recipes.fencegate import FenceGate
     from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Leases, Session
@@ -42,9 +44,13 @@ _HOMES: Final = {
     "Cluster": "appliance.cluster",
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
+    "Election": "appliance.recipes.election",
     "Environment": "timeagent.errors",
+    "FenceGate": "appliance.recipes.fencegate",
     "Fold": "appliance.views.fold",
     "Hold": "appliance.recipes.exclusion",
+    "Leader": "appliance.recipes.election",
+    "Leadership": "appliance.recipes.election",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
     "Leases": "appliance.session.session",
@@ -87,9 +93,13 @@ __all__ = [
     "Cluster",
     "Committed",
     "Damaged",
+    "Election",
     "Environment",
+    "FenceGate",
     "Fold",
     "Hold",
+    "Leader",
+    "Leadership",
     "Lease",
     "LeaseLost",
     "Leases",

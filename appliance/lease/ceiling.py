@@ -236,14 +236,10 @@ class CeilingChain:
         return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns)
 
     def _find_newest(self) -> _Before | Extension:
-        for _ in range(LOOKS_MAX):
-            numbers = self._port.list_afresh()
-            if not numbers:
-                return self._empty()
-            data = self._port.read(numbers[-1])
-            if data is not None:
-                return self._before(numbers[-1], data)
-        return InDoubt("the newest record of the chain is listed and cannot be read")
+        found = newest_of(self._port)
+        if found is None:
+            return self._empty()
+        return found if isinstance(found, InDoubt) else self._before(*found)
 
     def _empty(self) -> _Before | InDoubt:
         """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
@@ -283,17 +279,10 @@ class CeilingChain:
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
-        try:
-            taken = not self._port.link(record.number, data) and self._port.read(record.number) != data
-        except (Environment, TryAgain) as problem:
-            return InDoubt(f"record {record.number} may be linked or not: {problem.message}")
-        if taken:
-            return self._depose(f"record {record.number} of the chain is another's")
-        try:
-            listed = self._look(record.number)
-        except (Environment, TryAgain) as problem:
-            return InDoubt(f"record {record.number} is linked and not seen: {problem.message}")
-        if not isinstance(listed, list):
+        listed = link_and_look(self._port, record.number, data)
+        if isinstance(listed, Overtaken):
+            return self._depose(listed.reason)
+        if isinstance(listed, InDoubt):
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
@@ -324,16 +313,6 @@ class CeilingChain:
             time=token.encode(),
         )
         return record, sign(Kind.CEILING, record, signer)
-
-    def _look(self, number: int) -> Deposed | InDoubt | list[int]:
-        """Return a listing made afresh in which this record is the newest: a listing counts only if it shows it."""
-        for _ in range(LOOKS_MAX):
-            numbers = self._port.list_afresh()
-            if numbers and numbers[-1] > number:
-                return self._depose(f"record {numbers[-1]} of the chain follows our {number}")
-            if number in numbers:
-                return numbers
-        return InDoubt(f"record {number} is linked and not listed")
 
     def _prune(self, old: list[int]) -> None:
         """Remove a few of this node's old records. A failure costs nothing: the next link tries again."""
@@ -369,6 +348,45 @@ class ChainPort(Protocol):
     def unlink(self, number: int) -> None:
         """Remove a pruned record; nothing happens where there is none."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The number is another's, or a higher one is there."""
+
+    reason: str
+
+
+def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
+    """Return the newest record of a chain and its number, looked at afresh; None: it is empty. Raises Environment."""
+    for _ in range(LOOKS_MAX):
+        numbers = port.list_afresh()
+        if not numbers:
+            return None
+        data = port.read(numbers[-1])
+        if data is not None:
+            return numbers[-1], data
+    return InDoubt("the newest record of the chain is listed and cannot be read")
+
+
+def link_and_look(port: ChainPort, number: int, data: bytes) -> list[int] | Overtaken | InDoubt:
+    """Link a record and return a listing made afresh afterwards that shows it as the newest: else nothing counts."""
+    try:
+        taken = not port.link(number, data) and port.read(number) != data
+    except (Environment, TryAgain) as problem:
+        return InDoubt(f"record {number} may be linked or not: {problem.message}")
+    if taken:
+        return Overtaken(f"record {number} of the chain is another's")
+    try:
+        for _ in range(LOOKS_MAX):
+            numbers = port.list_afresh()
+            if numbers and numbers[-1] > number:
+                return Overtaken(f"record {numbers[-1]} of the chain follows our {number}")
+            if number in numbers:
+                return numbers
+    except (Environment, TryAgain) as problem:
+        return InDoubt(f"record {number} is linked and not seen: {problem.message}")
+    return InDoubt(f"record {number} is linked and not listed")
 
 
 _WAITING = InDoubt("the mount has not answered yet")

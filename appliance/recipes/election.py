@@ -47,15 +47,14 @@ LOOK_NS: Final = 100 * MS
 
 
 class Leader(msgspec.Struct, frozen=True):
-    """Who leads, as the shard knows it, unsigned: for people, and to find the leader. No proof of anything."""
+    """Who leads, as is known here: for people, and to find the leader. It may have changed meanwhile."""
 
     candidate: str
     epoch: int
     node: str
-    process: int
     since_ns: Instant
     until_ns: Instant
-    """When its lease expires, unless it is renewed."""
+    """When its lead ends, unless it is renewed."""
 
 
 class Leadership(Hold):
@@ -135,7 +134,7 @@ class Election(Tool[Leadership]):
             if each.domain == self._lead:
                 name, holder = _name(each.holder), each.holder
                 if not nominations or self._nomination(name) in nominations:
-                    return Leader(name, each.fence, holder.node, holder.process, each.granted_ns, each.expiry_ns)
+                    return Leader(name, each.fence, holder.node, each.granted_ns, each.expiry_ns)
         return None
 
     def observe(self, *, every_s: Seconds = 1) -> Iterator[Leader | None]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from appliance.recipes.election import Election, Leader
-from appliance.recipes.fencegate import FenceGate
+from appliance.recipes.fencegate import IN_MEMORY, FenceGate
 from appliance.recipes.semaphore import tree_of
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
@@ -181,8 +182,19 @@ def test_observer_hears_of_every_new_epoch(site: HandSite) -> None:
 # -- who comes too late ------------------------------------------------------------------------------------------------
 
 
-def test_gate_lets_the_highest_fence_pass_and_refuses_the_one_before(tmp_path: Path) -> None:
-    for gate in (FenceGate(), FenceGate(tmp_path / "fences.db")):
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Callable[..., FenceGate]]:
+    """Make gates, by default of one file."""
+    with contextlib.ExitStack() as made:
+
+        def gate(path: Path | str = tmp_path / "fences.db", **options: float) -> FenceGate:
+            return made.enter_context(contextlib.closing(FenceGate(path, **options)))
+
+        yield gate
+
+
+def test_gate_lets_the_highest_fence_pass_and_refuses_the_one_before(gates: Callable[..., FenceGate]) -> None:
+    for gate in (gates(), gates(IN_MEMORY)):
         for fence in (5, 5, 7):
             with gate.passing(fence):
                 pass
@@ -194,41 +206,37 @@ def test_gate_lets_the_highest_fence_pass_and_refuses_the_one_before(tmp_path: P
             pass
 
 
-def test_fence_is_remembered_before_its_holder_passes_whatever_becomes_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "fences.db"
-
+def test_fence_is_remembered_before_its_holder_passes_whatever_becomes_of_it(gates: Callable[..., FenceGate]) -> None:
     def fails() -> None:
-        with FenceGate(path).passing(7):
+        with gates().passing(7):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fails()
-    with pytest.raises(LeaseLost), FenceGate(path).passing(6):
+    with pytest.raises(LeaseLost), gates().passing(6):
         pytest.fail("passed")
 
 
-def test_nobody_passes_beside_another(tmp_path: Path) -> None:
-    path = tmp_path / "fences.db"
-    one, other = FenceGate(path), FenceGate(path, patience_s=0)
+def test_nobody_passes_beside_another(gates: Callable[..., FenceGate]) -> None:
+    one, other = gates(), gates(patience_s=0)
     with one.passing(5), pytest.raises(TryAgain) as told, other.passing(6):
         pytest.fail("passed")
     assert told.value.code == "busy"
     with other.passing(6):
         pass
-    one.close()
 
 
 @pytest.mark.parametrize("wrong", [0, -1, INSTANT_MAX + 1, True, "7"])
-def test_what_is_no_fence_is_refused(wrong: int) -> None:
-    gate = FenceGate()
+def test_what_is_no_fence_is_refused(wrong: int, gates: Callable[..., FenceGate]) -> None:
+    gate = gates()
     with pytest.raises(BadRequest), gate.passing(wrong):
         pytest.fail("passed")
     assert gate.highest() == 0
 
 
-def test_zombie_is_refused_by_the_receiver(site: HandSite) -> None:
+def test_zombie_is_refused_by_the_receiver(site: HandSite, gates: Callable[..., FenceGate]) -> None:
     """It looked at its clock, was stopped before it acted, and goes on when another leads, and wrote, long since."""
-    gate, written = FenceGate(), []
+    gate, written = gates(), []
 
     def write(fence: int) -> None:
         with gate.passing(fence):

@@ -20,6 +20,7 @@ from tests.simulation.scenarios_leases import (
 )
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
+from tests.simulation.scenarios_recipes import elections, locks
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import queues, sets
 from tests.simulation.scenarios_sharing import batching, hinted
@@ -57,6 +58,8 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         evictions,
         bounds,
         outside,
+        locks,
+        elections,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -87,6 +90,8 @@ WEIGHTS: dict[str, int] = {
     "evictions": 2,
     "bounds": 1,
     "outside": 2,
+    "locks": 1,
+    "elections": 2,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

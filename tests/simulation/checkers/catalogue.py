@@ -22,6 +22,7 @@ from tests.simulation.checkers import (
     heirs,
     homes,
     kept,
+    leaders,
     money,
     narrow,
     overlap,
@@ -30,6 +31,7 @@ from tests.simulation.checkers import (
     published,
     served,
     sessions,
+    slots,
     truthful,
     waits,
     witnesses,
@@ -72,6 +74,8 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "patient": patient.check,
     "handover": handover.check,
     "homes": homes.check,
+    "slots": slots.check,
+    "leaders": leaders.check,
 }
 
 TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check, blocked.check)

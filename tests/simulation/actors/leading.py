@@ -8,7 +8,7 @@ from appliance.recipes.election import Election
 from appliance.recipes.mountelection import MountElection, MountLeadership
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.session import SessionKit
-from tests.simulation.cluster import CLUSTER
+from tests.simulation.cluster import CLUSTER, LOGS
 from tests.simulation.history import Led
 from tests.simulation.lock import SimulatedLock
 from timeagent.errors import TenureError
@@ -87,7 +87,7 @@ class Candidate:
             except TenureError as problem:
                 scheduler.refused("leads no more, or not at all:", problem)
 
-    def begun(self, kit: Kit, leadership: Leadership | MountLeadership) -> None:
+    def begun(self, kit: Any, leadership: Any) -> None:  # noqa: ANN401 - of either kind
         """Have another actor check too, as another thread does, until it is over."""
 
         def acts() -> None:
@@ -109,6 +109,11 @@ class OverLease(Candidate):
         self._watch_clock(kit)
         self._campaigns(kit, Election(kit.session, NAME))
         kit.end()
+
+    def begun(self, kit: SessionKit, leadership: Leadership) -> None:
+        super().begun(kit, leadership)
+        said = f"{self._process.name}.{self._world.number()} leads"
+        kit.publish(LOGS[0], [said.encode()], [leadership.lease])
 
 
 class OnMount(Candidate):
@@ -133,10 +138,9 @@ class OnMount(Candidate):
         )
         self._campaigns(kit, election)
 
-    def begun(self, kit: Kit, leadership: Leadership | MountLeadership) -> None:
+    def begun(self, kit: Kit, leadership: MountLeadership) -> None:
         super().begun(kit, leadership)
         lock: Any = SimulatedLock(self._world.scheduler)
-        assert isinstance(leadership, MountLeadership)
         leadership._lock = lock
         self._idle = kit.chance.random() < 0.3
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from appliance.recipes.exclusion import Mutex, RWLock
 from appliance.recipes.semaphore import Semaphore
 from tests.simulation.actors.session import SessionKit
+from tests.simulation.cluster import LOGS
 from timeagent.errors import TenureError
 
 if TYPE_CHECKING:
@@ -59,10 +60,18 @@ class Locking:
             kit._holds(hold.lease, began)
             scheduler.note("has", f"{hold.lease.domain} fence {hold.fence}")
             kit.time.sleep(int(chance.random() * self._world.linger_ns))
+            if hold.lease.mode.may_write and chance.random() < 0.3:
+                self._write(kit, hold)
             if chance.random() < 0.8:
                 kit.over([hold.lease])
                 hold.relinquish()
         kit.end()
+
+    def _write(self, kit: SessionKit, hold: Hold) -> None:
+        try:
+            kit.publish(LOGS[0], [f"{self._process.name}.{self._world.number()}".encode()], [hold.lease])
+        except TenureError as problem:
+            self._world.scheduler.refused("writes nothing:", problem)
 
     def _some_tool(self, kit: SessionKit) -> Tool[Hold]:
         lock = RWLock(kit.session, "config")

@@ -35,12 +35,13 @@ from .bag.reader import checked_level
 from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
-from .node.record_watch import MapWatch, Placement, PolicyWatch, TrustWatch
+from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
 from .node.routes import ShardRoutes
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
 from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
+from .node.wakes import Wakes
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
@@ -112,15 +113,15 @@ class Cluster:
         self.registers = registers
         self._storage = storage
         self.policy = PolicyWatch(registers)
-        newest = registers.newest_map()
-        first = Placement(newest, tuple(registers.layouts(newest)))
         self.keys = OwnKeys(settings)
         self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
-        self.maps = MapWatch(registers, first)
-        self.context = BagContext(storage, self.time, registers, settings.node, Threads())
+        self.maps = MapWatch(registers, registers.newest_map())
+        runtime = runtime_of(settings, registers.cluster_id)
+        self.wakes = Wakes(runtime)
+        self.context = BagContext(storage, self.time, registers, settings.node, Threads(), self.wakes.wake)
         self._door = NodeWriterClient(
-            writer_socket(runtime_of(settings, registers.cluster_id)),
+            writer_socket(runtime),
             registers.cluster_id,
             settings.node,
             self.time,
@@ -285,11 +286,11 @@ class Cluster:
 
     def _check_shard(self, shard: int) -> None:
         check_type(int, shard=shard)
-        if not 0 <= shard < len(self.map.owners):
+        if self.map.owner_of(shard) is None:
             raise BadRequest(
                 "no-such-shard",
-                f"there is no shard {shard}; there are {len(self.map.owners)}",
-                hint="they begin with 0",
+                f"map {self.map.number} has no shard {shard}; it has {', '.join(map(str, self.map.shards))}",
+                hint="tenure shards ls",
             )
 
     def create_log(self, name: str, kind: str = "maildir") -> None:

@@ -72,7 +72,7 @@ class ByHand:
     def leases(self, domain: str) -> list[LeaseView]:
         """Return the leases on a domain, unsigned, in the order of their grants. Raises ShardUnavailable."""
         check_domain(domain)
-        return self._cluster.routes.inspect(self._cluster.map.shard_of(domain), domain)[1]
+        return self._cluster.routes.inspect(self._cluster.map.shards_of(domain)[0], domain)[1]
 
     def granted_ns(self, asked_ns: Span, asked: TimeInterval, expiry_ns: Instant) -> Span:
         """Return for how long was granted what was asked for at that time: no longer than the policy allows.
@@ -257,7 +257,7 @@ class ByHand:
     def _check_served(self, domain: str) -> None:
         """Refuse where this command itself would run the shard, and end with itself what it took. As ``leases``."""
         routes = self._cluster.routes
-        if routes.shard_of(check_domain(domain)) in routes.own_shards():
+        if self._cluster.map.shards_of(check_domain(domain))[0] in routes.own_shards():
             self.leases(domain)
 
     def _holder(self, purpose: str, process: int) -> Holder:
@@ -283,7 +283,7 @@ class ByHand:
 
         Raises ShardUnavailable, BadRequest for what is refused.
         """
-        shard = self._cluster.map.shard_of(domain or getattr(request, "domain", ""))
+        shard = self._cluster.map.shards_of(domain or getattr(request, "domain", ""))[0]
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
+    from appliance.recipes.cached_value import CachedValue
     from appliance.recipes.election import Election, Leader, Leadership
     from appliance.recipes.exclusion import Hold, Mutex, RWLock
-    from appliance.recipes.fencegate import FenceGate
+    from appliance.recipes.fence_gate import FenceGate
+    from appliance.recipes.mount_election import MountElection, MountLeadership
+    from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Leases, Session
@@ -41,12 +44,13 @@ _HOMES: Final = {
     "BadConfiguration": "timeagent.errors",
     "BadRequest": "timeagent.errors",
     "BadTime": "timeagent.errors",
+    "CachedValue": "appliance.recipes.cached_value",
     "Cluster": "appliance.cluster",
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
     "Election": "appliance.recipes.election",
     "Environment": "timeagent.errors",
-    "FenceGate": "appliance.recipes.fencegate",
+    "FenceGate": "appliance.recipes.fence_gate",
     "Fold": "appliance.views.fold",
     "Hold": "appliance.recipes.exclusion",
     "Leader": "appliance.recipes.election",
@@ -57,10 +61,13 @@ _HOMES: Final = {
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "Mode": "appliance.formats.lease",
+    "MountElection": "appliance.recipes.mount_election",
+    "MountLeadership": "appliance.recipes.mount_election",
     "Mutex": "appliance.recipes.exclusion",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
     "Outcome": "appliance.bag.outcome",
+    "PathLock": "appliance.recipes.path_lock",
     "RWLock": "appliance.recipes.exclusion",
     "Recall": "appliance.session.held",
     "Semaphore": "appliance.recipes.semaphore",
@@ -90,6 +97,7 @@ __all__ = [
     "BadConfiguration",
     "BadRequest",
     "BadTime",
+    "CachedValue",
     "Cluster",
     "Committed",
     "Damaged",
@@ -106,10 +114,13 @@ __all__ = [
     "Message",
     "MessageBatch",
     "Mode",
+    "MountElection",
+    "MountLeadership",
     "Mutex",
     "NotCommitted",
     "NotTrusted",
     "Outcome",
+    "PathLock",
     "RWLock",
     "Recall",
     "Semaphore",

@@ -14,7 +14,7 @@ from timeagent.errors import BadRequest, TryAgain
 
 from ..formats.framing import Kind
 from ..formats.policy import Policy, check_policy
-from ..formats.shardmap import ShardMap
+from ..formats.shardmap import SHARDS_MAX, ShardMap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,9 +48,6 @@ def publish_policy(registers: Registers, root_key: Signer, policy: Policy) -> No
         )
 
 
-SHARDS_MAX = 1024
-
-
 def move_shard(registers: Registers, root_key: Signer, shard: int, node: str) -> ShardMap:
     """Publish a map that gives one shard to another node; return it. Its chain goes on. Touches the mount.
 
@@ -71,7 +68,7 @@ def move_shard(registers: Registers, root_key: Signer, shard: int, node: str) ->
         )
     owners = [*newest.owners]
     owners[shard] = node
-    return _published(registers, root_key, newest, owners)
+    return _published(registers, root_key, newest, owners, newest.chains)
 
 
 def reshard(registers: Registers, root_key: Signer, count: int, nodes: Sequence[str]) -> ShardMap:
@@ -98,7 +95,9 @@ def reshard(registers: Registers, root_key: Signer, count: int, nodes: Sequence[
     for owner in owners:
         if owner in spread:
             spread.remove(owner)
-    return _published(registers, root_key, newest, [owner or spread.pop(0) for owner in kept])
+    return _published(
+        registers, root_key, newest, [owner or spread.pop(0) for owner in kept], (newest.number + 1,) * count
+    )
 
 
 def _check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
@@ -112,8 +111,10 @@ def _check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
         )
 
 
-def _published(registers: Registers, root_key: Signer, newest: ShardMap, owners: Sequence[str]) -> ShardMap:
-    record = msgspec.structs.replace(newest, number=newest.number + 1, owners=tuple(owners))
+def _published(
+    registers: Registers, root_key: Signer, newest: ShardMap, owners: Sequence[str], chains: tuple[int, ...]
+) -> ShardMap:
+    record = msgspec.structs.replace(newest, number=newest.number + 1, owners=tuple(owners), chains=chains)
     if not registers.publish(Kind.MAP, record, root_key):
         raise TryAgain("map-outrun", f"map {record.number} was published by another just now", hint="look, and repeat")
     return record

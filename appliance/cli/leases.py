@@ -7,7 +7,7 @@ import random
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from appliance.cluster import Cluster
 from appliance.session.session import Leases, Session
@@ -29,6 +29,7 @@ from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
 
 from ..formats.lease import Holder, LeaseOutcome, Mode
+from ..formats.shardmap import shard_text
 from ..formats.witness import Witness
 from ..lease.wire import LeaseView, lease_fields
 from ..single_leases import NO_PROCESS, ByHand
@@ -54,13 +55,13 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     """Show all leases. 69 unless every shard answered: those that did not are named, and what they have is missing."""
     now = cluster.time.now().midpoint
     silent = []
-    shards = []
-    for shard in range(len(cluster.map.owners)):
+    shards: list[dict[str, Any]] = []
+    for shard in cluster.map.shards:
         try:
             numbers, leases = cluster.inspect(shard)
         except ShardUnavailable as problem:
             silent.append(str(shard))
-            shards.append({"shard": shard, "node": cluster.map.owners[shard], "answers": False})
+            shards.append({"shard": shard, "node": cluster.map.owner_of(shard), "answers": False})
             note(f"tenure: {problem.message} [{problem.code}]")
             continue
         shards.append(
@@ -86,11 +87,13 @@ def _list(cluster: Cluster, options: Namespace) -> int:
 
 
 def _show(cluster: Cluster, options: Namespace) -> int:
-    shard = cluster.map.shard_of(options.domain)
+    shard = cluster.map.shards_of(options.domain)[0]
     _, views = cluster.routes.inspect(shard, options.domain)
     now = cluster.time.now()
     fields = [lease_fields(each) for each in views]
-    lines = [_line(view, now.midpoint) for view in views] or [f"{options.domain}: nobody has it (shard {shard})"]
+    lines = [_line(view, now.midpoint) for view in views] or [
+        f"{options.domain}: nobody has it (shard {shard_text(shard)})"
+    ]
     present(options, "tenure.lease", {"shard": shard, "lease": next(iter(fields), None), "leases": fields}, *lines)
     return EXIT_NO if all(now.surely_past(view.expiry_ns) for view in views) else 0
 
@@ -146,7 +149,7 @@ def run_watch(cluster: Cluster, options: Namespace) -> int:
     try:
         while True:
             try:
-                _, views = cluster.routes.inspect(cluster.map.shard_of(options.domain), options.domain)
+                _, views = cluster.routes.inspect(cluster.map.shards_of(options.domain)[0], options.domain)
             except ShardUnavailable as problem:
                 if not silent:
                     note(f"tenure: {problem.message}; asking again")

@@ -12,7 +12,7 @@ from timeagent.errors import ShardUnavailable
 from timeagent.units import Instant, span_text
 
 from ..admin.records import move_shard, reshard
-from ..formats.shardmap import ShardMap
+from ..formats.shardmap import ShardMap, shard_text
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 
@@ -21,9 +21,10 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     now = cluster.time.now().midpoint
     shown: list[dict[str, Any]] = []
     releases: dict[str, str] = {}
-    for shard, owner in enumerate(cluster.map.owners):
+    for shard in cluster.map.shards:
+        owner = cluster.map.owner_of(shard) or ""
         fields: dict[str, Any] = {"shard": shard, "owner": owner, "where": cluster.routes.where(shard)}
-        line = f"shard {shard}  {owner}  {fields['where']}  "
+        line = f"shard {shard_text(shard)}  {owner}  {fields['where']}  "
         try:
             numbers = cluster.routes.numbers(shard)
         except ShardUnavailable as problem:
@@ -45,7 +46,6 @@ def _list(cluster: Cluster, options: Namespace) -> int:
             "tenure.shards",
             {
                 "map": cluster.map.number,
-                "layout": cluster.maps.placement.layout.number,
                 **instant_fields("now", now),
                 "seen_from": cluster.settings.node,
                 "releases": releases,

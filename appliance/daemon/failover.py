@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
+from ..formats.shardmap import chain_of
 from ..lease.ceiling import InDoubt
 from ..node.shards import in_thread
 
@@ -74,7 +75,7 @@ class ShardFailover:
         self._checked: dict[int, Instant] = {}
         self._spawn = spawn
         self._leaving: dict[int, Running] = {}
-        self._succession: tuple[int, Succession] | None = None
+        self._succession: dict[int, Succession] = {}
         self._stop = Event()
         self.thread: Thread | None = None
         self.taken_over = 0
@@ -104,15 +105,12 @@ class ShardFailover:
 
     def turn(self) -> None:
         """Look at everything once. What fails is logged and tried again at the next turn."""
-        placement = self._maps.placement
-        newest = placement.newest
+        newest = self._maps.newest
         for shard, hosted in self._host.everything().items():
             self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
-        if not self._may_begin():
-            return
-        for shard, owner in enumerate(newest.owners):
+        for shard in newest.shards:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:
-                self._guarded(shard, lambda shard=shard, owner=owner: self._consider(shard, owner, newest))  # type: ignore[misc]
+                self._guarded(shard, lambda shard=shard: self._consider(shard, newest))  # type: ignore[misc]
 
     def _guarded(self, shard: int, step: Callable[[], None]) -> None:
         try:
@@ -130,14 +128,14 @@ class ShardFailover:
                 _log.warning("shard-ended shard=%d reason=%s", shard, over)
                 self._host.drop(shard)
             return
-        if hosted.identity.map_number != self._maps.placement.layout.number:
+        owner = newest.owner_of(shard)
+        if owner is None:
             self._leave(shard, f"map {newest.number} has other shards")
             return
         now = self._time.boot_ns()
         if now - self._checked.get(shard, 0) < CHECK_NS:
             return
         self._checked[shard] = now
-        owner = newest.owners[shard]
         if self._host.superseded(shard):
             _log.warning("shard-superseded shard=%d", shard)
             self._host.drop(shard)
@@ -149,16 +147,14 @@ class ShardFailover:
         _log.info("shard-leaves shard=%d reason=%s", shard, why)
         self._leaving[shard] = self._spawn(f"tenure-leave-{shard}", lambda: self._host.leave(shard))
 
-    def _may_begin(self) -> bool:
-        """End the chains of earlier maps; whether those of this one may begin."""
-        placement = self._maps.placement
-        if len(placement.layouts) == 1:
+    def _may_begin(self, chain: int) -> bool:
+        """End the chains that those of a map follow; whether these may begin."""
+        if chain == 1:
             return True
-        if self._succession is None or self._succession[0] != placement.layout.number:
-            made = self._host.succession(placement.layouts, 2 * self._policy.granted_ns_max + 2 * SECOND)
-            self._succession = placement.layout.number, made
+        if chain not in self._succession:
+            self._succession[chain] = self._host.succession(2 * self._policy.granted_ns_max + 2 * SECOND)
         try:
-            begins = self._succession[1].beginning()
+            begins = self._succession[chain].beginning(chain)
         except TenureError as problem:
             _log.warning("map-not-carried-out code=%s reason=%s", problem.code, problem.message)
             return False
@@ -167,9 +163,10 @@ class ShardFailover:
             return False
         return True
 
-    def _consider(self, shard: int, owner: str, newest: ShardMap) -> None:
+    def _consider(self, shard: int, newest: ShardMap) -> None:
         """See whether a shard that does not run here should."""
-        if owner != self._node and not self._inherits(shard, newest):
+        owner = newest.owner_of(shard)
+        if not self._may_begin(chain_of(shard)[0]) or (owner != self._node and not self._inherits(shard, newest)):
             return
         if self._host.try_host(shard, newest):
             self.taken_over += owner != self._node

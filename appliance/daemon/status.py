@@ -80,7 +80,8 @@ class Observed:
     @property
     def own_shards(self) -> list[int]:
         """Return the shards that the map gives to this node, and those of others that run here."""
-        owned = {shard for shard, owner in enumerate(self._maps.newest.owners) if owner == self._node}
+        newest = self._maps.newest
+        owned = {shard for shard in newest.shards if newest.owner_of(shard) == self._node}
         return sorted(owned | set(self._host.everything()))
 
     def see_mount(self, root: Path) -> None:
@@ -197,7 +198,8 @@ def pages(
     def shards(_: Mapping[str, str]) -> HttpAnswer:
         shown: list[dict[str, Any]] = []
         shard_map, here = maps.newest, set(observed.own_shards)
-        for shard, owner in enumerate(shard_map.owners):
+        for shard in shard_map.shards:
+            owner = shard_map.owner_of(shard)
             numbers = observed.numbers(shard) if shard in here else None
             shown.append(
                 {"shard": shard, "owner": owner, "node": owner, "here": shard in here, "answers": numbers is not None}
@@ -207,7 +209,7 @@ def pages(
 
     def leases(query: Mapping[str, str]) -> HttpAnswer:
         count = _number(query, "limit", LEASES_SHOWN, LEASES_SHOWN_MAX)
-        wanted = [_number(query, "shard", 0, len(maps.newest.owners) - 1)] if "shard" in query else observed.own_shards
+        wanted = [_number(query, "shard", 0, max(maps.newest.shards))] if "shard" in query else observed.own_shards
         if len(wanted) != 1 and "after" in query:
             raise BadRequest("bad-query", "after goes with shard: each shard has an order of its own")
         shown: list[dict[str, Any]] = []

@@ -148,7 +148,7 @@ class Director:
     def _held_by(self, cluster: Cluster, machine: Machine) -> list[str]:
         held = []
         teller = machine.teller.pid if machine.teller else 0
-        for shard in range(len(cluster.map.owners)):
+        for shard in cluster.map.shards:
             try:
                 _, leases = cluster.inspect(shard)
             except ShardUnavailable:

@@ -31,6 +31,7 @@ from timeagent.units import SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
+from ..formats.shardmap import shard_number
 from ..formats.stamped import sign
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class ShardIdentity:
 
     cluster_id: bytes
     map_number: int
+    """The map under which its chain began; ``shard``: its place in the layout."""
     shard: int
     node: str
     incarnation: bytes
@@ -64,6 +66,11 @@ class ShardIdentity:
     since_ns: Instant = 0
     """When it began; for people, as is the release."""
     release: str = ""
+
+    @property
+    def number(self) -> int:
+        """The shard's number, by which it is asked for."""
+        return shard_number(self.map_number, self.shard)
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):

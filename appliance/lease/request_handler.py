@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import BadRequest, BadTime
 
 from ..formats.names import check_domain
+from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Witness
 from .domain import Again, Break, Command, Free, Grant, Nothing, hints_for
 from .state import decide, named
@@ -74,8 +75,9 @@ def welcome(hello: Hello, identity: ShardIdentity) -> Welcome | Refused:
     if hello.cluster_id != identity.cluster_id:
         why = f"this shard is of cluster {identity.cluster_id.hex()}, not of {hello.cluster_id.hex()}"
         return Refused(request_id=NO_REQUEST, code="other-cluster", message=why, hint="check the root")
-    if hello.shard is not None and hello.shard != identity.shard:
-        why = f"this is shard {identity.shard} at node {identity.node}, not shard {hello.shard}"
+    if hello.shard is not None and hello.shard != identity.number:
+        here, there = shard_text(identity.number), shard_text(hello.shard)
+        why = f"this is shard {here} at node {identity.node}, not shard {there}"
         return Refused(request_id=NO_REQUEST, code="other-shard", message=why, hint="read the shard map anew")
     return Welcome(
         version=PROTOCOL_VERSION,
@@ -217,9 +219,10 @@ class RequestHandler:
             check_domain(request.domain)
         except BadRequest as problem:
             return Refused(request_id=request.request_id, code=problem.code, message=problem.message, hint=problem.hint)
-        owner = self._map.shard_of(request.domain)
-        if owner != self._identity.shard:
-            why = f"{request.domain!r} belongs to shard {owner} of map {self._map.number}, not {self._identity.shard}"
+        owners = self._map.shards_of(request.domain)
+        if self._identity.number not in owners:
+            where, here = " and ".join(map(shard_text, owners)), shard_text(self._identity.number)
+            why = f"{request.domain!r} belongs to shard {where} of map {self._map.number}, not {here}"
             return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
         if self._store.full:
             return Unavailable(request_id=request.request_id, code="store-full", message=self._store.why_full())

@@ -90,7 +90,7 @@ class Shard:
         hint_bytes_max: int = HINT_BYTES_MAX,
     ) -> None:
         """Take the ports; ``store`` is empty. Grants nothing before start()."""
-        assert identity.map_number == shard_map.number
+        assert shard_map.half_of(identity.number) is not None
         self._identity = identity
         self._store = store
         self._chain = chain

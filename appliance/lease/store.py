@@ -2,9 +2,9 @@
 
 The only module of the appliance that imports apsw. One writer, one thread; no policy. A turn reads and writes the dict.
 The file, on tmpfs and empty at every start, takes the changes of some turns in one transaction, between two turns: a
-lease that is taken and given back costs one row then, not two. What the file has too may leave the dict. Nothing here
-has to survive anything (a shard's past is its ceiling chain), so journal and synchronisation are as light as ROLLBACK
-allows.
+lease that is taken and given back costs one row then, not two. Within a second everything is there, and anybody who may
+open the file can read it meanwhile. What the file has too may leave the dict. Nothing here has to survive anything (a
+shard's past is its ceiling chain), so journal and synchronisation are as light as ROLLBACK allows.
 
 A full tmpfs is in no turn's way: what cannot be written stays in the dict, and new domains have to wait (``full``)
 until there is room, or some that were next to each other are forgotten (``neighbours``): only by that whole pages
@@ -16,29 +16,17 @@ become free.
 from __future__ import annotations
 
 import contextlib
-import struct
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import apsw
-import msgspec
 
+from timeagent.canonical import encode
 from timeagent.errors import Environment
 
 from ..formats.hints import nothing_known
-from ..formats.lease import Mode, Phase
-from .domain import (
-    ExclusiveLease,
-    Free,
-    FreedDomain,
-    Memory,
-    Taken,
-    defaults_of,
-    expanded,
-    hint_bytes,
-    lone_lease,
-)
-from .wire import Age
+from .domain import Free, Memory, Taken, expanded, hint_bytes
+from .state_rows import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +34,6 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from ..formats.lease import Holder
     from ..formats.policy import PolicyNumbers
     from .domain import Kept, SessionRecord, State
 
@@ -57,6 +44,9 @@ UNWRITTEN_MAX: Final = 12_288
 WRITE_MIN: Final = 256
 """How many of them are written at once, or a few more: a millisecond. Where the tmpfs is full as many are tried."""
 
+SHARES: Final = 4
+"""In how many writes all is in the file that was missing when the first of them began."""
+
 RECENT_MAX: Final = 4096
 """How many states that the file has are kept in the dict too, at least, where there are so many."""
 
@@ -66,7 +56,6 @@ NEIGHBOURS_MAX: Final = 1024
 _PRAGMAS: Final = (
     "PRAGMA journal_mode = MEMORY",  # OFF would leave ROLLBACK undefined
     "PRAGMA synchronous = OFF",
-    "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA cache_size = -24576",  # the file is in memory already
     "PRAGMA temp_store = MEMORY",
 )
@@ -84,6 +73,24 @@ CREATE TABLE entry (
     state     BLOB NOT NULL
 ) WITHOUT ROWID, STRICT;
 
+-- Who has leases under a number: a state in short names its holder so.
+CREATE TABLE holder (
+    number  INTEGER PRIMARY KEY,
+    node    TEXT NOT NULL,
+    process INTEGER NOT NULL,
+    purpose TEXT NOT NULL,
+    record  BLOB NOT NULL
+) STRICT;
+
+-- Session leases: how many leases are under each, and when they expire.
+CREATE TABLE session (
+    session_id BLOB PRIMARY KEY,
+    expiry_ns  INTEGER NOT NULL,
+    leases     INTEGER NOT NULL,
+    record     BLOB NOT NULL
+) WITHOUT ROWID, STRICT;
+"""
+_BESIDE: Final = """
 -- What is missing in the file when a question about many rows is asked and the tmpfs is full. In the process's memory.
 CREATE TEMP TABLE missing AS SELECT * FROM entry;
 CREATE TEMP VIEW entry_or_missing AS
@@ -91,6 +98,10 @@ CREATE TEMP VIEW entry_or_missing AS
 """
 _SELECT: Final = "SELECT domain, state, expiry_ns, fence FROM entry WHERE domain = ?"
 _PUT: Final = "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_DELETE: Final = "DELETE FROM entry WHERE domain = ?"
+_PUT_HOLDER: Final = "INSERT OR REPLACE INTO holder VALUES (?, ?, ?, ?, ?)"
+_PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)"
+_DELETE_SESSION: Final = "DELETE FROM session WHERE session_id = ?"
 type SQLiteValue = str | int | bytes | None
 
 _ROOM: Final = "give the tmpfs more room, or remove what else lies there"
@@ -118,11 +129,16 @@ class LeaseStore:
         """What the file may have still, and is not remembered. Of the same."""
         self._no_room = False
         """Whether there was no room when something was to be written last."""
+        self._obstacle = ""
+        """Why nothing could be written, when that was so last."""
+        self._share = self._session_share = self._shares_left = 0
         self._looked_to = ""
         self._neighbours: set[str] = set()
         self.sessions: dict[bytes, SessionRecord] = {}
-        """The session leases. There are few; they are not in the file."""
+        """The session leases. There are few: all of them stay here."""
         self.sessions_changed: dict[bytes, SessionRecord | None] = {}
+        self._sessions_unwritten: dict[bytes, None] = {}
+        """Those that the file does not have as they are, or has still, the longest missing first."""
         self._begun: dict[bytes, bytes] = {}
         self.domains = 0
         """How many domains are remembered."""
@@ -140,6 +156,9 @@ class LeaseStore:
             for pragma in _PRAGMAS:
                 connection.execute(pragma)
             connection.execute(_SCHEMA)
+            connection.execute(_BESIDE)
+            if path.exists():
+                path.chmod(0o600)
         except BaseException as problem:
             connection.close()
             if isinstance(problem, apsw.FullError):
@@ -149,14 +168,14 @@ class LeaseStore:
 
     @property
     def full(self) -> bool:
-        """Whether nothing may be remembered that is not yet: the tmpfs is full, and too much is missing in the file."""
+        """Whether nothing may be remembered that is not yet: the file takes nothing, and too much is missing in it."""
         return self._no_room and len(self._unwritten) > UNWRITTEN_MAX
 
     def why_full(self) -> str:
         """Return what is to be said while it is full."""
         return (
-            f"{self._connection.filename} cannot grow: its tmpfs is full, and {len(self._unwritten)} domains are to be "
-            f"written to it ({UNWRITTEN_MAX} may be missing there): no others are remembered; {_ROOM}"
+            f"{self._connection.filename} {self._obstacle}, and {len(self._unwritten)} domains are to be written to it "
+            f"({UNWRITTEN_MAX} may be missing there): no others are remembered; {_ROOM}"
         )
 
     def close(self) -> None:
@@ -183,6 +202,7 @@ class LeaseStore:
             for domain in [each for each in self.changed if self.states[each] is None]:
                 del self._unwritten[domain]
                 self._forgotten[domain] = None
+            self._sessions_unwritten.update(dict.fromkeys(self.sessions_changed))
             for session_id in self.sessions_changed:
                 if (session := self.sessions[session_id]).over is not None and not session.leases:
                     self._restore_session(session_id, None)
@@ -200,19 +220,25 @@ class LeaseStore:
     # -- the file ------------------------------------------------------------------------------------------------------
 
     def write_some(self) -> None:
-        """Write an eighth of what is missing in the file: called ten times a second, all is there within one."""
-        self._write(max(WRITE_MIN, len(self._unwritten) // 8))
+        """Write a share of what is missing in the file: called ten times a second, all is there within one."""
+        if not self._shares_left:
+            self._shares_left = SHARES
+            self._share, self._session_share = (
+                max(WRITE_MIN, -(-len(each) // SHARES)) for each in (self._unwritten, self._sessions_unwritten)
+            )
+        self._shares_left -= 1
+        self._write(self._share)
+        self._write_sessions(self._session_share)
 
     def _write(self, count: int) -> bool:
         """Delete what is forgotten; write so many of what has been missing for longest. False: there is no room."""
-        self._no_room = not self._changed_file(
-            "DELETE FROM entry WHERE domain = ?", [(each,) for each in self._forgotten]
-        )
+        self._no_room = not self._changed_file(_DELETE, [(each,) for each in self._forgotten])
         if self._no_room:
             return False
         self._forgotten.clear()
         some = sorted(islice(self._unwritten, count))  # neighbours share pages
         rows = [self._row(each) for each in some]
+        self._write_holders()
         self._no_room = not self._changed_file(_PUT, rows)
         for domain, row in zip(some, rows, strict=True):
             del self._unwritten[domain]
@@ -220,15 +246,38 @@ class LeaseStore:
                 self._unwritten[domain] = None  # others are tried first the next time
         return not self._no_room
 
+    def _write_holders(self) -> bool:
+        """Write who has got a number. False: not now."""
+        first, holders = self.rows.named, self.rows.holders[self.rows.named :]
+        rows = [(n, each.node, each.process, each.purpose, encode(each)) for n, each in enumerate(holders, first)]
+        if not self._changed_file(_PUT_HOLDER, rows):
+            return False
+        self.rows.named += len(rows)
+        return True
+
+    def _write_sessions(self, count: int) -> bool:
+        """Write so many of the session leases that have been missing for longest, or delete them. False: not now."""
+        some = list(islice(self._sessions_unwritten, count))
+        there = [each for name in some if (each := self.sessions.get(name)) is not None]
+        rows = [(each.session_id, each.expiry_ns, each.leases, encode(each)) for each in there]
+        gone = [(each,) for each in some if each not in self.sessions]
+        if not (self._changed_file(_PUT_SESSION, rows) and self._changed_file(_DELETE_SESSION, gone)):
+            return False
+        for name in some:
+            del self._sessions_unwritten[name]
+        return True
+
     def _changed_file(self, statement: str, rows: Sequence[tuple[SQLiteValue, ...]]) -> bool:
-        """Change the file in one transaction. False: its tmpfs is full, and nothing has changed."""
+        """Change the file in one transaction. False: its tmpfs is full, or it is being read; nothing has changed."""
         if not rows:
             return True
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(statement, rows)
             self._connection.execute("COMMIT")
-        except apsw.FullError:
+        except (apsw.FullError, apsw.BusyError) as problem:
+            full = isinstance(problem, apsw.FullError)
+            self._obstacle = "cannot grow: its tmpfs is full" if full else "is being read by another process"
             if self._connection.in_transaction:  # it may have rolled back by itself already
                 self._connection.execute("ROLLBACK")
             return False
@@ -259,9 +308,10 @@ class LeaseStore:
         missing = {each for each in domains if each not in self.states}
         if missing:
             self.states.update(dict.fromkeys(missing))
-            found = self._connection.executemany(_SELECT, [(each,) for each in missing])
-            for domain, raw, expiry, fence in found:
-                self.states[domain] = self.rows.state(raw, expiry, fence)
+            with self._connection:  # so that the file is locked once, and not for each of them
+                found = self._connection.executemany(_SELECT, [(each,) for each in missing])
+                for domain, raw, expiry, fence in found:
+                    self.states[domain] = self.rows.state(raw, expiry, fence)
 
     def read(self, domain: str) -> State | None:
         """Return a domain's state, or None where nothing is remembered."""
@@ -360,9 +410,17 @@ class LeaseStore:
 
     def clear(self) -> None:
         """Forget everything. Between transactions."""
-        self._connection.execute("DELETE FROM entry")
-        for each in (self.states, self._unwritten, self._forgotten, self.sessions, self._begun):
+        self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session")
+        for each in (
+            self.states,
+            self._unwritten,
+            self._forgotten,
+            self.sessions,
+            self._begun,
+            self._sessions_unwritten,
+        ):
             each.clear()
+        self.rows = StateRows()
         self.domains = self.leases = self.hint_bytes = self.dead_leases = 0
 
     # -- session leases ------------------------------------------------------------------------------------------------
@@ -391,161 +449,6 @@ class LeaseStore:
             self.sessions[session_id] = before
         else:
             del self._begun[self.sessions.pop(session_id).begun_by]
-
-
-FREE, TENTATIVE, HELD = range(3)
-NEVER: Final = 2**63 - 1
-HOLDERS_MAX: Final = 65_536
-"""How many holders have a number; leases of others are written whole."""
-
-_FREED: Final = struct.Struct(">B8sQ16s")
-_LONE: Final = struct.Struct(">BH8sQQ16s")
-_UNDER_SESSION: Final = struct.Struct(">16sQ")
-_MODES: Final = tuple(Mode)
-_MODE_BITS, _IS_HELD, _HAS_ANSWERED, _IN_SESSION, _HAS_BEFORE = 0x07, 0x08, 0x10, 0x20, 0x40
-_IS_FREED: Final = _MODE_BITS
-_SHORT_MAX: Final = 0x7F
-"""What is written whole begins with an array's head, which is above."""
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Free | Taken)
-
-
-class StateRows:
-    """Writes states as rows and reads them, for one incarnation of a shard.
-
-    Most domains have the shard's own floor and settle_to, and one lease, with nothing before it but one that was given
-    back plainly. Of these only what is their own is written, some forty bytes, and whoever has them is named by a
-    number. All else is written as it is.
-    """
-
-    def __init__(self) -> None:
-        """Know of no holders; a domain of which nothing is known has zeros for floor and settle_to."""
-        self._numbers: dict[Holder, int] = {}
-        self._holders: list[Holder] = []
-        self.begin(0, 0)
-
-    def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
-        """Say what a domain has of which nothing is known: rows with the same leave it out. While there are none."""
-        hints = nothing_known(floor_ns)
-        self._unknown = Memory(fence=0, floor_ns=floor_ns, settle_to_ns=settle_to_ns, hints=hints)
-        self.defaults = defaults_of(self._unknown)
-
-    def row(self, kept: Kept) -> tuple[int, Instant, Instant | None, int, Instant | None, Instant | None, bytes]:
-        """Return a state's columns, but for the domain."""
-        if isinstance(kept, FreedDomain):
-            if kept.defaults is self.defaults or kept.defaults == self.defaults:
-                return FREE, 0, 0, int.from_bytes(kept.correlation_id[:8], "big"), None, None, _freed(kept)
-        elif isinstance(kept, ExclusiveLease) and (short := self._plain(kept)) is not None:
-            fence = int.from_bytes(kept.correlation_id[:8], "big")
-            return HELD, kept.expiry_ns, None, fence, None, None, short
-        state = expanded(kept)
-        memory, known = state.memory, self.defaults.memory
-        floor = None if memory.floor_ns == known.floor_ns else memory.floor_ns
-        settle_to = None if memory.settle_to_ns == known.settle_to_ns else memory.settle_to_ns
-        raw = self._short(state) or _encoder.encode(state)
-        if isinstance(state, Free):
-            return FREE, 0, 0, memory.fence, floor, settle_to, raw
-        kind = HELD if all(each.phase is Phase.HELD for each in state.leases) else TENTATIVE
-        own = [each.expiry_ns for each in state.leases if each.session_id is None]
-        expiry, latest = (min(own), max(own)) if own else (NEVER, 0)
-        return kind, expiry, None if latest == expiry else latest, memory.fence, floor, settle_to, raw
-
-    def _short(self, state: State) -> bytes | None:
-        """Return a state in short; None: it says more than that."""
-        freed = self._freed_before(state.memory)
-        if isinstance(state, Free):
-            return _freed(freed) if freed is not None and expanded(freed) == state else None
-        lease = state.leases[0]
-        plain = ExclusiveLease(
-            self.defaults,
-            freed or self._unknown,
-            lease.holder,
-            lease.correlation_id,
-            lease.granted_ns,
-            lease.expiry_ns,
-            lease.age,
-            lease.granted_by,
-        )
-        if lone_lease(plain, lease.mode, lease.phase, lease.answered, lease.session_id) != state:
-            return None
-        bits, more = _MODES.index(lease.mode) | (_IS_HELD if lease.phase is Phase.HELD else 0), b""
-        if lease.answered != lease.granted_by:
-            bits, more = bits | _HAS_ANSWERED, lease.answered
-        if lease.session_id is not None:
-            bits, more = bits | _IN_SESSION, more + _UNDER_SESSION.pack(lease.session_id, lease.expiry_ns)
-        return self._plain(plain, bits, more)
-
-    def _plain(
-        self, plain: ExclusiveLease, bits: int = _MODES.index(Mode.X) | _IS_HELD, more: bytes = b""
-    ) -> bytes | None:
-        """Return a lone lease in short; None: it says more than that, or its holder has no number."""
-        before = plain.before
-        if (
-            plain.age.request_id != plain.request_id
-            or plain.defaults != self.defaults
-            or (number := self._number(plain.holder)) is None
-        ):
-            return None
-        if isinstance(before, FreedDomain):
-            bits, more = bits | _HAS_BEFORE, more + _freed(before) + before.correlation_id[:8]
-        elif before != self._unknown:
-            return None
-        name = plain.correlation_id[8:]
-        return _LONE.pack(bits, number, name, plain.granted_ns, plain.age.first_try_ns, plain.request_id) + more
-
-    def _freed_before(self, memory: Memory) -> FreedDomain | None:
-        """Return how the last lease was given back, if the domain has had one."""
-        last, request_id = memory.last_ended, memory.ended_request
-        if last is None or request_id is None:
-            return None
-        return FreedDomain(self.defaults, last.correlation_id, last.ended_ns, request_id)
-
-    def state(self, raw: bytes, expiry_ns: Instant, fence: int) -> Kept:
-        """Return the state of a row, from three of its columns."""
-        bits, stamp = raw[0], fence.to_bytes(8, "big")
-        if bits > _SHORT_MAX:
-            whole: State = _decoder.decode(raw)
-            return whole
-        if bits == _IS_FREED:
-            return self._read_freed(raw, stamp)
-        _, number, name, granted, first_try, request_id = _LONE.unpack_from(raw)
-        at, answered, session_id = _LONE.size, None, None
-        if bits & _HAS_ANSWERED:
-            answered, at = raw[at : at + 16], at + 16
-        if bits & _IN_SESSION:
-            session_id, expiry_ns = _UNDER_SESSION.unpack_from(raw, at)
-            at += _UNDER_SESSION.size
-        plain = ExclusiveLease(
-            self.defaults,
-            self._read_freed(raw[at : at + _FREED.size], raw[-8:]) if bits & _HAS_BEFORE else self._unknown,
-            self._holders[number],
-            stamp + name,
-            granted,
-            expiry_ns,
-            Age(first_try_ns=first_try, request_id=request_id),
-            request_id,
-        )
-        mode, phase = _MODES[bits & _MODE_BITS], Phase.HELD if bits & _IS_HELD else Phase.TENTATIVE
-        if mode is Mode.X and phase is Phase.HELD and answered is None and session_id is None:
-            return plain
-        return lone_lease(plain, mode, phase, answered, session_id)
-
-    def _read_freed(self, raw: bytes, stamp: bytes) -> FreedDomain:
-        _, name, ended, request_id = _FREED.unpack(raw)
-        return FreedDomain(self.defaults, stamp + name, ended, request_id)
-
-    def _number(self, holder: Holder) -> int | None:
-        """Return a holder's number; None: there is none left."""
-        number = self._numbers.get(holder)
-        if number is None and len(self._holders) < HOLDERS_MAX:
-            number = self._numbers[holder] = len(self._holders)
-            self._holders.append(holder)
-        return number
-
-
-def _freed(freed: FreedDomain) -> bytes:
-    return _FREED.pack(_IS_FREED, freed.correlation_id[8:], freed.ended_ns, freed.request_id)
 
 
 class Eviction:

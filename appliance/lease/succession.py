@@ -25,6 +25,7 @@ from timeagent.errors import Damaged, Environment, TryAgain
 
 from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
+from ..formats.shardmap import chain_of
 from ..formats.stamped import sign
 from .ceiling import Beginning, InDoubt
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.keys import KeyInUse, Signer
 
-    from ..formats.shardmap import ShardMap
     from .ceiling import ChainPort
 
 LOOKS_MAX: Final = 6
@@ -67,14 +67,13 @@ def newest_record(port: ChainPort) -> CeilingRecord | None:
 
 @dataclass(slots=True)
 class Succession:
-    """One process's share in ending the chains of earlier maps. Not thread-safe; touches the mount.
+    """One process's share in ending chains that others follow. Not thread-safe; touches the mount."""
 
-    ``layouts``: the maps that have chains of their own, in order; the chains of all but the last one are ended.
-    """
-
-    layouts: Sequence[ShardMap]
+    cluster_id: bytes
+    predecessors: Callable[[int], Sequence[int]]
+    """The shards after which those begin whose chains are of a map."""
     port_of: Callable[[int, int], ChainPort]
-    """The chain of a map and a shard."""
+    """The chain of a map and a place."""
     time: NodeTime
     signer: Signer | KeyInUse
     node: str
@@ -82,38 +81,32 @@ class Succession:
     polite: Polite = _at_once
     _known: dict[int, Beginning] = field(default_factory=dict)
 
-    def beginning(self) -> Beginning | InDoubt:
-        """End every chain of the earlier maps; return what each chain of the last one begins with.
+    def beginning(self, chain: int) -> Beginning | InDoubt:
+        """End every chain that those of a map follow; return what each of these begins with.
 
         InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
         """
-        return self._beginning(len(self.layouts) - 1)
-
-    def _beginning(self, layout: int) -> Beginning | InDoubt:
-        if layout == 0:
-            return NOTHING
-        if layout not in self._known:
-            before = self.layouts[layout - 1]
-            ended = [self._ended(layout - 1, shard) for shard in range(len(before.owners))]
+        if chain not in self._known:
+            ended = [self._ended(*chain_of(shard)) for shard in self.predecessors(chain)]
             doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
             if doubt is not None:
                 return doubt
-            numbers = [each for each in ended if isinstance(each, Beginning)]
-            self._known[layout] = Beginning(
+            numbers = [NOTHING, *(each for each in ended if isinstance(each, Beginning))]
+            self._known[chain] = Beginning(
                 max(each.floor_ns for each in numbers), max(each.settle_to_ns for each in numbers)
             )
-        return self._known[layout]
+        return self._known[chain]
 
-    def _ended(self, layout: int, shard: int) -> Beginning | InDoubt:
+    def _ended(self, chain: int, shard: int) -> Beginning | InDoubt:
         """End one chain; return the numbers of its terminal record."""
-        port = self.port_of(self.layouts[layout].number, shard)
-        where = f"the chain of shard {shard}, map {self.layouts[layout].number}"
+        port = self.port_of(chain, shard)
+        where = f"the chain of shard {shard}, map {chain}"
         seen = 0
         try:
             for _ in range(LOOKS_MAX):
                 numbers = port.list_afresh()
                 number = numbers[-1] if numbers else 0
-                newest = self._read(port, layout, shard, number) if number else None
+                newest = self._read(port, chain, shard, number) if number else None
                 if number and newest is None:
                     continue
                 if newest is not None and newest.kind is CeilingKind.TERMINAL:
@@ -121,26 +114,25 @@ class Succession:
                         return Beginning(newest.floor_ns, newest.settle_to_ns)
                     seen = number
                     continue
-                begins = self._beginning(layout) if newest is None else _after(newest)
+                begins = self.beginning(chain) if newest is None else _after(newest)
                 why = self.polite(newest) if newest is not None and newest.kind is CeilingKind.RUNNING else None
                 if isinstance(begins, InDoubt):
                     return begins
                 if why is not None:
                     return InDoubt(f"{where} is not ended yet: {why}")
-                seen = self._link(port, layout, shard, number + 1, newest, begins)
+                seen = self._link(port, chain, shard, number + 1, newest, begins)
         except (Environment, TryAgain) as problem:
             return InDoubt(f"{where} is perhaps not ended: {problem.message}")
         return InDoubt(f"{where} goes on while it is being ended")
 
-    def _read(self, port: ChainPort, layout: int, shard: int, number: int) -> CeilingRecord | None:
+    def _read(self, port: ChainPort, chain: int, shard: int, number: int) -> CeilingRecord | None:
         data = port.read(number)
         if data is None:
             return None
-        shard_map = self.layouts[layout]
-        where = f"record {number} of the chain of shard {shard}, map {shard_map.number}"
+        where = f"record {number} of the chain of shard {shard}, map {chain}"
         record, _ = open_ceiling(data, where)
         found = (record.cluster_id, record.map_number, record.shard, record.number)
-        if found != (shard_map.cluster_id, shard_map.number, shard, number):
+        if found != (self.cluster_id, chain, shard, number):
             raise Damaged(
                 "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
             )
@@ -149,20 +141,19 @@ class Succession:
     def _link(
         self,
         port: ChainPort,
-        layout: int,
+        chain: int,
         shard: int,
         number: int,
         newest: CeilingRecord | None,
         begins: Beginning,
     ) -> int:
         """Link a terminal record; return its number, or 0 if another was faster."""
-        shard_map = self.layouts[layout]
         ceiling = 0 if newest is None else newest.ceiling_ns
         token = self.time.token()
         signer = self.signer.signer_at(token.midpoint_ns)
         record = CeilingRecord(
-            cluster_id=shard_map.cluster_id,
-            map_number=shard_map.number,
+            cluster_id=self.cluster_id,
+            map_number=chain,
             shard=shard,
             number=number,
             node=self.node,

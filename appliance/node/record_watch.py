@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -94,39 +93,21 @@ class RecordWatch(ABC):
                 self._closing.wait(_LOOK_AGAIN_NS / SECOND)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The newest map, and the maps that have chains of their own; the shards work under the last of these."""
-
-    newest: ShardMap
-    layouts: tuple[ShardMap, ...]
-
-    @property
-    def layout(self) -> ShardMap:
-        """Return the map under whose number the chains lie."""
-        return self.layouts[-1]
-
-
 class MapWatch(RecordWatch):
     """Which shard map counts now: looked for when somebody asks, and by a daemon all the time."""
 
     NAME = "map"
 
-    def __init__(self, registers: Registers, first: Placement) -> None:
+    def __init__(self, registers: Registers, first: ShardMap) -> None:
         """Take what is known. Touches nothing yet."""
         super().__init__(every_ns=None)
         self._registers = registers
         self._known = first
 
     @property
-    def placement(self) -> Placement:
-        """Return what is known now. Never blocks."""
-        return self._known
-
-    @property
     def newest(self) -> ShardMap:
-        """Return the newest map known."""
-        return self._known.newest
+        """Return the newest map known. Never blocks."""
+        return self._known
 
     def look(self) -> None:
         """Have the newest map read soon. Never blocks."""
@@ -140,8 +121,8 @@ class MapWatch(RecordWatch):
 
     def _take_newest(self) -> None:
         newest = self._registers.newest_map()
-        if newest.number != self._known.newest.number:
-            self._known = Placement(newest, tuple(self._registers.layouts(newest)))
+        if newest.number > self._known.number:
+            self._known = newest
             _log.info("map-changed number=%d shards=%d", newest.number, len(newest.owners))
 
 

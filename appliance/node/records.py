@@ -97,18 +97,13 @@ class Registers:
             self._maps[number] = self._read(Kind.MAP, number, ShardMap)
         return self._maps[number]
 
-    def layouts(self, newest: ShardMap) -> list[ShardMap]:
-        """Return the maps that have chains of their own, in order, up to a map.
+    def predecessors(self, chain: int) -> list[int]:
+        """Return the shards after which those begin whose chains are of a map: what that map has no more.
 
-        A map with as many shards as the one before says who should own them and goes on with its chains; one with
-        another number of shards begins chains of its own. Raises Damaged, NotTrusted. Touches the mount once per map.
+        Raises Damaged, NotTrusted. Touches the mount once per map.
         """
-        maps = [self.map(number) for number in range(1, newest.number)] + [newest]
-        return [
-            each
-            for before, each in zip([None, *maps], maps, strict=False)
-            if before is None or len(before.owners) != len(each.owners)
-        ]
+        after = self.map(chain).layout.shards
+        return [] if chain == 1 else [each for each in self.map(chain - 1).layout.shards if each not in after]
 
     def publish(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer) -> bool:
         """Link a record under its own number; False if somebody else's is there already. Touches the mount."""

@@ -20,6 +20,7 @@ from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.interval import TimeInterval
 
 from ..formats.paths import chain_path
+from ..formats.shardmap import chain_of, shard_text
 from ..lease import tls
 from ..lease.succession import newest_record
 from ..lease.transport import TlsTransport, UnixTransport
@@ -165,13 +166,15 @@ class ShardRoutes:
     def _map(self) -> ShardMap:
         return self.maps.newest
 
-    def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain, by the newest map that is known here."""
-        return self._map.shard_of(domain)
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
+        return self._map
 
     def own_shards(self) -> list[int]:
         """Return the shards that the map gives to this node."""
-        return [shard for shard, owner in enumerate(self._map.owners) if owner == self._settings.node]
+        newest = self._map
+        return [shard for shard in newest.shards if newest.owner_of(shard) == self._settings.node]
 
     def transport(self, shard: int) -> Transport:
         """Return the way to a shard. Raises ShardUnavailable when no address of its node is known."""
@@ -181,17 +184,15 @@ class ShardRoutes:
 
     def node_at(self, shard: int) -> str:
         """Return which node to ask for a shard. Raises ShardUnavailable for one that the map does not have."""
-        newest = self._map
-        if shard >= len(newest.owners):
-            raise ShardUnavailable("moved", f"map {newest.number} has no shard {shard}", hint="ask again")
+        newest, owner = self._map, self._owner(shard)
         number, node = self._at.get(shard, (0, ""))
-        return node if number == newest.number else newest.owners[shard]
+        return node if number == newest.number else owner
 
     def missed(self, shard: int, node: str) -> None:
         """Note that a shard is not at a node: ask the next one, and look for a newer map. Never blocks."""
         newest = self._map
         self.maps.look()
-        if shard >= len(newest.owners) or self.node_at(shard) != node:
+        if newest.owner_of(shard) is None or self.node_at(shard) != node:
             return
         order = newest.heirs(shard, self._reachable())
         place = order.index(node) + 1 if node in order else 0
@@ -199,8 +200,7 @@ class ShardRoutes:
 
     def explained(self, shard: int, problem: ShardUnavailable) -> ShardUnavailable:
         """Return why a shard did not answer; also, if it is this node's, that its daemon is missing here."""
-        newest = self._map
-        own = shard < len(newest.owners) and newest.owners[shard] == self._settings.node
+        own = self._map.owner_of(shard) == self._settings.node
         missing = self.host.missing_daemon(shard) if own else None
         if missing is None or problem.code == missing.code:
             return problem
@@ -212,7 +212,7 @@ class ShardRoutes:
     def line(self, shard: int, node: str) -> Transport:
         """Return the line to a shard at a node. Raises ShardUnavailable when none is known."""
         local = self._is_local(shard, node)
-        owned = local and node == self._settings.node == self._map.owners[shard]
+        owned = local and node == self._settings.node == self._map.owner_of(shard)
         with self._lock:
             found = self._lines.get((shard, node, local))
             if found is None or isinstance(found, OwnShard) is not owned:
@@ -225,6 +225,16 @@ class ShardRoutes:
                 self._lines[shard, node, local] = found
             return found
 
+    def _owner(self, shard: int) -> str:
+        owner = self._map.owner_of(shard)
+        if owner is None:
+            raise ShardUnavailable(
+                "moved",
+                f"map {self._map.number} has no shard {shard_text(shard)}",
+                hint="ask again: who asks looks for the newest map",
+            )
+        return owner
+
     def _socket_of(self, shard: int, node: str) -> Path | None:
         runtime = self.runtime if node == self._settings.node else self._settings.peers.get(node)
         return None if runtime is None else shard_socket(runtime, shard)
@@ -234,11 +244,11 @@ class ShardRoutes:
         path = self._socket_of(shard, node)
         if path is None:
             return False
-        return node == self._map.owners[shard] or path.exists() or self._trust.address_of(node) is None
+        return node == self._map.owner_of(shard) or path.exists() or self._trust.address_of(node) is None
 
     def where(self, shard: int) -> str:
         """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
-        owner = self._map.owners[shard]
+        owner = self._owner(shard)
         path = self._socket_of(shard, owner)
         return str(path or self._trust.address_of(owner) or "no address")
 
@@ -256,7 +266,8 @@ class ShardRoutes:
             trust.look()
             raise ShardUnavailable(
                 "no-address",
-                f"shard {shard} belongs to node {node}, and trust record {trust.number} says nowhere where it answers",
+                f"shard {shard_text(shard)} belongs to node {node}, and trust record {trust.number} says nowhere where "
+                "it answers",
                 hint=f"say it: tenure trust move {node} HOST:PORT; or run this on {node}",
             )
         if self._ends is None:
@@ -282,7 +293,7 @@ class ShardRoutes:
     def expect(self, shard: int, node: str) -> None:
         """Look for a shard where its chain says that it runs, before its owner: one that stands still takes long."""
         newest = self._map
-        if shard < len(newest.owners) and node != newest.owners[shard]:
+        if newest.owner_of(shard) not in (None, node):
             self._stand_ins.setdefault(shard, (newest.number, node))
 
     def numbers(self, shard: int) -> ShardNumbers:
@@ -301,7 +312,7 @@ class ShardRoutes:
             (reply,) = line.call([AskClock()], self._policy.attempt_timeout_ns)
             answered = self._time.boot_ns()
         if not isinstance(reply, ClockTold):
-            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+            raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return TimeThere(reply, asked, answered)
 
     def probe(self, shard: int, node: str) -> str:
@@ -319,8 +330,7 @@ class ShardRoutes:
         That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
         of each look.
         """
-        newest = self._map
-        owner = newest.owners[shard]
+        newest, owner = self._map, self._owner(shard)
         number, stand_in = self._stand_ins.get(shard, (0, owner))
         if number == newest.number:
             try:
@@ -343,7 +353,7 @@ class ShardRoutes:
 
     def runner(self, shard: int) -> str | None:
         """Return who linked the newest record of a shard's chain, or None. Touches the mount."""
-        chain = StoredChain(self._storage, chain_path(self.maps.placement.layout.number, shard))
+        chain = StoredChain(self._storage, chain_path(*chain_of(shard)))
         try:
             newest = newest_record(chain)
         except TenureError:
@@ -356,7 +366,7 @@ class ShardRoutes:
         if isinstance(line, UnixTransport) and not line.path.exists():
             raise ShardUnavailable(
                 "not-running",
-                f"shard {shard} at node {node} is not running (there is no {line})",
+                f"shard {shard_text(shard)} at node {node} is not running (there is no {line})",
                 hint=self._hint(node),
             )
         return line
@@ -378,13 +388,15 @@ class ShardRoutes:
         except ShardUnavailable as problem:
             raise ShardUnavailable(
                 problem.code,
-                f"shard {shard} at node {node}: {problem.message}",
+                f"shard {shard_text(shard)} at node {node}: {problem.message}",
                 hint=self._hint(node, line) if problem.code == "no-answer" else problem.hint,
             ) from None
         if isinstance(reply, Unavailable):
-            raise ShardUnavailable(reply.code, f"shard {shard} at node {node} says not now: {reply.message}")
+            raise ShardUnavailable(
+                reply.code, f"shard {shard_text(shard)} at node {node} says not now: {reply.message}"
+            )
         if not isinstance(reply, LeasePage):
-            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+            raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return reply
 
     def _hint(self, node: str, line: SocketTransport | None = None) -> str:

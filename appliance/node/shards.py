@@ -14,6 +14,7 @@ and ends take what they need of the machine from a ``ShardRuntime``, so that the
 from __future__ import annotations
 
 import logging
+from functools import partial
 from importlib.metadata import version
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, Protocol
@@ -23,6 +24,7 @@ from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
+from ..formats.shardmap import chain_of
 from ..lease.ceiling import CeilingChain, CeilingExtender, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
@@ -34,7 +36,7 @@ from .runtime import LocalLock, daemon_lock, group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from timeagent.clock import NodeTime
@@ -340,8 +342,8 @@ class ShardHost:
 
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
-        layout = self._registers.layouts(shard_map)[-1]
-        newest = newest_record(self._port(layout.number, shard))
+        assert shard_map.owner_of(shard) is not None, f"no shard {shard} in map {shard_map.number}"
+        newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
 
     def _courtesy(self, newest: CeilingRecord) -> str | None:
@@ -350,15 +352,18 @@ class ShardHost:
             return None
         return f"node {newest.node} may grant until {rfc3339(newest.ceiling_ns)}"
 
-    def succession(self, layouts: Sequence[ShardMap], patience_ns: Span) -> Succession:
-        """Return what ends the chains of all maps but the last one, giving their owners time to stop in good order."""
+    def succession(self, patience_ns: Span) -> Succession:
+        """Return what ends the chains that others follow, giving their owners time to stop in good order."""
         until = self._time.boot_ns() + patience_ns
 
         def polite(newest: CeilingRecord) -> str | None:
             return None if self._time.boot_ns() >= until else self._courtesy(newest)
 
         incarnation = self._random.randbytes(8)
-        return Succession(layouts, self._port, self._time, self.keys.witness, self._settings.node, incarnation, polite)
+        registers, signer, node = self._registers, self.keys.witness, self._settings.node
+        return Succession(
+            registers.cluster_id, registers.predecessors, self._port, self._time, signer, node, incarnation, polite
+        )
 
     def _port(self, map_number: int, shard: int) -> StoredChain:
         return StoredChain(self._storage, chain_path(map_number, shard))
@@ -431,21 +436,20 @@ class ShardHost:
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
-        layouts = self._registers.layouts(shard_map)
-        layout = layouts[-1]
+        chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
         identity = ShardIdentity(
-            cluster_id, layout.number, shard, node, incarnation, since_ns=since, release=version("tenure")
+            cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure")
         )
         signer = self.keys.witness
-        stored = self._port(layout.number, shard)
-        origin = self.succession(layouts, OWNERS_TIME_NS).beginning if len(layouts) > 1 else None
+        stored = self._port(chain_map, place)
+        origin = partial(self.succession(OWNERS_TIME_NS).beginning, chain_map) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        spool = self._shard_runtime.spool(StoredLedger(self._storage, layout.number, shard, incarnation))
+        spool = self._shard_runtime.spool(StoredLedger(self._storage, chain_map, place, incarnation))
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, layout, store, chain, signer, spool)
+            return self._begun(identity, shard_map, store, chain, signer, spool)
         except BaseException:
             store.close()
             raise
@@ -470,7 +474,7 @@ class ShardHost:
             ledger=spool,
             randomness=self._random,
         )
-        shard, why = identity.shard, ""
+        shard, why = identity.number, ""
         for _ in range(START_TRIES):
             began = running.start()
             if isinstance(began, Extended):

@@ -341,6 +341,12 @@ class Lease:
                 hint="wait for its renewal, or do less under it at once",
             )
 
+    def surely_held(self) -> bool:
+        """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""
+        keeper = self._kept(own=True)
+        usable_until_ns = self.usable_until_ns(keeper.policy.holder_margin_ns)
+        return self.ended is None and keeper.time.now().surely_before(usable_until_ns)
+
     def progress(self) -> None:
         """Say that the work under a lease gets on: one taken with ``progress_within_ns`` is renewed only then.
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
+    from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport
     from appliance.lease.wire import Denied, LeaseView
     from timeagent.clock import NodeTime
@@ -124,8 +125,9 @@ type _Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 class Routes(Protocol):
     """How the shards are reached."""
 
-    def shard_of(self, domain: str) -> int:
-        """Return the shard of a domain."""
+    @property
+    def map(self) -> ShardMap:
+        """The newest map that is known here."""
         ...
 
     def transport(self, shard: int) -> Transport:
@@ -414,7 +416,7 @@ class Leasing:
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
         below = f"{domain}/"
-        transport = self._routes.transport(self._routes.shard_of(below))
+        transport = self._routes.transport(self._routes.map.shards_of(below)[0])
         found: list[LeaseView] = []
         after, more = below, True
         while more:
@@ -453,7 +455,7 @@ class Leasing:
     def _by_shard(self, domains: Iterable[str]) -> list[tuple[int, list[str]]]:
         groups: dict[int, list[str]] = {}
         for domain in domains:
-            groups.setdefault(self._routes.shard_of(domain), []).append(domain)
+            groups.setdefault(self._routes.map.shards_of(domain)[0], []).append(domain)
         return sorted(groups.items())
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.recipes.fencegate import FenceGate
+from appliance.recipes.fence_gate import FenceGate
 from appliance.recipes.semaphore import Semaphore
 from tests.support.cluster import Site, wait_until
 from tests.support.zombie import election_of

@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
+from pathlib import Path, PurePosixPath
 from threading import Barrier, Lock, Thread
 
 import pytest
 
 from appliance.cluster import Cluster
 from appliance.formats.lease import Mode, conflicts
+from appliance.recipes.path_lock import PathLock
 from appliance.session.held import LossReason
 from tests.support.cluster import Site, sites
 from timeagent.errors import TryAgain
@@ -131,3 +133,57 @@ def test_circle_of_single_acquisitions_is_left_by_a_younger_one(site: Site, size
     assert {(code, reason) for code, _, reason in told} == {
         ("deadlock", None if recall is None else LossReason.RECALLED)
     }
+
+
+PATHS = ("/", "/a", "/a/b", "/a/b/c", "/a/d", "/e", "/e/f")
+
+
+class PathWatch:
+    """Who reads and writes what, as the threads believe it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._tasks: list[tuple[list[str], list[str]]] = []
+        self.broken: list[str] = []
+        self.turns = 0
+
+    def enter(self, read: list[str], write: list[str]) -> None:
+        with self._lock:
+            self.turns += 1
+            for others_read, others_write in self._tasks:
+                for mine, theirs in ((write, others_read + others_write), (read, others_write)):
+                    for one, other in product(map(PurePosixPath, mine), map(PurePosixPath, theirs)):
+                        if one.is_relative_to(other) or other.is_relative_to(one):
+                            self.broken.append(f"{one} beside {other}")
+            self._tasks.append((read, write))
+
+    def leave(self, read: list[str], write: list[str]) -> None:
+        with self._lock:
+            self._tasks.remove((read, write))
+
+
+def lock_paths(cluster: Cluster, watch: PathWatch, seed: int) -> None:
+    chance = random.Random(seed)
+    lock = PathLock(cluster)
+    for _ in range(ROUNDS):
+        read = chance.sample(PATHS, chance.choice((0, 1, 2)))
+        write = chance.sample(PATHS, chance.choice((1, 2)))
+        with lock(read, write, timeout_s=WAIT_NS / SECOND) as held:
+            watch.enter(read, write)
+            held.check()
+            watch.leave(read, write)
+
+
+def test_tasks_on_paths_of_one_tree_all_get_their_turn_and_none_beside_what_it_touches(site: Site) -> None:
+    watch = PathWatch()
+    with site.daemon("node1") as one, site.daemon("node2") as two:
+        for cluster, shard in ((one, 0), (two, 1)):
+            cluster.routes.host.try_host(shard, cluster.map)
+        threads = [Thread(target=lock_paths, args=((one, two)[n % 2], watch, n), daemon=True) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert not any(thread.is_alive() for thread in threads)
+    assert watch.broken == []
+    assert watch.turns == THREADS * ROUNDS

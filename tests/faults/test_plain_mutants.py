@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
-from appliance.lease import domain, fast_path, store
+from appliance.lease import domain, fast_path, state_rows
 from tests.property import test_lease_plain as plain_tests
 from tests.property import test_lease_rows as row_tests
 from tests.support.mutants import Mutant, check_noticed
@@ -114,28 +114,28 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     ),
     "the floor's lease is forgotten": (fast_path, "_past", "kept.defaults.setter", "_NIL", the_same),
     "rows: short on another ground": (
-        store,
+        state_rows,
         "StateRows._plain",
         "plain.defaults != self.defaults",
         "False",
         rows_say_what_was,
     ),
     "rows: freed on another ground": (
-        store,
+        state_rows,
         "StateRows.row",
         "kept.defaults is self.defaults or kept.defaults == self.defaults",
         "True",
         rows_say_what_was,
     ),
     "rows: short with another age": (
-        store,
+        state_rows,
         "StateRows._plain",
         "plain.age.request_id != plain.request_id",
         "False",
         rows_say_what_was,
     ),
     "rows: short behind what is not plain": (
-        store,
+        state_rows,
         "StateRows._plain",
         "before != self._unknown",
         "False",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
-from appliance.lease import store
+from appliance.lease import state_rows, store
 from appliance.lease.domain import State
 from tests.property import test_lease_rows as row_tests
 from tests.property import test_lease_store_model as store_tests
@@ -30,16 +30,16 @@ def one_dict(turns: store_tests.Turns) -> None:
 SHORT, WRITE, TURN = "StateRows._short", "LeaseStore._write", "LeaseStore.transaction"
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     "short although it says more": (
-        store,
+        state_rows,
         SHORT,
         "lone_lease(plain, lease.mode, lease.phase, lease.answered, lease.session_id) != state",
         "False",
         rows_say_what_was,
     ),
-    "freed although it says more": (store, SHORT, "expanded(freed) == state", "True", rows_say_what_was),
-    "all are held": (store, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
-    "who asked last is left out": (store, SHORT, "lease.answered != lease.granted_by", "False", rows_say_what_was),
-    "the session is left out": (store, SHORT, "lease.session_id is not None", "False", rows_say_what_was),
+    "freed although it says more": (state_rows, SHORT, "expanded(freed) == state", "True", rows_say_what_was),
+    "all are held": (state_rows, SHORT, "lease.phase is Phase.HELD", "True", rows_say_what_was),
+    "who asked last is left out": (state_rows, SHORT, "lease.answered != lease.granted_by", "False", rows_say_what_was),
+    "the session is left out": (state_rows, SHORT, "lease.session_id is not None", "False", rows_say_what_was),
     "a failed turn is remembered": (store, TURN, "self.states.update(self.changed)", "pass", one_dict),
     "a failed turn is counted": (
         store,
@@ -66,8 +66,8 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
     "what could not be deleted is there again": (
         store,
         WRITE,
-        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten])",
-        "not self._changed_file('DELETE FROM entry WHERE domain = ?', [(each,) for each in self._forgotten]) and False",
+        "not self._changed_file(_DELETE, [(each,) for each in self._forgotten])",
+        "not self._changed_file(_DELETE, [(each,) for each in self._forgotten]) and False",
         one_dict,
     ),
     "what the turn has changed is written before it counts": (

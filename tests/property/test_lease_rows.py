@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from appliance.formats.hints import NOTHING_WRITTEN, Hints, nothing_known
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
-from appliance.lease import store as store_module
+from appliance.lease import state_rows
 from appliance.lease.domain import (
     DomainDefaults,
     ExclusiveLease,
@@ -22,7 +22,7 @@ from appliance.lease.domain import (
     expanded,
     memory_of,
 )
-from appliance.lease.store import StateRows
+from appliance.lease.state_rows import StateRows
 from appliance.lease.wire import Age
 from tests.support.shards import HOLDER, RIVAL
 
@@ -201,7 +201,10 @@ def first_lease(**other: object) -> Taken:
 
 
 # A million leases have to fit: the test would notice if what is ordinary were written whole.
-@pytest.mark.parametrize(("other", "size"), [({}, 43), ({"answered": b"a" * 16}, 59), ({"session_id": b"s" * 16}, 67)])
+@pytest.mark.parametrize(
+    ("other", "size"),
+    [({}, 43), ({"phase": Phase.TENTATIVE}, 43), ({"answered": b"a" * 16}, 59), ({"session_id": b"s" * 16}, 67)],
+)
 def test_first_lease_of_a_domain_is_written_short(other: dict[str, object], size: int) -> None:
     store = written()
     state = first_lease(**other)
@@ -213,7 +216,7 @@ def test_first_lease_of_a_domain_is_written_short(other: dict[str, object], size
 
 
 def test_leases_of_more_holders_than_have_numbers_are_written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_module, "HOLDERS_MAX", 1)
+    monkeypatch.setattr(state_rows, "HOLDERS_MAX", 1)
     store = written()
     for holder, short in ((HOLDER, True), (RIVAL, False), (HOLDER, True)):
         state = first_lease(holder=holder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.lease import Mode
+    from appliance.formats.shardmap import ShardMap
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Process
     from timeagent.units import Instant, Span
@@ -193,7 +194,6 @@ class Said:
 class Tenant:
     """One run of a shard at a node, as the node's daemon had it, or an application there."""
 
-    map_number: int
     shard: int
     node: str
     incarnation: bytes
@@ -243,6 +243,35 @@ class Led:
 
 
 @dataclass(slots=True)
+class CachedUse:
+    """One call about a value that is kept in memory, in true time."""
+
+    who: str
+    process: Process
+    domain: str
+    what: str
+    """get; set, written through; put, left in memory; flush and close."""
+    began_ns: Instant
+    value: bytes | None
+    """What was read, or written."""
+    ended_ns: Instant | None = None
+    """None: it failed, or nobody lived to see."""
+    outcome: str = ""
+    """Of what was written; of what was put: that of the next flush, lost where any call failed before."""
+
+
+@dataclass(slots=True)
+class PathsHeld:
+    """Which paths of a tree somebody surely had, between two instants of true time."""
+
+    who: str
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    from_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(slots=True)
 class History:
     """Everything that was said."""
 
@@ -252,6 +281,8 @@ class History:
     settled: list[SettledRead] = field(default_factory=list)
     latest: list[LatestRead] = field(default_factory=list)
     narrow: list[NarrowRead] = field(default_factory=list)
+    cached: list[CachedUse] = field(default_factory=list)
+    paths: list[PathsHeld] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     wrote: list[Wrote] = field(default_factory=list)
@@ -290,10 +321,17 @@ class History:
     """The nodes that answer others."""
     reliable: bool = False
     """Whether no message is lost or late but by a fault of a node."""
-    owners: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    """To whom each map gives the shards."""
+    owners: dict[int, str] = field(default_factory=dict)
+    """To whom the newest map that has it gives each shard."""
+    shards: tuple[int, ...] = ()
+    """Those of the newest map."""
     calm: Calm | None = None
     rejected: list[tuple[str, str]] = field(default_factory=list)
+
+    def learn(self, shard_map: ShardMap) -> None:
+        """Take note of a map that is published."""
+        self.shards = shard_map.shards
+        self.owners |= {shard: shard_map.owner_of(shard) or "" for shard in self.shards}
 
     @property
     def queued(self) -> list[Hold]:

@@ -51,6 +51,10 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "expired": 30, "runs that granted": 46, "by the node's writer": 4, "crashes": 48, "mount faults": 70,
         "settled readings": 22,
     },
+    "caches": {
+        "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20,
+        "crashes": 22, "pauses": 160, "closed bags": 130, "settled readings": 16,
+    },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,
@@ -119,6 +123,9 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "queues": {
         "committed": 44, "in the queue": 32, "hand-overs": 32, "crashes": 10, "renewals": 44, "settled readings": 10,
+    },
+    "paths": {
+        "committed": 44, "paths": 90, "withdrawn": 44, "expired": 6, "crashes": 12, "pauses": 90, "settled readings": 8,
     },
     "evictions": {
         "committed": 200, "grants": 194, "evicted": 24, "hand-overs": 52, "expired": 70, "relinquished": 86,

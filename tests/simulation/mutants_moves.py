@@ -12,7 +12,7 @@ from tests.simulation.mutant import Mutant, one
 MOVES: tuple[Mutant, ...] = (
     Mutant(
         "a map's chains begin when the first chain of the map before has ended",
-        one(succession, "Succession._beginning", "if doubt is not None:", "if doubt is ended[0]:"),
+        one(succession, "Succession.beginning", "if doubt is not None:", "if doubt is ended[0]:"),
         "witnesses",
         "moves",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.recipes import election, mountelection, semaphore
+from appliance.recipes import election, mount_election, semaphore
 from tests.simulation.mutant import Mutant, one
 
 _FOLLOWS = "MountElection._may_follow"
@@ -39,7 +39,7 @@ RECIPES: tuple[Mutant, ...] = (
     Mutant(
         "an epoch is taken when the last one may be past",
         one(
-            mountelection,
+            mount_election,
             _FOLLOWS,
             "now.surely_past(newest.until_ns)",
             "now.latest > newest.until_ns",
@@ -50,7 +50,7 @@ RECIPES: tuple[Mutant, ...] = (
     Mutant(
         "an epoch is taken although nobody resigned",
         one(
-            mountelection,
+            mount_election,
             _FOLLOWS,
             "newest.kind is EpochKind.RESIGNED and newest.successor",
             "newest.successor",
@@ -62,13 +62,13 @@ RECIPES: tuple[Mutant, ...] = (
         "a leader goes on while it may be over",
         (
             (
-                mountelection,
+                mount_election,
                 "MountLeadership.check",
                 "if not now.surely_before(self._newest.until_ns):",
                 "if now.surely_past(self._newest.until_ns):",
             ),
             (
-                mountelection,
+                mount_election,
                 "MountLeadership.check",
                 "not now.surely_before(self._newest.until_ns - margin_ns)",
                 "now.surely_past(self._newest.until_ns)",
@@ -79,14 +79,14 @@ RECIPES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a leader that resigns leads until that is written",
-        one(mountelection, "MountLeadership.resign", "self._over = 'resigned'", "pass"),
+        one(mount_election, "MountLeadership.resign", "self._over = 'resigned'", "pass"),
         "leaders",
         "elections",
     ),
     Mutant(
         "a leader leads on by a record in doubt",
         one(
-            mountelection,
+            mount_election,
             "MountLeadership._link",
             "elif not isinstance(seen, InDoubt):",
             "else:\n    seen = seen if isinstance(seen, list) else []",
@@ -97,7 +97,7 @@ RECIPES: tuple[Mutant, ...] = (
     Mutant(
         "EEXIST on an epoch is ignored",
         one(
-            mountelection,
+            mount_election,
             "MountElection.campaign",
             "link_and_look(self.chain, pending[0].number, pending[1])",
             "[self.chain.link(pending[0].number, pending[1])] and self.chain.list_afresh()",

@@ -72,6 +72,11 @@ def _read(history: History, counts: Counter[str]) -> None:
     counts["latest readings"] = sum(bool(each.keys) for each in history.latest if not each.leases)
     counts["readings under leases"] = sum(bool(each.keys) for each in history.latest if each.leases)
     counts["narrow readings"] = sum(bool(each.keys) for each in history.narrow)
+    counts["values read"] = sum(each.what == "get" and each.ended_ns is not None for each in history.cached)
+    counts["values written"] = sum(each.what == "set" and each.outcome == "committed" for each in history.cached)
+    counts["values flushed"] = sum(each.what == "put" and each.outcome == "committed" for each in history.cached)
+    counts["paths"] = len(history.paths)
+    counts["committed"] += counts["values written"] + counts["values flushed"]
     counts["bags said"] = sum(each.names is not None for each in history.answers)
 
 
@@ -109,7 +114,7 @@ def _ran(world: World, counts: Counter[str]) -> None:
     counts["incarnations"] = len(history.starts)
     counts["maps"] = world.map.number - world.founded.map.number
     for tenant in history.tenants:
-        at_home = tenant.node == history.owners[tenant.map_number][tenant.shard]
+        at_home = tenant.node == history.owners[tenant.shard]
         counts["at home" if at_home else "taken over"] += 1
         counts["left in good order"] += tenant.how == "left"
 

@@ -22,8 +22,8 @@ from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_recipes import elections, locks
 from tests.simulation.scenarios_sessions import together
-from tests.simulation.scenarios_sets import queues, sets
-from tests.simulation.scenarios_sharing import batching, hinted
+from tests.simulation.scenarios_sets import paths, queues, sets
+from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
@@ -38,6 +38,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         doubt,
         batching,
         hinted,
+        caches,
         leases,
         machines,
         shares,
@@ -55,6 +56,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         takers,
         sets,
         queues,
+        paths,
         evictions,
         bounds,
         outside,
@@ -70,6 +72,7 @@ WEIGHTS: dict[str, int] = {
     "doubt": 4,
     "batching": 4,
     "hinted": 3,
+    "caches": 2,
     "leases": 4,
     "machines": 2,
     "shares": 3,
@@ -87,6 +90,7 @@ WEIGHTS: dict[str, int] = {
     "takers": 1,
     "sets": 2,
     "queues": 1,
+    "paths": 1,
     "evictions": 2,
     "bounds": 1,
     "outside": 2,

@@ -65,9 +65,9 @@ def test_who_dies_while_it_asks_may_be_in_the_way_for_a_term(asked: str, objecti
 def test_who_was_asked_is_remembered_for_longer_by_clocks_that_stood_still(stopped: str, objections: int) -> None:
     taken = 100 * SECOND
     history = History(
-        tenants=[Tenant(1, 0, "n2", b"", taken, taken)],
+        tenants=[Tenant(0, "n2", b"", taken, taken)],
         visits=[(taken - 17 * SECOND, "n2", 0)],
-        owners={1: ("n1", "n2")},
+        owners={0: "n1"},
         stops=[(stopped, taken - 5 * SECOND, 3 * SECOND)],
     )
     assert len(list(heirs.check(history, cast("Record", None)))) == objections

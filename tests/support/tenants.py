@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import InDoubt
-from appliance.node.record_watch import Placement
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from timeagent.units import Instant, Span
 
 NODES = ("node-a", "node-b", "node-c", "node-d")
 TERM_NS = 10 * SECOND
 
 
-def map_of(*owners: str, number: int = 1) -> ShardMap:
-    return ShardMap(number=number, cluster_id=CLUSTER, owners=owners)
+def map_of(*owners: str, number: int = 1, chain: int = 1) -> ShardMap:
+    return ShardMap(number=number, cluster_id=CLUSTER, owners=owners, chains=(chain,) * len(owners))
 
 
 @dataclass
@@ -64,8 +61,8 @@ class Host:
     looked: list[int] = field(default_factory=list)
     begins: object = None
     """What the succession says: the beginning of the new chains, a doubt, or an error that it raises."""
-    patience: list[tuple[int, Span]] = field(default_factory=list)
-    """The map and the patience of each succession that was made."""
+    patience: list[Span] = field(default_factory=list)
+    """Of each succession that was made."""
     holders_are_done: Event = field(default_factory=Event)
     map_number: int = 1
 
@@ -100,11 +97,12 @@ class Host:
         self.dropped.append(shard)
         del self.running[shard]
 
-    def succession(self, layouts: Sequence[ShardMap], patience_ns: Span) -> Host:
-        self.patience.append((layouts[-1].number, patience_ns))
+    def succession(self, patience_ns: Span) -> Host:
+        self.patience.append(patience_ns)
         return self
 
-    def beginning(self) -> object:
+    def beginning(self, chain: int) -> object:
+        assert chain > 1
         if isinstance(self.begins, TenureError):
             raise self.begins
         return self.begins
@@ -118,7 +116,7 @@ class Street:
         self.now: Instant = 100 * SECOND
         self.host = Host()
         self.host.holders_are_done.set()
-        self.maps = SimpleNamespace(placement=Placement(self.map, (self.map,)))
+        self.maps = SimpleNamespace(newest=self.map)
         self.known = list(NODES)
         """The nodes that answer others somewhere."""
         self.says: dict[str, str] = dict.fromkeys(NODES, "not-here")
@@ -151,9 +149,7 @@ class Street:
 
     def moved_to(self, newest: ShardMap, begins: object) -> None:
         """Have a map with chains of its own published after all that are known; its chains begin so."""
-        before: Placement = self.maps.placement
-        self.maps.placement = Placement(newest, (*before.layouts, newest))
-        self.host.begins, self.host.map_number = begins, newest.number
+        self.maps.newest, self.host.begins = newest, begins
 
 
 DOUBT = InDoubt("node node-b may grant for a while")

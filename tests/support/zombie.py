@@ -9,8 +9,8 @@ import sys
 
 from appliance.cluster import Cluster
 from appliance.recipes.election import Election
-from appliance.recipes.fencegate import FenceGate
-from appliance.recipes.mountelection import MountElection
+from appliance.recipes.fence_gate import FenceGate
+from appliance.recipes.mount_election import MountElection
 from timeagent.errors import LeaseLost
 
 NAME = "billing"

@@ -228,7 +228,13 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("timestamp-below-floor",),
     ),
-    "the expiry": (frames, FIT, "batch.cut.last[frame] < expiry", "True", ("timestamp-after-expiry",)),
+    "the expiry": (
+        frames,
+        FIT,
+        "batch.cut.last[frame] < witnesses.expiry[saying]",
+        "True",
+        ("timestamp-after-expiry",),
+    ),
     "the term": (witnesses, GOOD, "self.expiry <= midpoint + term_ns_max + radius", "True", ("crafted",)),
     "a witness before its frame": (
         frames,
@@ -261,8 +267,8 @@ MUTANTS: dict[str, Mutant] = {
     "the expiry of a session lease": (
         witnesses,
         UNDER,
-        "np.where(under, self.expiry[of], expiry)",
-        "expiry + 10**12 * under",
+        "np.where(under, of, self.which)",
+        "self.which",
         ("crafted",),
     ),
     "the frame's time": (frames, TOKENS, "known.refusal is None", "True", ("forged-time",)),
@@ -341,7 +347,7 @@ MUTANTS: dict[str, Mutant] = {
         "settle_to < 0",
         ("crafted",),
     ),
-    "the owner": (domains, STATEMENTS, "layout.shard_of(names[name]) != number", "False", ("wrong-shard",)),
+    "the owner": (domains, STATEMENTS, "number not in shards.shards_of(names[name])", "False", ("wrong-shard",)),
     "the fence": (domains, CLAIMS, "column == 'fence'", "False", ("fence-not-growing", "crafted")),
     "what only grows": (domains, CLAIMS, "self.bad[name[1:][same & fell]] = True", "pass", ("grant-overlap",)),
     "settle_to of what follows": (domains, CLAIMS, "('floor', 'settle_to')", "('floor',)", ("crafted",)),
@@ -517,6 +523,34 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("revocation-incomplete", "ended-lease-forgotten"),
     ),
+    "the other half": (
+        witnesses,
+        "Witnesses.with_other_halves",
+        "there[whose, 1] & there[whose, 2]",
+        "True",
+        ("half-lease-write",),
+    ),
+    "the newer word on how much of a lease it is": (
+        witnesses,
+        "Witnesses.with_other_halves",
+        "going_by[own] > going_by[said]",
+        "False",
+        ("half-lease-write",),
+    ),
+    "what counts by itself": (
+        domains,
+        "_Leases.check_moves",
+        "self.first_of_chain.sum() == len(np.unique(self.name_of))",
+        "True",
+        ("whole-too-early",),
+    ),
+    "the floor by which a chain counts": (
+        domains,
+        "_lowest",
+        "chain.floor_under(fact.head)",
+        "chain._floors.get(fact.head.incarnation, [(0, 0, 0)])[0][1:]",
+        ("floor-fell",),
+    ),
     "a number used twice": (
         domains,
         "judge_writers",
@@ -556,6 +590,12 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
         return made[code]
 
     return of
+
+
+@pytest.mark.parametrize("story", [*CRAFTED, *all_plants()["r2-breach"]], ids=lambda story: story.__name__)
+def test_columns_say_of_a_fault_alone_what_the_rules_say(story: Callable[[Path], object], tmp_path: Path) -> None:
+    story(tmp_path)
+    assert by_columns_first(tmp_path) == by_rules(tmp_path)
 
 
 @pytest.mark.verify

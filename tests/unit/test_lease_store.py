@@ -1,15 +1,19 @@
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
+import msgspec
 import pytest
 
 from appliance.formats.hints import NOTHING_WRITTEN
-from appliance.formats.lease import Mode, Phase
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.sessionlease import SessionEnded
 from appliance.lease import store as store_module
-from appliance.lease.domain import Free, LeaseRecord, Memory, State, Taken
-from appliance.lease.store import UNWRITTEN_MAX, LeaseStore
+from appliance.lease.domain import ExclusiveLease, Free, LeaseRecord, Memory, SessionRecord, State, Taken
+from appliance.lease.store import SHARES, UNWRITTEN_MAX, LeaseStore
 from appliance.lease.wire import Age
-from tests.support.shards import HOLDER
+from tests.support.shards import HOLDER, RIVAL
 
 AGE = Age(first_try_ns=1, request_id=bytes(16))
 
@@ -103,19 +107,86 @@ def test_what_is_kept_beside_the_file_does_not_grow_with_the_number_of_large_tur
     assert store.domains == 4 * 2 * UNWRITTEN_MAX
 
 
-def test_all_that_changed_is_in_the_file_after_ten_writes_and_the_dict_stays_small(
+def rows_of(store: LeaseStore, table: str = "entry") -> int:
+    """How many rows somebody else sees."""
+    with contextlib.closing(beside(store)) as other:
+        (count,) = other.execute(f"SELECT count(*) FROM {table}").fetchone() or (0,)
+    return int(count)
+
+
+def beside(store: LeaseStore) -> apsw.Connection:
+    return apsw.Connection(store._connection.filename, flags=apsw.SQLITE_OPEN_READONLY)
+
+
+def test_whatever_comes_is_in_the_file_after_twice_the_shares_and_the_dict_stays_small(
     store: LeaseStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "RECENT_MAX", 10)
+    monkeypatch.setattr(store_module, "WRITE_MIN", 4)
     for number in range(500):
         put(store, f"{number:03d}", taken(lease()))
-    for _ in range(10):
+    store.write_some()
+    for number in range(500, 900):
+        put(store, f"{number:03d}", taken(lease()))
+    for _ in range(2 * SHARES - 1):
         store.write_some()
-    (rows,) = store._connection.execute("SELECT count(*) FROM entry").fetchone() or (0,)
-    assert rows == 500
+    assert rows_of(store) == 900
     put(store, "000", Free(memory=memory()))
     assert len(store.states) <= 12
     assert store.read("250") == taken(lease())
+
+
+def test_file_says_who_holds_what_and_until_when(store: LeaseStore) -> None:
+    session = SessionRecord(
+        session_id=name(1), holder=RIVAL, granted_ns=1, expiry_ns=77, begun_by=name(2), answered=name(2), leases=3
+    )
+    held = ExclusiveLease(store.rows.defaults, memory(0), HOLDER, name(3), 5, 50, AGE, bytes(16))
+    with store.transaction():
+        store.changed["a"] = store.read("a")
+        store.states["a"] = held
+        store.put_session(session)
+    store.write_some()
+    with contextlib.closing(beside(store)) as other:
+        assert other.execute("SELECT domain, kind, expiry_ns, fence FROM entry").fetchall() == [
+            ("a", 2, 50, int.from_bytes(name(3)[:8], "big"))
+        ]
+        assert other.execute("SELECT session_id, expiry_ns, leases FROM session").fetchall() == [(name(1), 77, 3)]
+        assert other.execute("SELECT node, process, purpose FROM holder").fetchall() == [
+            (HOLDER.node, HOLDER.process, HOLDER.purpose)
+        ]
+    with store.transaction():
+        store.put_session(msgspec.structs.replace(session, leases=0, over=over(session)))
+    store.write_some()
+    assert rows_of(store, "session") == 0
+
+
+def over(session: SessionRecord) -> SessionEnded:
+    return SessionEnded(
+        session_id=session.session_id, outcome=LeaseOutcome.DROPPED, ended_ns=5, expiry_ns=77, leases=0,
+        watermark_ns=None, watermark_time=None, messages=0, chain_head=None,
+    )  # fmt: skip
+
+
+def test_whoever_reads_the_file_for_long_keeps_no_turn_waiting(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "UNWRITTEN_MAX", 1)
+    put(store, "a", taken(lease()))
+    store.write_some()
+    with contextlib.closing(beside(store)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM entry").fetchone()
+        for each in "bcd":
+            put(store, each, taken(lease()))
+        store.write_some()
+        assert store.full
+        assert "is being read by another process" in store.why_full()
+        assert store.tentative() == []
+        assert store.latest_expiry() == 10
+        assert {each for each in "abcd" if store.read(each)} == set("abcd")
+    store.write_some()
+    assert rows_of(store) == 4
+    assert not store.full
 
 
 def test_what_finds_no_room_is_in_no_others_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

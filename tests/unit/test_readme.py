@@ -19,13 +19,9 @@ from appliance.node.runtime import default_directory
 from appliance.node.settings import load_settings
 from tenure.__main__ import FAMILIES
 from tests.support.cluster import Site
+from tests.support.documents import blocks, run_program
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PLACE = "/tmp/bags"
-
-
-def blocks(text: str, language: str) -> list[str]:
-    return [body for found, body in _BLOCK.findall(text) if found == language]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -71,27 +67,10 @@ def test_command_that_does_not_parse_would_be_found(capsys: pytest.CaptureFixtur
         parse(shown[0])
 
 
-def run(program: str, place: str, site: Site, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program that opens a root there, with that of a site in its place; nothing may be said on stderr."""
-    opened = program.replace(f'"{place}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
-    assert opened != program, f"the program opens {place}"
-    done = subprocess.run(
-        [sys.executable, "-c", opened],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done
-
-
 def test_program_for_asyncio_publishes_and_loses_nothing(readme: str, site: Site, tmp_path: Path) -> None:
     program = blocks(readme, "python")[1]
     assert "import asyncio" in program
-    assert run(program, _PLACE, site, tmp_path).stdout == ""
+    assert run_program(program, _PLACE, site, tmp_path) == ""
     (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
     with site.open() as cluster:
         (log,) = cluster.log_names()
@@ -104,16 +83,16 @@ def test_program_with_a_view_counts_what_is_settled(repository: Path, site: Site
         with session.acquire("account/7") as leases:
             session.publish("ledger", [b"a", b"b"], under=leases)
         cluster.settle("ledger", cluster.time.now().latest)
-    assert run(program, "/srv/tenure", site, tmp_path).stdout == "2\n"
+    assert run_program(program, "/srv/tenure", site, tmp_path) == "2\n"
 
 
 def test_program_shown_publishes_and_reads_in_a_fresh_cluster(readme: str, site: Site, tmp_path: Path) -> None:
     program = blocks(readme, "python")[0]
     statements = [line for line in program.splitlines() if line.strip()]
     assert len(statements) <= 6, "a program of five lines, and its import"
-    done = run(program, _PLACE, site, tmp_path)
+    said = run_program(program, _PLACE, site, tmp_path)
     (payload,) = re.findall(r"publish\(.*?b\"(.+?)\"", program)
-    assert payload in done.stdout
+    assert payload in said
     with site.open() as cluster:
         (log,) = cluster.log_names()
         assert [message.payload.decode() for message in cluster.read(log, level="latest")] == [payload]

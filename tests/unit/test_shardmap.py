@@ -1,7 +1,9 @@
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from appliance.formats.shardmap import ShardMap
+from appliance.formats.shardmap import SHARDS_MAX, ShardMap, chain_of, shard_text
+from appliance.formats.witness import Half
 from tests.support.values import CLUSTER, shard_map
 from timeagent.canonical import decode, encode
 from timeagent.errors import Damaged
@@ -49,6 +51,40 @@ def test_map_without_shards_is_neither_made_nor_read() -> None:
         of(0)
     raw = encode(shard_map())
     owners = b"\x92\xa6node-a\xa6node-b"
-    assert raw.endswith(owners)
+    assert owners in raw
     with pytest.raises(Damaged, match="at least one shard"):
         decode(ShardMap, raw.replace(owners, b"\x90"))
+
+
+OLD = ShardMap(number=1, cluster_id=CLUSTER, owners=("a", "b"))
+BOTH = ShardMap(number=2, cluster_id=CLUSTER, owners=("a", "c"), chains=(1, 2), before=OLD.layout)
+NEW = replace(BOTH, number=3, before=None)
+MOVED = SHARDS_MAX + 1
+"""The shard that comes: in place 1, its chain begun under map 2."""
+
+
+def test_shard_that_moves_has_a_chain_of_its_own_and_the_others_keep_theirs() -> None:
+    assert (OLD.shards, BOTH.shards, NEW.shards) == ((0, 1), (0, MOVED, 1), (0, MOVED))
+    assert [each.owner_of(shard) for each in (BOTH, NEW) for shard in (0, 1, MOVED)] == ["a", "b", "c", "a", None, "c"]
+    assert [BOTH.half_of(shard) for shard in (0, 1, MOVED)] == [Half.WHOLE, Half.LEAVING, Half.COMING]
+    assert [NEW.half_of(shard) for shard in (0, 1, MOVED)] == [Half.WHOLE, None, Half.WHOLE]
+    assert chain_of(MOVED) == (2, 1)
+    assert shard_text(MOVED) == "1 (chain 2)"
+
+
+def test_domain_is_held_from_both_its_shards_while_it_moves() -> None:
+    stays, moves = (next(name for name in DOMAINS if OLD.shard_of(name) == place) for place in (0, 1))
+    assert [each.shards_of(stays) for each in (OLD, BOTH, NEW)] == [(0,)] * 3
+    assert [each.shards_of(moves) for each in (OLD, BOTH, NEW)] == [(1,), (1, MOVED), (MOVED,)]
+
+
+# Who stays serves those too who have missed the move; who leaves or comes only those who know of it.
+def test_shard_is_what_it_is_since_a_map() -> None:
+    assert [BOTH.since(shard) for shard in (0, 1, MOVED)] == [1, 2, 2]
+    assert [NEW.since(shard) for shard in (0, MOVED)] == [1, 3]
+
+
+@pytest.mark.parametrize("chains", [(1,), (1, 0), (1, 3)], ids=["too few", "of no map", "of a map to come"])
+def test_map_whose_chains_make_no_sense_is_not_made(chains: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="chain"):
+        replace(BOTH, chains=chains)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
-from appliance.formats.shardmap import ShardMap
+from appliance.formats.shardmap import shard_number
 from appliance.formats.stamped import sign
 from appliance.lease.ceiling import Beginning, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from appliance.lease.succession import Succession, newest_record
@@ -19,10 +21,6 @@ from timeagent.units import SECOND
 TIME = HandTime(TIME_KEY, NOW_NS)
 
 
-def layouts(*counts: int) -> tuple[ShardMap, ...]:
-    return tuple(ShardMap(number=n, cluster_id=CLUSTER, owners=(NODE,) * count) for n, count in enumerate(counts, 1))
-
-
 class Chains:
     """All chains of a cluster, in memory."""
 
@@ -32,8 +30,14 @@ class Chains:
     def port(self, number: int, shard: int) -> MemoryChain:
         return self.chains.setdefault((number, shard), MemoryChain())
 
-    def succession(self, *counts: int, **options: object) -> Succession:
-        return Succession(layouts(*counts), self.port, TIME, WITNESS_KEY, NODE, b"ended---", **options)  # type: ignore[arg-type]
+    def succession(self, *counts: int, **options: object) -> SimpleNamespace:
+        """What ends all chains but the last ones, of maps with so many shards each; all of them begin anew."""
+
+        def before(chain: int) -> list[int]:
+            return [] if chain == 1 else [shard_number(chain - 1, place) for place in range(counts[chain - 2])]
+
+        made = Succession(CLUSTER, before, self.port, TIME, WITNESS_KEY, NODE, b"ended---", **options)  # type: ignore[arg-type]
+        return SimpleNamespace(beginning=lambda: made.beginning(len(counts)))
 
     def run(self, number: int, shard: int, incarnation: bytes, *counts: int) -> CeilingChain:
         identity = ShardIdentity(CLUSTER, number, shard, NODE, incarnation.ljust(8, b"-"))

@@ -130,7 +130,7 @@ class LiveSource:
                 self._others = others
                 self._asked += [self._own, self._nodes]
             for shard, end in answer.chains.items():
-                cluster.routes.expect(shard, end.record.node)
+                cluster.routes.expect(answer.shard_map.layout.shards[shard], end.record.node)
             for shard in range(len(self._shards), len(answer.shard_map.owners)):
                 self._shards.append(
                     AskedQuestion(f"shard {shard}", SHARD_PERIOD_NS, self._machine, self._asking(shard))
@@ -165,7 +165,8 @@ class LiveSource:
         assert self._open is not None
         assert self._open.cluster is not None
         asked_ns = self._machine.realtime_ns()
-        numbers, leases = self._open.cluster.inspect(shard)
+        cluster = self._open.cluster
+        numbers, leases = cluster.inspect(cluster.map.layout.shards[shard])
         if not numbers.ceiling_ns:
             raise ShardUnavailable("starting", f"shard {shard} is starting: it may not grant yet")
         before = self._shards[shard].answer

@@ -121,7 +121,7 @@ def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str 
     if end is None:
         yield words("the shard has no ceiling chain: it never ran", tone=Tone.DIM)
         return
-    directory = ledger_path(answer.shard_map.number, shard, end.record.incarnation, 0).rpartition("/")[0]
+    directory = ledger_path(answer.shard_map.layout.chains[shard], shard, end.record.incarnation, 0).rpartition("/")[0]
     names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
     shown = 0
     for (run, _), name in reversed(names[-LEDGERS_READ:]):

@@ -218,7 +218,11 @@ class OpenMount:
     def read(self) -> MountAnswer:
         """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
-        chains = {shard: end for shard in range(len(shard_map.owners)) if (end := self._chain(shard_map.number, shard))}
+        chains = {
+            shard: end
+            for shard in range(len(shard_map.owners))
+            if (end := self._chain(shard_map.layout.chains[shard], shard))
+        }
         return MountAnswer(
             self.root,
             self.registers.cluster_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from appliance.recipes.election import Election
-from appliance.recipes.mountelection import MountElection, MountLeadership
+from appliance.recipes.mount_election import MountElection, MountLeadership
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.session import SessionKit
 from tests.simulation.cluster import CLUSTER, LOGS

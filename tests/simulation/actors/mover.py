@@ -30,8 +30,8 @@ class Mover:
         kit = Kit(world, self._process)
         for count in self._counts:
             kit.pause(SECOND)
-            owners = tuple(NODES[shard % len(NODES)] for shard in range(count))
-            record = msgspec.structs.replace(world.map, number=world.map.number + 1, owners=owners)
+            owners, number = tuple(NODES[shard % len(NODES)] for shard in range(count)), world.map.number + 1
+            record = msgspec.structs.replace(world.map, number=number, owners=owners, chains=(number,) * count)
             while True:
                 try:
                     kit.records.publish(Kind.MAP, record, world.founded.root)
@@ -41,6 +41,6 @@ class Mover:
                 else:
                     break
             world.map = record
-            world.history.owners[record.number] = record.owners
+            world.history.learn(record)
             world.map_noticed_ns = world.scheduler.now + int(kit.chance.random() * SECOND)
             world.scheduler.note("publishes", f"map {record.number} with {count} shards")

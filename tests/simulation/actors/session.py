@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
     from appliance.formats.paths import Grid
+    from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport
     from appliance.session.held import Lease, Loss
     from tests.simulation.scheduler import Process
@@ -54,8 +55,9 @@ class SimulatedRoutes:
         self._world = world
         self._process = process
 
-    def shard_of(self, domain: str) -> int:
-        return self._world.map.shard_of(domain)
+    @property
+    def map(self) -> ShardMap:
+        return self._world.map
 
     def transport(self, shard: int) -> Transport:
         return SimulatedTransport(self._world.network, self._process, shard)

@@ -7,6 +7,7 @@ lets the production shard answer it in one turn and sends the replies; the other
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from appliance.formats.paths import chain_path
@@ -139,7 +140,7 @@ class ShardHost:
         """``moves``: it follows new maps, when it notices them, or when it is deposed."""
         self._world = world
         self._process = process
-        self._number = shard
+        self._place = shard
         self._orderly = orderly
         self._moves = moves
 
@@ -149,36 +150,37 @@ class ShardHost:
             lives: Instant = self._world.scheduler.end_ns
             if self._orderly and kit.chance.random() < 0.7:
                 lives = self._world.scheduler.now + int((0.3 + 4 * kit.chance.random()) * SECOND)
-            layouts = self._layouts(kit)
-            if self._number < len(layouts[-1].owners):
-                self._incarnation(kit, lives, layouts)
+            newest = self._newest(kit)
+            if self._place < len(newest.owners):
+                self._incarnation(kit, lives, newest)
             kit.pause(100 * MS)
 
-    def _layouts(self, kit: Kit) -> list[ShardMap]:
+    def _newest(self, kit: Kit) -> ShardMap:
         if not self._moves:
-            return [self._world.founded.map]
+            return self._world.founded.map
         while True:
             try:
-                return kit.records.layouts(kit.records.newest_map())
+                return kit.records.newest_map()
             except TenureError as problem:
                 self._world.scheduler.refused("finds no maps:", problem)
                 kit.pause(100 * MS)
 
-    def _incarnation(self, kit: Kit, lives_until: Instant, layouts: list[ShardMap]) -> None:
-        world, number = self._world, self._number
-        shard_map = layouts[-1]
-        identity = ShardIdentity(
-            kit.records.cluster_id, shard_map.number, number, kit.context.node, kit.chance.randbytes(8)
-        )
+    def _incarnation(self, kit: Kit, lives_until: Instant, shard_map: ShardMap) -> None:
+        world, place = self._world, self._place
+        chain_map = shard_map.layout.chains[place]
+        identity = ShardIdentity(kit.records.cluster_id, chain_map, place, kit.context.node, kit.chance.randbytes(8))
         signer = world.keys[kit.context.node][Purpose.WITNESS]
 
         def port(map_number: int, shard: int) -> StoredChain:
             return StoredChain(kit.storage, chain_path(map_number, shard))
 
-        ending = Succession(layouts, port, kit.time, signer, kit.context.node, kit.chance.randbytes(8))
-        origin = ending.beginning if len(layouts) > 1 else None
-        chain = CeilingChain(port(shard_map.number, number), kit.time, signer, kit.policy, identity, origin)
-        spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
+        records, node = kit.records, kit.context.node
+        ending = Succession(
+            records.cluster_id, records.predecessors, port, kit.time, signer, node, kit.chance.randbytes(8)
+        )
+        origin = partial(ending.beginning, chain_map) if chain_map > 1 else None
+        chain = CeilingChain(port(chain_map, place), kit.time, signer, kit.policy, identity, origin)
+        spool = Spool(world, StoredLedger(kit.storage, chain_map, place, identity.incarnation))
         with closing(MemoryStore()) as store:
             shard = Shard(
                 identity, shard_map, kit.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
@@ -186,7 +188,7 @@ class ShardHost:
                 domains_max=world.domains_max,
             )  # fmt: skip
             world.history.starts.append(
-                Started(number, identity.incarnation, world.scheduler.now, store.domains, store.leases)
+                Started(identity.number, identity.incarnation, world.scheduler.now, store.domains, store.leases)
             )
             world.scheduler.spawn(f"{self._process.name} ledger", self._process, spool.drain)
             if self._begins(kit, shard):
@@ -197,12 +199,12 @@ class ShardHost:
         network = self._world.network
         callers = Callers(self._world)
         endpoint = Endpoint(self._process.machine, server=self._world.scheduler.current, hung_up=callers.left)
-        self._process.on_death.append(lambda: network.leave(self._number, endpoint))
-        network.serve(self._number, endpoint)
+        self._process.on_death.append(lambda: network.leave(identity.number, endpoint))
+        network.serve(identity.number, endpoint)
         try:
             self._serve(shard, chain, endpoint, callers, identity, lives_until)
         finally:
-            network.leave(self._number, endpoint)
+            network.leave(identity.number, endpoint)
 
     def _begins(self, kit: Kit, shard: Shard) -> bool:
         for _ in range(START_TRIES):
@@ -243,7 +245,7 @@ class ShardHost:
                     scheduler.note("withdraws", f"what {len(gone)} holders without a connection had tentatively")
                     shard.serve(gone)
             notices = self._moves and self._orderly and self._world.map_noticed_ns <= scheduler.now
-            old = self._world.map.number != identity.map_number
+            old = self._world.map.owner_of(identity.number) is None
             if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard, identity):
                 return
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from appliance.node.record_watch import MapWatch, Placement
+from appliance.node.record_watch import MapWatch
 from appliance.node.routes import OwnShard, ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
 LOOK_AGAIN_NS: Span = 100 * MS
-SHARDS_MAX = 2
 MISSED_S = 4
 
 
@@ -44,6 +43,13 @@ class Door:
     host: ShardHost
     asked_for: Callable[[int], None]
     places: dict[int, Endpoint] = field(default_factory=dict)
+    place_of: Callable[[int], Endpoint] | None = None
+    """Makes the place of a shard that nobody has asked for yet; None while the door is not open."""
+
+    def place(self, shard: int) -> Endpoint | None:
+        if shard not in self.places and self.place_of is not None:
+            self.places[shard] = self.place_of(shard)
+        return self.places.get(shard)
 
 
 class Street:
@@ -64,7 +70,7 @@ class Street:
         self._gone: set[str] = set()
         world.history.answering = nodes
         world.history.reliable = world.conditions.network == NO_NETWORK_MISHAPS
-        world.history.owners[world.map.number] = world.map.owners
+        world.history.learn(world.map)
 
     # -- nodes come and go ---------------------------------------------------------------------------------------------
 
@@ -149,16 +155,16 @@ class Street:
     def judge(self) -> None:
         """Note what runs where."""
         world, now = self.world, self.world.scheduler.now
-        runs: dict[int, list[str]] = {shard: [] for shard in range(len(world.map.owners))}
+        runs: dict[int, list[str]] = {shard: [] for shard in world.map.shards}
         for node, door in sorted(self.doors.items()):
             for shard, hosted in door.host._hosted.items():
-                if hosted[0].ended() is None and hosted[0].identity.map_number == world.map.number:
-                    runs.setdefault(shard, []).append(node)
+                if hosted[0].ended() is None and shard in runs:
+                    runs[shard].append(node)
         asked = [(now - when, shard) for when, _, shard in world.history.visits]
         missed = frozenset(
             shard for shard in runs if {since // SECOND for since, each in asked if each == shard} >= {0, MISSED_S}
         )
-        owners = dict(enumerate(world.map.owners))
+        owners = {shard: world.map.owner_of(shard) or "" for shard in world.map.shards}
         world.history.calm = Calm(now, owners, frozenset(self.doors), runs, missed)
 
 
@@ -169,8 +175,7 @@ class Maps(MapWatch):
         """``every_ns``: how often it looks unasked; None: never. Touches the mount."""
         while True:
             try:
-                newest = kit.records.newest_map()
-                first = Placement(newest, tuple(kit.records.layouts(newest)))
+                first = kit.records.newest_map()
             except TenureError as problem:
                 kit.world.scheduler.refused("finds no map:", problem)
                 kit.pause(100 * MS)
@@ -209,7 +214,7 @@ class Line(SimulatedTransport):
         del chance
         door = self._street.doors.get(self._node)
         if door is not None:
-            return door.places[self._shard]
+            return door.place(self._shard)
         socket = self._street.sockets.get((self._node, self._shard))
         return socket if socket is not None and socket.machine is self._machine else None
 
@@ -230,7 +235,7 @@ class Routes(ShardRoutes):
 
     def line(self, shard: int, node: str) -> Transport:
         found = self._lines.setdefault((shard, node, False), Line(self._street, self._process, shard, node))
-        owned = node == self._settings.node == self.maps.newest.owners[shard]
+        owned = node == self._settings.node == self.maps.newest.owner_of(shard)
         return OwnShard(self.host, shard, self.maps, cast("Any", found)) if owned else found
 
     def _line(self, shard: int, node: str, *, local: bool) -> Any:  # noqa: ANN401 - not a socket
@@ -247,11 +252,8 @@ def stand_at(street: Street, door: Door, process: Process) -> None:
     scheduler = world.scheduler
     me = scheduler.current
 
-    def places() -> dict[int, Endpoint]:
-        return {
-            shard: Endpoint(process.machine, server=me, hung_up=lambda who, shard=shard: hung_up(shard, who))  # type: ignore[misc]
-            for shard in range(SHARDS_MAX)
-        }
+    def place_of(shard: int) -> Endpoint:
+        return Endpoint(process.machine, server=me, hung_up=lambda who: hung_up(shard, who))
 
     def hung_up(shard: int, who: Process) -> None:
         hosted = door.host.hosted(shard)
@@ -262,14 +264,14 @@ def stand_at(street: Street, door: Door, process: Process) -> None:
         for place in door.places.values():
             place.open = False
 
-    door.places.update(places())
+    door.place_of = place_of
     process.on_death.append(closed)
     street.opens(door)
     while True:
         if not any(place.inbox for place in door.places.values()):
             scheduler.wait(NEVER, "visitors")
         scheduler.step("opens the door")
-        for shard, place in door.places.items():
+        for shard, place in sorted(door.places.items()):
             calls, place.inbox[:] = place.inbox[:], []
             for call in calls:
                 _let_in(world, door, shard, place, call)

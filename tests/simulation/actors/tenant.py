@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
+from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
@@ -222,7 +223,6 @@ class NodeHost(ShardHost):
         world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases))
         world.history.tenants.append(
             Tenant(
-                identity.map_number,
                 shard,
                 identity.node,
                 identity.incarnation,
@@ -231,7 +231,7 @@ class NodeHost(ShardHost):
                 application=self._pulse is None,
             )
         )
-        world.scheduler.note("BEGINS", f"shard {shard} of map {identity.map_number}")
+        world.scheduler.note("BEGINS", f"shard {shard_text(shard)}")
         counter = Counter(world, self._process, running, guard, store)
         if self._pulse is None:
             self._street.sockets[identity.node, shard] = counter.place

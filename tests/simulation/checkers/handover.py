@@ -24,16 +24,16 @@ def check(history: History, record: Record) -> Iterator[str]:
     for tenant in history.tenants:
         told = tenant.told_ns
         if tenant.how == "dropped" and told is not None:
-            chain = linked(record, tenant.map_number, tenant.shard)
+            chain = linked(record, tenant.shard)
             own = max((each.number for _, each in chain if each.incarnation == tenant.incarnation), default=0)
             if not any(each.number > own and born <= told for born, each in chain):
                 yield f"{tenant.node} dropped shard {tenant.shard} at {told}, which nobody else had"
-        if tenant.how == "left" and told is not None and max(history.owners) == tenant.map_number:
+        if tenant.how == "left" and told is not None and tenant.shard in history.shards:
             yield from _given_away(history, tenant, told)
 
 
 def _given_away(history: History, tenant: Tenant, told: int) -> Iterator[str]:
-    owner = history.owners[tenant.map_number][tenant.shard]
+    owner = history.owners[tenant.shard]
     if tenant.node == owner:
         yield f"{tenant.node} gave its own shard {tenant.shard} away at {told}"
     for fault in history.faults:

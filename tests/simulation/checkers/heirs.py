@@ -25,7 +25,7 @@ BEFORE_NS = 2 * SECOND
 
 def check(history: History, _: Record) -> Iterator[str]:
     for tenant in history.tenants:
-        owner = history.owners[tenant.map_number][tenant.shard]
+        owner = history.owners[tenant.shard]
         if tenant.node == owner:
             continue
         still = sum(span for node, from_ns, span in history.stops if node == tenant.node and from_ns < tenant.from_ns)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def check(history: History, record: Record) -> Iterator[str]:
     for tenant in history.tenants:
-        chain = linked(record, tenant.map_number, tenant.shard)
+        chain = linked(record, tenant.shard)
         for (_, before), (_, first) in pairwise(chain):
             if first.incarnation == tenant.incarnation != before.incarnation:
                 born = next(when for when, each in chain if each is before)
@@ -32,9 +32,9 @@ def check(history: History, record: Record) -> Iterator[str]:
                     )
 
 
-def linked(record: Record, map_number: int, shard: int) -> list[tuple[int, CeilingRecord]]:
+def linked(record: Record, shard: int) -> list[tuple[int, CeilingRecord]]:
     """Return the records of a chain, also those that were pruned, each with the true time at which it appeared."""
-    server, path = record.server, f"shards/{map_number:08d}/{shard:04d}"
+    server, path = record.server, f"shards/{shard // 1024 + 1:08d}/{shard % 1024:04d}"
     files = {name: file for name, file in server.directories.get(path, {}).items() if file is not None}
     files |= {grave.rpartition("/")[2]: file for grave, (file, _) in server.graves.items() if grave.startswith(path)}
     return [(file.born_ns, ceiling(file.data)) for _, file in sorted(files.items())]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import chain_path
-from appliance.formats.shardmap import ShardMap
+from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import SignedWitness
 from appliance.lease.ceiling import Beginning, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity, StoppedOrderly
 from appliance.lease.shard import Shard
@@ -54,7 +54,7 @@ def _chain(
     number = len(layouts) or 1
     identity = ShardIdentity(CLUSTER, number, shard, node, name.encode().ljust(8, b"-"))
     stored = StoredChain(ExploredStorage(port), chain_path(number, shard))
-    origin = _succession(port, name, layouts).beginning if number > 1 else None
+    origin = partial(_succession(port, name, layouts).beginning, number) if number > 1 else None
     return CeilingChain(stored, time, WITNESS_KEY, POLICY, identity, origin), identity
 
 
@@ -174,7 +174,10 @@ def _stopped(shard: Shard) -> StoppedOrderly | object:
 def _succession(port: Port, name: str, layouts: tuple[ShardMap, ...]) -> Succession:
     storage = ExploredStorage(port)
     return Succession(
-        layouts,
+        CLUSTER,
+        lambda chain: [
+            shard_number(chain - 1, place) for place in range(len(layouts[chain - 2].owners) if chain > 1 else 0)
+        ],
         lambda number, shard: StoredChain(storage, chain_path(number, shard)),
         ExploredTime(port, TIME_KEY, (EARLY,)),
         WITNESS_KEY,
@@ -187,7 +190,7 @@ def _terminate(port: Port, *, name: str, layouts: tuple[ShardMap, ...]) -> None:
     """Carry out a new map, and do nothing under it."""
     succession = _succession(port, name, layouts)
     for _ in range(_TRIES):
-        begins = succession.beginning()
+        begins = succession.beginning(len(layouts))
         if isinstance(begins, Beginning):
             port.note("terminated", begins.floor_ns, begins.settle_to_ns)
             return

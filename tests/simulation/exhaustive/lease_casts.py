@@ -12,13 +12,14 @@ import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.sessionlease import SessionWitness
+from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import Ended, Witness
 from appliance.lease.wire import Revoke
 from appliance.session.leasing import Leasing
 from tests.simulation.exhaustive.lease_promises import LeasePromises
 from tests.simulation.exhaustive.lease_room import START, LeaseWorld
 from tests.simulation.exhaustive.nodes import TIME_KEY
-from tests.support.bags import POLICY
+from tests.support.bags import CLUSTER, POLICY
 from tests.support.clocks import HandTime
 from tests.support.explorer import Explorer, Kind
 from timeagent.errors import LeaseLost, TryAgain
@@ -75,9 +76,9 @@ class RoomRoutes:
     def __init__(self, port: Port) -> None:
         self._port = port
 
-    def shard_of(self, domain: str) -> int:
-        assert domain
-        return 0
+    @property
+    def map(self) -> ShardMap:
+        return ShardMap(number=1, cluster_id=CLUSTER, owners=("s",))
 
     def transport(self, shard: int) -> RoomRoutes:
         assert shard == 0

@@ -396,7 +396,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "chain of a new map begun before the old ones have ended": Mutant(
         _in_succession(
-            "Succession._beginning",
+            "Succession.beginning",
             "next((each for each in ended if isinstance(each, InDoubt)), None)",
             "None if any((isinstance(each, Beginning) for each in ended)) else ended[0]",
         ),
@@ -408,11 +408,13 @@ MUTANTS: dict[str, Mutant] = {
         chains.ALL_ENDED,
     ),
     "one old chain forgotten": Mutant(
-        _in_succession("Succession._beginning", "range(len(before.owners))", "range(1)"), _TWO_TO_ONE, chains.ALL_ENDED
+        _in_succession("Succession.beginning", "self.predecessors(chain)", "self.predecessors(chain)[:1]"),
+        _TWO_TO_ONE,
+        chains.ALL_ENDED,
     ),
     "lowest floor of the old chains": Mutant(
         _in_succession(
-            "Succession._beginning", "max(each.floor_ns for each in numbers)", "min(each.floor_ns for each in numbers)"
+            "Succession.beginning", "max(each.floor_ns for each in numbers)", "min(each.floor_ns for each in numbers)"
         ),
         _TWO_TO_ONE,
         chains.ONE_OWNER,

@@ -10,7 +10,7 @@ import pytest
 from appliance.formats.epoch import ELECTIONS, open_epoch
 from appliance.lease.ceiling import RECORDS_KEPT
 from appliance.recipes.election import Leader
-from appliance.recipes.mountelection import MountElection, MountLeadership
+from appliance.recipes.mount_election import MountElection, MountLeadership
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site
 from tests.support.session_world import Planted, done_but_failed, not_done

@@ -370,9 +370,9 @@ class Cluster:
         return self.logs.opened(log).horizon.settle(to_ns, progress)
 
     def close(self) -> None:
-        """End all sessions and, if this process runs a shard, stop it orderly. Idempotent. In a child: nothing.
+        """End all sessions and, if this process runs a shard, leave it to the next that asks. Idempotent.
 
-        Waits for what is being written, and for leases that others hold of that shard: at most about the longest term.
+        Waits for what is being written. Leases that others hold of that shard stay theirs. In a child: nothing.
         """
         if self._process != os.getpid():
             return

@@ -99,7 +99,7 @@ def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
         raise TryAgain(
             "daemon-runs",
             f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
-            hint="end it with SIGTERM, then call this again",
+            hint="end it with SIGINT (Ctrl-C), then call this again",
         )
     return 0
 

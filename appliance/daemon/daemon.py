@@ -179,11 +179,14 @@ class Node:
         threads = [each.thread for each in parts if each is not None]
         self._observed.threads = [*threads, *self._writer.threads, self._door_thread]
 
-    def stopping(self) -> None:
-        """Say that it stops from now on, and begin no shard any more.
+    def stopping(self, *, drains: bool) -> str:
+        """Begin no shard any more; return what is done from now on, which the supervisor is told too.
 
+        ``drains``: the shards wait until every lease is over; else they leave them to the daemon that is started next.
         Both doors stay open until close(), so that leases can be given back.
         """
+        host = self._cluster.routes.host
+        host.drains = host.drains or drains
         if self._observed is not None:
             self._observed.stopping = True
         if self._failover is not None:
@@ -191,7 +194,9 @@ class Node:
         if self._releases is not None:
             self._releases.close()
         self._notifier.stopping()
-        self._notifier.status("stopping: waiting until every lease is relinquished or over")
+        how = "waiting until every lease is relinquished or over" if host.drains else "leases stay, for a restart"
+        self._notifier.status(f"stopping: {how}")
+        return f"stopping: {how}"
 
     def close(self) -> None:
         """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
@@ -259,6 +264,7 @@ class Node:
         if why is None:
             self._trusted_ns = boot
         elif boot - self._trusted_ns >= TRUST_NS:
+            self._cluster.routes.host.drains = True  # nobody goes on here with what it keeps
             raise self._cluster.keys.not_trusted(why)
 
     def _check_reached(self) -> None:

@@ -24,7 +24,7 @@ from timeagent.units import MS, SECOND
 
 from ..formats.shardmap import chain_of
 from ..lease.ceiling import InDoubt
-from ..node.shards import in_thread
+from ..node.hosted_shard import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
     from ..lease.succession import Succession
+    from ..node.hosted_shard import HostedShard, Running, Spawn
     from ..node.record_watch import MapWatch
     from ..node.routes import ShardRoutes
-    from ..node.shards import HostedShard, Running, Spawn
 
 _log = logging.getLogger(__name__)
 

@@ -146,7 +146,14 @@ class RightToGrant(Protocol):
 
     def begin(self) -> Extension: ...
 
+    def resume(self, record: bytes, pending: bytes) -> Extension: ...
+
     def extend(self) -> Extension: ...
+
+    def settle(self) -> Extension | None: ...
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]: ...
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension: ...
 
@@ -184,7 +191,10 @@ class CeilingChain:
         self._identity = identity
         self._origin = origin
         self._newest: _Before | None = None
+        self._linked = b""
         self._pending: tuple[CeilingRecord, bytes] | None = None
+        self._must_win = False
+        """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self._deposed: Deposed | None = None
         self._number = 0
         self._ceiling_ns = 0
@@ -224,6 +234,37 @@ class CeilingChain:
             self._newest = before
             self.floor_ns, self.settle_to_ns = before.floor_ns, before.settle_to_ns
         return self.extend()
+
+    def resume(self, record: bytes, pending: bytes) -> Extension:
+        """Link the next record of an incarnation that stopped for a restart, when ``record`` was its newest.
+
+        ``pending``: what it may have linked after that. Deposed: the newest of the chain is another, or somebody else
+        has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
+        Idempotent until it is linked. Raises BadTime, Damaged.
+        """
+        assert self._number == 0, "a chain begins once for each incarnation"
+        if self._newest is None and self._deposed is None:
+            try:
+                numbers = self._port.list_afresh()
+                newest = self._port.read(numbers[-1]) if numbers else None
+            except (Environment, TryAgain) as problem:
+                return InDoubt(f"the chain cannot be read: {problem.message}")
+            if newest is None or newest not in (record, pending):
+                return self._depose("the newest record of the chain is not the one with which it stopped")
+            kept, _ = open_ceiling(newest, f"record {numbers[-1]} of the chain")
+            self._newest = _Before(kept.number, kept.ceiling_ns, kept.floor_ns, kept.settle_to_ns)
+            self.floor_ns, self.settle_to_ns = kept.floor_ns, kept.settle_to_ns
+            self._must_win = True
+        return self.extend()
+
+    def settle(self) -> Extension | None:
+        """Return what came of an extension that is under way: there is none between two calls."""
+        return None
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]:
+        """The newest record of this incarnation that was linked and seen, and one that may be linked after it."""
+        return self._linked, self._pending[1] if self._pending is not None else b""
 
     def extend(self) -> Extension:
         """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
@@ -286,14 +327,17 @@ class CeilingChain:
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
-        listed = link_and_look(self._port, record.number, data)
+        linked = link_record(self._port, record.number, data, must_win=self._must_win)
+        if linked is None:
+            self._must_win = False
+        listed = linked or look_for(self._port, record.number)
         if isinstance(listed, Overtaken):
             return self._depose(listed.reason)
         if isinstance(listed, InDoubt):
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self._number, self._ceiling_ns = record.number, record.ceiling_ns
+        self._number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
         return Extended(record, data)
 
@@ -376,14 +420,17 @@ def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
     return InDoubt("the newest record of the chain is listed and cannot be read")
 
 
-def link_and_look(port: ChainPort, number: int, data: bytes) -> list[int] | Overtaken | InDoubt:
-    """Link a record and return a listing made afresh afterwards that shows it as the newest: else nothing counts."""
+def link_record(port: ChainPort, number: int, data: bytes, *, must_win: bool = False) -> Overtaken | InDoubt | None:
+    """Link a record; None: these bytes are there, and, ``must_win``, by this very call."""
     try:
-        taken = not port.link(number, data) and port.read(number) != data
+        taken = not port.link(number, data) and (must_win or port.read(number) != data)
     except (Environment, TryAgain) as problem:
         return InDoubt(f"record {number} may be linked or not: {problem.message}")
-    if taken:
-        return Overtaken(f"record {number} of the chain is another's")
+    return Overtaken(f"record {number} of the chain is another's") if taken else None
+
+
+def look_for(port: ChainPort, number: int) -> list[int] | Overtaken | InDoubt:
+    """Return a listing made afresh in which a record is the newest: a listing counts only if it shows it."""
     try:
         for _ in range(LOOKS_MAX):
             numbers = port.list_afresh()
@@ -396,7 +443,7 @@ def link_and_look(port: ChainPort, number: int, data: bytes) -> list[int] | Over
     return InDoubt(f"record {number} is linked and not listed")
 
 
-_WAITING = InDoubt("the mount has not answered yet")
+UNDER_WAY = InDoubt("the mount has not answered yet")
 
 
 class CeilingExtender:
@@ -433,6 +480,27 @@ class CeilingExtender:
             return self._chain.begin()
         finally:
             self._take_over()
+
+    def resume(self, record: bytes, pending: bytes) -> Extension:
+        """As the chain's: here, as ``begin``."""
+        try:
+            return self._chain.resume(record, pending)
+        finally:
+            self._take_over()
+
+    def settle(self) -> Extension | None:
+        """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
+        with self._changed:
+            if self._job is None and self._result is None:
+                return None
+            self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+        return self._done(self._chain.extend, patient=False)
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]:
+        """See ``CeilingChain``. While no extension is under way."""
+        assert self._job is None
+        return self._chain.standing
 
     def extend(self) -> Extension:
         """As the chain's; InDoubt while the mount does not answer: the next call takes up what has come of it.
@@ -473,7 +541,7 @@ class CeilingExtender:
                 if patient:
                     self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
             if self._result is None:
-                return _WAITING
+                return UNDER_WAY
             result, self._result = self._result, None
             self._take_over()
         if isinstance(result, BaseException):

@@ -2,7 +2,8 @@
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
 signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
-The shard forgets everything when it stops: what a successor must know stands in the ceiling chain.
+The shard forgets everything when it stops, but for a restart on the same boot (``suspension.py``): what a successor
+must know stands in the ceiling chain.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import BadTime
 
 from ..formats.witness import Stopped
-from .ceiling import Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
+from .ceiling import UNDER_WAY, Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import HINT_BYTES_MAX, Bounds, Break
+from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .recall import Recalls
 from .request_handler import RequestHandler
 from .sessions import Sessions
-from .store import Eviction
+from .suspension import Suspension
 from .turn import Turn, finished
 from .waiting import WaitingRoom
 from .wire import (
@@ -89,7 +91,7 @@ class Shard:
         domains_max: int = DOMAINS_MAX,
         hint_bytes_max: int = HINT_BYTES_MAX,
     ) -> None:
-        """Take the ports; ``store`` is empty. Grants nothing before start()."""
+        """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume()."""
         assert shard_map.half_of(identity.number) is not None
         self._identity = identity
         self._store = store
@@ -128,6 +130,64 @@ class Shard:
             self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
             self._flush()
         return began
+
+    def resume(self, said: Suspension) -> Extension:
+        """Go on where a run of this incarnation stopped for a restart: ``store`` has what it left.
+
+        As ``start``. InDoubt also while the clock is behind what that run signed; Deposed: nobody may go on with it.
+        """
+        if (behind := said.clock_difference(self._time.token().midpoint_ns)) is not None:
+            return InDoubt(behind)
+        self._batch_signer.resume(said)
+        resumed = self._linked(self._chain.resume(said.ceiling, said.pending))
+        if isinstance(resumed, Extended):
+            self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
+            self._eviction.floor_ns, self._eviction.settle_to_ns = said.floor_ns, said.settle_to_ns
+            self._waiting.recalls.number = said.recalls
+            self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
+            self._flush()
+        return resumed
+
+    def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
+        """Stop for a restart: sign what is left to sign, and return what whoever goes on must keep to.
+
+        Nobody is to be served any more. Leases stay; what is tentative is withdrawn. Links nothing, and waits for
+        nobody but, for a moment, an extension that is under way: InDoubt, ask again. Raises BadTime.
+        """
+        self._handler.stopping = True
+        settled = self._chain.settle()
+        if settled is not None:
+            settled = self._linked(settled)
+        if self._chain.deposed is not None:
+            return self._chain.deposed
+        if settled is UNDER_WAY:
+            return settled
+        turn = self._begin_turn()
+        with self._store.transaction():
+            self._break(turn, self._store.tentative(), Break(stopping=True))
+            batch = self._batch_signer.sign(turn.entries, turn.token)
+        self._batch_signer.publish(batch)
+        mine, signer, (linked, pending) = self._identity, self._batch_signer, self._chain.standing
+        return Suspension(
+            cluster_id=mine.cluster_id,
+            map_number=mine.map_number,
+            shard=mine.shard,
+            node=mine.node,
+            boot=boot,
+            incarnation=mine.incarnation,
+            since_ns=mine.since_ns,
+            signed_ns=max(signer.signed_ns, turn.token.midpoint_ns),
+            head=signer.head,
+            batches=signer.batches,
+            blocks_lost=signer.blocks_lost,
+            block_bytes=signer.block_bytes,
+            ceiling=linked,
+            pending=pending,
+            floor_ns=self._eviction.floor_ns,
+            settle_to_ns=self._eviction.settle_to_ns,
+            recalls=self._waiting.recalls.number,
+            revoked=tuple(self._handler.revocations.values()),
+        )
 
     def housekeeping(self) -> Extension | None:
         """Have the store write; extend the ceiling if leases are out and a period has passed.

@@ -7,7 +7,7 @@ steps, in their order:
 1. **look** afresh, and read the newest record.
 2. **wait** until its instant is *surely past* by one's own clock, its bound included; or until it says that its leader
    has resigned, and does not name somebody else for the time being.
-3. **link** the next number, and look afresh: it counts only if it is the newest (``link_and_look``, as ceilings do).
+3. **link** the next number, and look afresh: it counts only if it is the newest (``lease/ceiling.py``).
 4. **lead** while it is *surely before* the instant of the newest record of one's own that was linked and seen.
 5. **extend** by the next number, again and again; **resign** by the next number, once nothing is done any more.
 
@@ -25,7 +25,7 @@ from appliance.formats.epoch import ELECTIONS, EpochKind, EpochRecord, open_epoc
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
 from appliance.formats.stamped import sign
-from appliance.lease.ceiling import RECORDS_KEPT, InDoubt, Overtaken, link_and_look, newest_of
+from appliance.lease.ceiling import RECORDS_KEPT, InDoubt, Overtaken, link_record, look_for, newest_of
 from appliance.node.records import StoredChain
 from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, rfc3339, span_of
@@ -113,7 +113,7 @@ class MountElection:
         while True:
             try:
                 pending = pending or self._next(incarnation)
-                seen = None if pending is None else link_and_look(self.chain, pending[0].number, pending[1])
+                seen = None if pending is None else self.link(*pending)
             except (Environment, TryAgain):
                 if self.time.boot_ns() >= until:
                     raise
@@ -178,6 +178,10 @@ class MountElection:
             time=token.encode(),
         )
         return record, sign(Kind.EPOCH, record, self._signer.signer_at(token.midpoint_ns))
+
+    def link(self, record: EpochRecord, data: bytes) -> list[int] | Overtaken | InDoubt:
+        """Link a record, and return a listing in which it is the newest: step 3."""
+        return link_record(self.chain, record.number, data) or look_for(self.chain, record.number)
 
     def _may_follow(self, newest: EpochRecord | None, now: TimeInterval) -> bool:
         """Whether the next number may be linked: step 2."""
@@ -296,7 +300,7 @@ class MountLeadership:
         """Link what is pending: then it is the newest; or the lead is lost; or it stays pending."""
         assert self._pending is not None
         record, data = self._pending
-        seen = link_and_look(self._election.chain, record.number, data)
+        seen = self._election.link(record, data)
         if isinstance(seen, Overtaken):
             self._lose(seen.reason)
         elif not isinstance(seen, InDoubt):

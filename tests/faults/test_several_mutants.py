@@ -167,7 +167,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "record that is gone taken for one's own": (
         ceiling,
-        "link_and_look",
+        "link_record",
         "port.read(number) != data",
         "port.read(number) not in (None, data)",
         ceilings.test_record_that_is_gone_when_it_is_read_is_nobodys_own,
@@ -175,7 +175,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "record that cannot be read taken for one's own": (
         ceiling,
-        "link_and_look",
+        "link_record",
         "return InDoubt(f'record {number} may be linked or not: {problem.message}')",
         "taken = number not in port.list_afresh()",
         ceilings.test_record_that_cannot_be_read_is_nobodys_own,
@@ -351,7 +351,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "next number of another overlooked": (
         ceiling,
-        "link_and_look",
+        "look_for",
         "numbers[-1] > number",
         "numbers[-1] > number + 1",
         ceilings.test_pruned_slot_that_can_be_linked_again_gives_no_right,
@@ -359,7 +359,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "right without a look where nothing is listed": (
         ceiling,
-        "link_and_look",
+        "look_for",
         "return InDoubt(f'record {number} is linked and not seen: {problem.message}')",
         "return [number]",
         ceilings.test_record_that_nobody_can_list_gives_no_right,

@@ -97,6 +97,10 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "committed": 310, "grants": 110, "hand-overs": 18, "trust records": 120, "renewals": 96, "closed bags": 358,
         "latest readings": 54, "readings under leases": 54, "crashes": 38, "settled readings": 82,
     },
+    "restarts": {
+        "committed": 300, "grants": 180, "suspended": 66, "gone on with": 54, "renewals": 300, "session leases": 50,
+        "incarnations": 160, "orderly stops": 10, "crashes": 110, "mount faults": 80, "settled readings": 26,
+    },
     "handover": {
         "committed": 52, "grants": 56, "hand-overs": 24, "expired": 30, "run out": 2, "readings under leases": 6,
         "closed bags": 150, "pauses": 80, "settled readings": 18,

@@ -173,8 +173,8 @@ LEASES: tuple[Mutant, ...] = (
         "EEXIST on a ceiling record is ignored",
         one(
             ceiling,
-            "link_and_look",
-            "taken = not port.link(number, data) and port.read(number) != data",
+            "link_record",
+            "taken = not port.link(number, data) and (must_win or port.read(number) != data)",
             "port.link(number, data)\ntaken = False",
         ),
         "witnesses",
@@ -194,7 +194,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "nobody looks for a higher number after linking a ceiling record",
         (
-            (ceiling, "link_and_look", "if numbers and numbers[-1] > number:", "if not numbers:"),
+            (ceiling, "look_for", "if numbers and numbers[-1] > number:", "if not numbers:"),
             (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
         ),
         "witnesses",

@@ -99,7 +99,7 @@ RECIPES: tuple[Mutant, ...] = (
         one(
             mount_election,
             "MountElection.campaign",
-            "link_and_look(self.chain, pending[0].number, pending[1])",
+            "self.link(*pending)",
             "[self.chain.link(pending[0].number, pending[1])] and self.chain.list_afresh()",
         ),
         "leaders",

@@ -112,6 +112,8 @@ def _held(history: History, counts: Counter[str]) -> None:
 def _ran(world: World, counts: Counter[str]) -> None:
     history = world.history
     counts["incarnations"] = len(history.starts)
+    counts["suspended"] = len(history.suspended)
+    counts["gone on with"] = len(history.resumed)
     counts["maps"] = world.map.number - world.founded.map.number
     for tenant in history.tenants:
         at_home = tenant.node == history.owners[tenant.shard]

@@ -21,6 +21,7 @@ from tests.simulation.scenarios_leases import (
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_recipes import elections, locks
+from tests.simulation.scenarios_restarts import restarts
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import paths, queues, sets
 from tests.simulation.scenarios_sharing import batching, caches, hinted
@@ -47,6 +48,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         contenders,
         moves,
         heirs,
+        restarts,
         policies,
         rotations,
         handover,
@@ -81,6 +83,7 @@ WEIGHTS: dict[str, int] = {
     "contenders": 4,
     "moves": 3,
     "heirs": 2,
+    "restarts": 2,
     "policies": 7,
     "rotations": 3,
     "stalls": 3,

@@ -238,7 +238,7 @@ def test_supervisor_is_told_by_a_daemon_with_shards_and_by_one_without(site: Sit
         node = Node(cluster, listening)
         node.start()
         run_until(node, listening, "WATCHDOG=1")
-        node.stopping()
+        assert node.stopping(drains=False) == "stopping: leases stay, for a restart"
         node.stop()
     node.close()
     first = next(each for each in listening.heard if each != "WATCHDOG=1")  # a shard's loop may have gone round before

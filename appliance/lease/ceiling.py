@@ -457,7 +457,6 @@ class CeilingExtender:
         self._chain = chain
         self._time = time
         self._policy = policy
-        self._patience_ns = policy.attempt_timeout_ns // 4
         self._changed = Condition()
         self._job: Callable[[], Extension] | None = None
         self._result: Extension | BaseException | None = None
@@ -493,8 +492,12 @@ class CeilingExtender:
         with self._changed:
             if self._job is None and self._result is None:
                 return None
-            self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+            self._await_result()
         return self._done(self._chain.extend, patient=False)
+
+    def _await_result(self) -> None:
+        """Wait a quarter of an attempt, by the policy of now, for what is under way; the lock is given up meanwhile."""
+        self._changed.wait_for(lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND)
 
     @property
     def standing(self) -> tuple[bytes, bytes]:
@@ -539,7 +542,9 @@ class CeilingExtender:
             if self._job is None and self._result is None:
                 self._begin(job)
                 if patient:
-                    self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+                    self._changed.wait_for(
+                        lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND
+                    )
             if self._result is None:
                 return UNDER_WAY
             result, self._result = self._result, None

@@ -83,7 +83,7 @@ WEIGHTS: dict[str, int] = {
     "contenders": 4,
     "moves": 3,
     "heirs": 2,
-    "restarts": 2,
+    "restarts": 3,
     "policies": 7,
     "rotations": 3,
     "stalls": 3,

@@ -203,7 +203,7 @@ class Cluster:
                 runtime = ensure_runtime(
                     runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
-                seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+                seed = self.chance()
                 trust = self.watch_trust()
                 host = ShardHost(
                     self._storage,
@@ -232,6 +232,10 @@ class Cluster:
                 self._trust = TrustWatch(self.registers, self.time, self.keys.look)
                 self._trust.start()
             return self._trust
+
+    def chance(self) -> random.Random:
+        """Return a stream of chance of its own."""
+        return random.Random(self._random.getrandbits(256))  # noqa: S311 - names and jitter
 
     def _check_open(self) -> None:
         if self._process != os.getpid():
@@ -263,7 +267,7 @@ class Cluster:
         check_type(bool, session_leases=session_leases)
         routes = self.routes
         self.check_trusted_now()
-        seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+        seed = self.chance()
         session = Session(self.context, self.logs, routes, self.policy, purpose, seed, session_leases=session_leases)
         with self._lock:
             self._check_open()

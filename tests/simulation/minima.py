@@ -32,7 +32,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "packs": {
         "committed": 160, "not-committed": 40, "closed bags": 90, "sealed racks": 70, "packed racks": 10,
-        "given-up packs": 2, "latest readings": 14, "settled readings": 60, "crashes": 200, "mount faults": 120,
+        "given-up packs": 1, "latest readings": 14, "settled readings": 60, "crashes": 200, "mount faults": 120,
     },
     "eclipse": {
         "committed": 300, "not-committed": 120, "closed bags": 400, "sealed racks": 220, "bags said": 800,

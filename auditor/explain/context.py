@@ -19,11 +19,12 @@ from auditor.timeline.events import (
     LeaseEnded,
     LeaseTold,
     RackSealed,
+    RunResumed,
     SessionOver,
     event_fields,
 )
 from timeagent.console import bound_fields, instant_fields, printable
-from timeagent.units import SECOND
+from timeagent.units import SECOND, span_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,13 +191,14 @@ def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTra
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A run of a shard that begins while another was known."""
+    """A run of a shard that begins while another was known, or goes on."""
 
     instant_ns: Instant
     node: str
     shard: int
     incarnation: bytes
-    after_orderly: bool
+    how: str
+    """In words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,15 +293,21 @@ def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator
             yield lease
 
 
+def _resumed(event: RunResumed) -> Restart:
+    assert event.clock is not None, "a batch has a signed time"
+    pause = span_text(event.instant_ns - event.since_ns)
+    return Restart(event.instant_ns, event.clock.node, event.shard[1], event.place[1], f"went on after {pause}")
+
+
 def _restarts(timeline: Timeline) -> list[Restart]:
-    found: list[Restart] = []
+    found = [_resumed(event) for event in timeline.kinds(RunResumed)]
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)
         record = event.record
         if before is not None and before.record.incarnation != record.incarnation:
-            orderly = before.record.kind.value != "running"
-            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, orderly))
+            how = "began a new run after " + ("a crash" if before.record.kind.value == "running" else "an orderly stop")
+            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, how))
         last[event.shard] = event
     return found
 
@@ -343,7 +351,7 @@ def context_fields(context: Context) -> dict[str, Any]:
                 "node": each.node,
                 "shard": each.shard,
                 "incarnation": each.incarnation.hex(),
-                "after_orderly_stop": each.after_orderly,
+                "how": each.how,
             }
             for each in context.restarts
         ],

@@ -18,6 +18,7 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import NEIGHBOURS, context_of
 from auditor.explain.picture import WIDTH, draw
+from auditor.explain.words import context_lines
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.faults_time import bag_closed_before_its_message
@@ -94,8 +95,18 @@ def test_restart_between_two_grants_is_told(tmp_path: Path) -> None:
     story.tree.advance(2 * SECOND)
     Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
     _, context = surroundings(story.done(), "early-grant")
-    ((node, orderly),) = ((each.node, each.after_orderly) for each in context.restarts)
-    assert (node, orderly) == ("n1", False)
+    ((node, how),) = ((each.node, each.how) for each in context.restarts)
+    assert (node, how) == ("n1", "began a new run after a crash")
+
+
+def test_restart_that_a_run_outlives_is_told(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.lease()
+    story.shard.restart(2 * SECOND)
+    Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
+    _, context = surroundings(story.done(), "early-grant")
+    assert context.restarts[0].how == "went on after 2 s"
+    assert any("shard 0 on n1 went on after 2 s" in line for line in context_lines(context))
 
 
 def test_closing_and_what_readers_made_of_it_are_told(tmp_path: Path) -> None:

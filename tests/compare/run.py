@@ -36,7 +36,7 @@ from tests.support.documents import REPOSITORY, write_between
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 PAGE: Final = "docs/recipes/compare.md"
 BEGINS: Final = "<!-- compared: written by python -m tests.compare.run --write -->"
@@ -47,7 +47,7 @@ STILL_S: Final = 9
 """How long the first stands still: more than twice as long as any lease lasts."""
 PATIENCE_S: Final = 9
 HOUR_S: Final = 3600
-TASKS: Final = {"nightly": "a nightly job", "in_folder": "work in a folder"}
+TASKS: Final = {"nightly": "a nightly job", "work_off": "a job from a queue", "in_folder": "work in a folder"}
 _BLOCK: Final = re.compile(r"^\*\*(\w+)\*\*\n```python\n(def (\w+).*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -132,7 +132,7 @@ def clock_library(directory: Path) -> Path:
 
 
 @contextlib.contextmanager
-def services(directory: Path) -> Iterator[dict[str, tuple[Path, str]]]:
+def services(directory: Path, wanted: Sequence[str] = ("tenure", *CLIENTS)) -> Iterator[dict[str, tuple[Path, str]]]:
     """Start what the libraries need; yield for each that can be had its interpreter, and where it is."""
     found: dict[str, tuple[Path, str]] = {}
     with contextlib.ExitStack() as stack:
@@ -148,6 +148,9 @@ def services(directory: Path) -> Iterator[dict[str, tuple[Path, str]]]:
         cluster.routes.host.try_host(cluster.map.shard_of("nightly"), cluster.map)
         found["tenure"] = Path(sys.executable), f"{site.root}|{site.node_dir()}"
         try:
+            if not set(wanted) & set(CLIENTS):
+                yield found
+                return
             python = interpreter()
             (directory / "locks").mkdir()
             found["filelock"] = python, str(directory / "locks")
@@ -220,6 +223,7 @@ class Scene:
                 if process is not None:
                     process.kill()
                     process.wait()
+            self._log.close()
 
 
 def words(fault: str, told: Told) -> str:

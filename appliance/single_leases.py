@@ -92,6 +92,7 @@ class ByHand:
         self._check_served(domain)
         request = BeginSession(
             request_id=self._random.randbytes(16),
+            map_number=self._cluster.map.number,
             holder=self._holder(purpose, NO_PROCESS),
             term_ns=min(term_ns, self._policy.lease_term_max_ns),
             expiry_ns_max=self._cluster.time.now().latest + term_ns,
@@ -114,6 +115,7 @@ class ByHand:
         assert view.session_id is not None
         request = RenewSession(
             request_id=self._random.randbytes(16),
+            map_number=self._cluster.map.number,
             session_id=view.session_id,
             term_ns=min(term_ns, self._policy.lease_term_max_ns),
             expiry_ns_max=self._cluster.time.now().latest + term_ns,
@@ -163,6 +165,7 @@ class ByHand:
             asked_at = self._cluster.time.now()
             asked = Acquire(
                 request_id=request_id,
+                map_number=self._cluster.map.number,
                 domain=domain,
                 mode=mode,
                 phase=Phase.HELD,
@@ -213,6 +216,7 @@ class ByHand:
         reply = self._asked(
             Renew(
                 request_id=self._random.randbytes(16),
+                map_number=self._cluster.map.number,
                 domain=view.domain,
                 correlation_id=view.correlation_id,
                 term_ns=min(term_ns, self._policy.lease_term_max_ns),

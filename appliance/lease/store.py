@@ -358,6 +358,10 @@ class LeaseStore:
         before, self._neighbours = self._neighbours, found
         return sorted(before | found)
 
+    def remembered(self) -> list[str]:
+        """Return all domains that are remembered."""
+        return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind >= 0")]
+
     def leased_after(self, domain: str, limit: int) -> list[str]:
         """Return the next leased domains behind one, in order."""
         question = "SELECT domain FROM states WHERE kind > 0 AND domain > ? ORDER BY domain LIMIT ?"
@@ -466,6 +470,10 @@ class Eviction:
         """Take the numbers that the chain states for a run that begins."""
         self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
         self._store.rows.begin(floor_ns, settle_to_ns)
+
+    def rise(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
+        """Have no less than this."""
+        self.floor_ns, self.settle_to_ns = max(self.floor_ns, floor_ns), max(self.settle_to_ns, settle_to_ns)
 
     def memory(self) -> Memory:
         """Return what a domain has that is not remembered."""

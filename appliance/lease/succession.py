@@ -27,7 +27,7 @@ from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
 from ..formats.shardmap import chain_of
 from ..formats.stamped import sign
-from .ceiling import Beginning, InDoubt
+from .ceiling import NOTHING_BEFORE, Beginning, InDoubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 LOOKS_MAX: Final = 6
 """How often a chain is looked at in one call: its owner may extend it meanwhile."""
-
-NOTHING: Final = Beginning(0, 0)
 
 type Polite = Callable[[CeilingRecord], str | None]
 """Says why a running record's owner is to be given time, or None."""
@@ -91,7 +89,7 @@ class Succession:
             doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
             if doubt is not None:
                 return doubt
-            numbers = [NOTHING, *(each for each in ended if isinstance(each, Beginning))]
+            numbers = [NOTHING_BEFORE, *(each for each in ended if isinstance(each, Beginning))]
             self._known[chain] = Beginning(
                 max(each.floor_ns for each in numbers), max(each.settle_to_ns for each in numbers)
             )

@@ -14,18 +14,28 @@ and ends take what they need of the machine from a ``ShardRuntime``, so that the
 from __future__ import annotations
 
 import logging
-from functools import partial
 from importlib.metadata import version
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, Protocol
 
-from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
-from ..formats.shardmap import chain_of
-from ..lease.ceiling import CeilingChain, CeilingExtender, Deposed, Extended, NotYet, ShardIdentity, StoppedOrderly
+from ..formats.shardmap import chain_of, shard_text
+from ..formats.witness import Half
+from ..lease.ceiling import (
+    NOTHING_BEFORE,
+    CeilingChain,
+    CeilingExtender,
+    Deposed,
+    Extended,
+    InDoubt,
+    NotYet,
+    ShardIdentity,
+    StoppedOrderly,
+)
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
@@ -48,9 +58,9 @@ if TYPE_CHECKING:
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Stop
+    from ..lease.ceiling import Beginning, Stop
     from .own_keys import OwnKeys
-    from .record_watch import TrustWatch
+    from .record_watch import MapWatch, TrustWatch
     from .records import Registers
     from .settings import Settings
 
@@ -192,6 +202,28 @@ class HostedShard:
             return None
         return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
 
+    @property
+    def going_by(self) -> int:
+        """The newest map that it goes by. Never blocks."""
+        return self._shard.going_by
+
+    @property
+    def leases(self) -> int:
+        """How many leases are out. Never blocks."""
+        return self._shard.leases
+
+    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
+        """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
+
+        ``follows``: how the chains ended that its own follows.
+        """
+        while not self._go_by(newest, follows):
+            self._time.sleep(MS)  # others have their turn
+
+    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
+        with self._guard:
+            return self._ended or self._shard.go_by(newest, follows)
+
     def why_full(self) -> str | None:
         """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
         return self._store.why_full() if self._store.full else None
@@ -272,6 +304,12 @@ class ShardHost:
         self._pulse: Pulse | None = None
         self._looked: dict[int, Instant] = {}
         self._leaving: dict[int, Running] = {}
+        self._successions: dict[int, Succession] = {}
+        self._maps: MapWatch | None = None
+
+    def follow(self, maps: MapWatch) -> None:
+        """Have the shards that run here without a daemon go by the newest map."""
+        self._maps = maps
 
     def be_daemon(self, pulse: Pulse) -> None:
         """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
@@ -324,7 +362,7 @@ class ShardHost:
             if (missing := self.missing_daemon(shard)) is not None:
                 raise missing
             lock = self._shard_runtime.lock(shard)
-            if not lock.try_acquire():
+            if shard_map.owner_of(shard) is None or not lock.try_acquire():
                 return False
             try:
                 if self.waits_for(shard, shard_map) is not None:
@@ -342,7 +380,9 @@ class ShardHost:
 
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
-        assert shard_map.owner_of(shard) is not None, f"no shard {shard} in map {shard_map.number}"
+        follows = self._follows(shard, shard_map)
+        if isinstance(follows, InDoubt):
+            return follows.reason
         newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
 
@@ -352,8 +392,35 @@ class ShardHost:
             return None
         return f"node {newest.node} may grant until {rfc3339(newest.ceiling_ns)}"
 
-    def succession(self, patience_ns: Span) -> Succession:
-        """Return what ends the chains that others follow, giving their owners time to stop in good order."""
+    def go_by(self, shard: int, newest: ShardMap) -> None:
+        """Have a shard that runs here go by a newer map, unless chains that its own follows have not ended yet.
+
+        Blocks as ``HostedShard.go_by``; touches the mount where it becomes whole. Raises BadTime, Damaged.
+        """
+        hosted = self.hosted(shard)
+        if hosted is None or hosted.going_by >= newest.number:
+            return
+        follows = self._follows(shard, newest)
+        if isinstance(follows, InDoubt):
+            _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
+            return
+        hosted.go_by(newest, follows)
+        _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
+
+    def _follows(self, shard: int, shard_map: ShardMap) -> Beginning | InDoubt:
+        """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.
+
+        Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
+        """
+        chain, _ = chain_of(shard)
+        if chain == 1 or shard_map.half_of(shard) in (Half.COMING, None):
+            return NOTHING_BEFORE
+        if chain not in self._successions:
+            patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
+            self._successions[chain] = self._succession(patience)
+        return self._successions[chain].beginning(chain)
+
+    def _succession(self, patience_ns: Span) -> Succession:
         until = self._time.boot_ns() + patience_ns
 
         def polite(newest: CeilingRecord) -> str | None:
@@ -443,13 +510,16 @@ class ShardHost:
         )
         signer = self.keys.witness
         stored = self._port(chain_map, place)
-        origin = partial(self.succession(OWNERS_TIME_NS).beginning, chain_map) if chain_map > 1 else None
+        follows = self._follows(shard, shard_map)
+        if isinstance(follows, InDoubt):
+            raise ShardUnavailable("chains-before", f"shard {shard_text(shard)} cannot begin yet: {follows.reason}")
+        origin = (lambda: follows) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         spool = self._shard_runtime.spool(StoredLedger(self._storage, chain_map, place, incarnation))
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, shard_map, store, chain, signer, spool)
+            return self._begun(identity, shard_map, store, chain, signer, spool, follows)
         except BaseException:
             store.close()
             raise
@@ -462,6 +532,7 @@ class ShardHost:
         chain: CeilingExtender,
         signer: KeyInUse,
         spool: LedgerSpool,
+        follows: Beginning,
     ) -> HostedShard:
         running = Shard(
             identity,
@@ -473,6 +544,7 @@ class ShardHost:
             signer=signer,
             ledger=spool,
             randomness=self._random,
+            follows=follows,
         )
         shard, why = identity.number, ""
         for _ in range(START_TRIES):
@@ -509,6 +581,15 @@ class ShardHost:
             on_loop=on_loop,
         )
 
+    def _go_on(self, shard: int, newest: ShardMap) -> None:
+        """Have an application's shard go by a newer map, or end with the map before."""
+        try:
+            self.go_by(shard, newest)
+            if newest.owner_of(shard) is None:
+                self.leave(shard)
+        except TenureError as problem:
+            _log.warning("map-not-followed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+
     def _give_way(self, shard: int) -> None:
         """Begin to end an application's shard, beside its loop, once there is a reason. Touches tmpfs only."""
         now = self._time.boot_ns()
@@ -518,6 +599,13 @@ class ShardHost:
         leaving = self._leaving.get(shard)
         if leaving is not None and leaving.is_alive():
             return
+        maps, hosted = self._maps, self.hosted(shard)
+        if maps is not None and hosted is not None:
+            maps.look()
+            if (newest := maps.newest).number > hosted.going_by:
+                name = f"tenure-map-{shard}"
+                self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
+                return
         if self._shard_runtime.daemon_runs():
             why: str | None = "the daemon runs"
         else:

@@ -297,6 +297,8 @@ class Session:
         Never raises for a lease that is lost: that lease says so when it is used.
         """
         self._renewer.renew_due()
+        if moved := self._renewer.take_moved():
+            self._recalls.attend(moved)
         if idle := self._cache.idle():
             self._give_back(idle)
         self._recalls.poll()
@@ -487,8 +489,8 @@ class Session:
                     made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made
-                        for lease in leases:
-                            lease.wrote(made.last_ns, made.time)
+                        for half, _ in made.proven:
+                            half.wrote(made.last_ns, made.time)
                         return made
             except NotTrusted:
                 newest = records.newest()
@@ -517,8 +519,11 @@ class Session:
             else:
                 self._state.confirm(publication)
                 place = publication.place(outcome.file_name if alone else None)
-                for lease in publication.leases:
-                    lease.committed(publication.messages, publication.digest, publication.sequence, place)
+                for half, name in publication.proven:
+                    # By now its lease may go on with the second half alone; the first is nothing then.
+                    lease = half.first if half.first is not None and half.first.correlation_id == name else half
+                    if lease.correlation_id == name:
+                        lease.committed(publication.messages, publication.digest, publication.sequence, place)
 
     def _decide(self, publication: Publication, deadline_boot_ns: int | None) -> Outcome:
         """Find out what became of an attempt. Raises Damaged."""

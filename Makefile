@@ -4,7 +4,7 @@
 # SEEDS=...   how many schedules `make sim` tries
 # ARGS=...    more arguments for pytest in `make test`, for the scripts of `make bench`, for `tenure demo` in `make demo`
 # REVISION=2 the packaging's own number in `make deb` (else 1)
-# SHORT=1     `make bench-leases` in under 50 s, `make nfs-lab` with a few scenarios
+# SHORT=1     `make bench-leases` in under 50 s, `make nfs-lab` with a few scenarios, `make bench-idle` without the largest rows
 
 SHELL    := /bin/bash
 VENV     := .venv
@@ -20,7 +20,7 @@ SEEDS    ?= 10000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases nfs-lab sim bench-sim clean
+.PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases bench-idle nfs-lab sim bench-sim clean
 
 help: ## say what there is
 	@echo 'tenure: make TARGET'
@@ -94,6 +94,9 @@ bench-tui: install ## what the live screen costs: first paint, a key, memory, 4 
 
 bench-leases: install ## compare leases with etcd, ZooKeeper, Redis; exit 0 only when every ratio stands
 	@$(BIN)/python -m tests.bench.leases.run $(if $(SHORT),--short) $(ARGS)
+
+bench-idle: install ## what idle logs cost, by logs and nodes: directories opened a second; exit 0 only below 0.2 each, 1 % of a core
+	@SHORT=$(SHORT) $(BIN)/python tests/bench/bench_idle.py $(ARGS)
 
 nfs-lab: install ## play the scenarios on real NFS, in virtual machines; exit 0 only when every promise held
 	@$(BIN)/python -m tests.nfs_lab.run $(if $(SHORT),--short) $(ARGS)

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack, overload
 
 from timeagent.errors import BadRequest
 
@@ -31,17 +31,20 @@ from .cluster import Cluster
 from .recipes.exclusion import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from concurrent.futures import Future
+    from pathlib import Path
     from types import TracebackType
 
     from timeagent.units import Instant, Seconds
 
     from .bag.outcome import Outcome
     from .bag.reader import Message
+    from .bag.storage import Storage
     from .formats.lease import Mode
+    from .lease.client import LeaseDenied
     from .recipes.exclusion import Hold, Tool
-    from .session.held import Lease, Listener, Loss
+    from .session.held import Lease, Listener, Loss, Recall
     from .session.session import Leases, Session
 
 WAITS_MAX: Final = 64
@@ -49,6 +52,21 @@ WAITS_MAX: Final = 64
 
 CALLS_MAX: Final = 16
 """How many other calls are under way at once."""
+
+
+class AcquireOptions(TypedDict, total=False):
+    """What ``Session.acquire`` takes by name; cancelling stands in the place of ``given_up``."""
+
+    mode: Mode | str | Mapping[str, Mode]
+    timeout_s: Seconds
+    term_s: Seconds | None
+    record_only: bool
+    hold_s_max: Seconds | None
+    progress_within_s: Seconds | None
+    recall: Recall | str | None
+    sticky_s: Seconds | None
+    session_lease: bool | None
+    waiting: Callable[[LeaseDenied], object]
 
 
 class _Threads:
@@ -184,8 +202,8 @@ class AsyncSession:
         await asyncio.shield(last)
         return self
 
-    async def acquire(self, *domains: str, **options: Any) -> AsyncLeases:  # noqa: ANN401 - those of Session.acquire
-        """Take leases, all or none, with the options of ``Session.acquire``."""
+    async def acquire(self, *domains: str, **options: Unpack[AcquireOptions]) -> AsyncLeases:
+        """Take leases, all or none, with the options of ``Session.acquire``; ``waiting`` is called in a thread."""
         await self.begin()
         core = self.core
         take = partial(core.acquire, *domains, **options)
@@ -313,9 +331,17 @@ class AsyncCluster:
         self._threads = _Threads()
 
     @classmethod
-    async def open(cls, *arguments: Any, **options: Any) -> Self:  # noqa: ANN401 - those of Cluster.open
+    async def open(
+        cls,
+        root: str | Path | None = None,
+        *,
+        node_dir: str | Path | None = None,
+        allow_root: bool = False,
+        storage: Storage | None = None,
+    ) -> Self:
         """Open a root, as ``Cluster.open`` does."""
-        return cls(await asyncio.to_thread(Cluster.open, *arguments, **options))
+        opened = partial(Cluster.open, root, node_dir=node_dir, allow_root=allow_root, storage=storage)
+        return cls(await asyncio.to_thread(opened))
 
     def session(self, purpose: str = "", *, session_leases: bool = False) -> AsyncSession:
         """Return a session, one writer incarnation with its leases, that begins when it is first awaited.
@@ -359,7 +385,7 @@ def _wrapped[R](future: Future[R]) -> asyncio.Future[R]:
     return wrapped
 
 
-def _look_at(future: asyncio.Future[Any]) -> None:
+def _look_at[R](future: asyncio.Future[R]) -> None:
     """Take note of what came of something that nobody may be waiting for any more."""
     if not future.cancelled():
         future.exception()
@@ -383,7 +409,7 @@ async def _first[T](*listen: Callable[[Callable[[T], None]], None]) -> T:
     return await first
 
 
-async def _ended(future: asyncio.Future[Any]) -> None:
+async def _ended[R](future: asyncio.Future[R]) -> None:
     """Wait for the end of something, however often the task is cancelled meanwhile: the caller raises that."""
     while not future.done():
         with contextlib.suppress(asyncio.CancelledError):

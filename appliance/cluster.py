@@ -41,6 +41,7 @@ from .node.routes import ShardRoutes
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
 from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
+from .node.wakes import Wakes
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
@@ -116,9 +117,11 @@ class Cluster:
         self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
         self.maps = MapWatch(registers, registers.newest_map())
-        self.context = BagContext(storage, self.time, registers, settings.node, Threads())
+        runtime = runtime_of(settings, registers.cluster_id)
+        self.wakes = Wakes(runtime)
+        self.context = BagContext(storage, self.time, registers, settings.node, Threads(), self.wakes.wake)
         self._door = NodeWriterClient(
-            writer_socket(runtime_of(settings, registers.cluster_id)),
+            writer_socket(runtime),
             registers.cluster_id,
             settings.node,
             self.time,
@@ -364,9 +367,9 @@ class Cluster:
         return self.logs.opened(log).horizon.settle(to_ns, progress)
 
     def close(self) -> None:
-        """End all sessions and, if this process runs a shard, stop it orderly. Idempotent. In a child: nothing.
+        """End all sessions and, if this process runs a shard, leave it to the next that asks. Idempotent.
 
-        Waits for what is being written, and for leases that others hold of that shard: at most about the longest term.
+        Waits for what is being written. Leases that others hold of that shard stay theirs. In a child: nothing.
         """
         if self._process != os.getpid():
             return

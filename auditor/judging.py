@@ -25,7 +25,6 @@ from .pool import default_jobs, in_order
 from .rules.chains import (
     check_ceilings,
     check_heads,
-    check_layouts,
     check_ledgers,
     check_records_there,
     check_sequences,
@@ -33,6 +32,7 @@ from .rules.chains import (
 from .rules.finding import Finding
 from .rules.history import Closings, ClusterFacts, ceiling_chains, domain_history, head_facts, session_histories
 from .rules.leases import check_domain
+from .rules.moves import check_maps, check_phases
 from .rules.records import Policies
 from .rules.sessions import SessionNote, check_sessions, notes_of
 
@@ -97,7 +97,8 @@ def judge(
     findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
     findings += check_heads(facts, ceilings, policies)
     findings += check_ceilings(ceilings, policies)
-    findings += check_layouts(ceilings, records.maps)
+    findings += check_phases(facts, ceilings, records)
+    findings += check_maps(records.maps)
     if tree.names("shards"):
         findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
     findings += (
@@ -238,13 +239,13 @@ def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths = list(bucket.names.values), list(bucket.paths.values)
     columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
     numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
-    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), strict=True)
+    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), rows["alone"].tolist(), strict=True)
     for cid, frame, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
         _cids(rows), frames, numbers, strict=True
     ):
         told = (messages, messages, first, last, 1, settle_to, signed)
-        sequence, digest = frame
-        yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None
+        sequence, digest, alone = frame
+        yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None, alone
 
 
 def _cids(rows: Rows) -> list[bytes]:

@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
+from appliance.formats.witness import Half
 from timeagent.units import INSTANT_MAX
 
 from .columns.records import NO_CHECK
@@ -65,7 +66,8 @@ def index_frame(
             counted.add(witness.correlation_id)
             sure = counts and held.refusal is None
             numbers = (len(timestamps), accepted, first, last, sure, witness.settle_to_ns, stamped)
-            itself = (head.sequence, digest if hashed else None)
+            alone = frame.part_of(held)[1] is Half.WHOLE
+            itself = (head.sequence, digest if hashed else None, alone)
             index.add("use", witness.domain, witness.correlation_id, where=where, rest=(*numbers, *itself))
         if held.refusal is not None:
             continue

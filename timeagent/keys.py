@@ -55,8 +55,8 @@ class Verifier:
             self._key = Ed25519PublicKey.from_public_bytes(public)
         except ValueError as problem:
             raise NotTrusted("bad-public-key", f"{public.hex()} is not an Ed25519 public key: {problem}") from None
-        self.public = public
-        self.id = key_id(public)
+        self.public: bytes = public
+        self.id: bytes = key_id(public)
 
     def verifies(self, context: str, payload: bytes, signature: bytes) -> bool:
         """Whether the signature is this key's over the payload in this context."""

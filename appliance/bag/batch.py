@@ -78,7 +78,7 @@ class MessageBatch:
         ``settled``: whether the messages are final and nothing can be missing among them. ``complete_ns``: every
         message with a lower timestamp, of what is being read, stands in this batch or one before it.
         """
-        self.parts = tuple(parts)
+        self.parts: tuple[BatchPart, ...] = tuple(parts)
         self.settled = settled
         self.complete_ns = complete_ns
 

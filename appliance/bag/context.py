@@ -85,6 +85,10 @@ class NumberedRecords(Protocol):
         """Return a policy record. Raises Damaged if there is no such record."""
 
 
+def wake_nobody(log: str) -> None:
+    """Tell no metronome."""
+
+
 @dataclass(frozen=True, slots=True)
 class BagContext:
     """The ports. Protocol code below has no other way to the world."""
@@ -95,6 +99,11 @@ class BagContext:
     node: str
     parallel: Parallel = field(default_factory=Serial)
     """How requests to the mount that do not depend on each other are made."""
+    wake: Callable[[str], None] = wake_nobody
+    """Told the name of a log that is written to, or whose horizon is asked for: its metronome looks at it soon.
+
+    Never raises, never waits, touches no mount. Nothing depends on it: without it a log is looked at once a rack.
+    """
 
     def tmp(self, log: str) -> str:
         """Return the directory where this node prepares files of a log."""

@@ -34,6 +34,7 @@ class Horizon:
         self._storage = context.storage
         self._time = context.time
         self._parallel = context.parallel
+        self._wake = context.wake
         self._grid = grid
         self.authority = authority or Authority(context, grid)
         self._reached = grid.first_ns
@@ -46,8 +47,9 @@ class Horizon:
     def refresh(self) -> Instant:
         """See how far others have come, and return the horizon. Closes nothing. Raises Environment, Damaged, TryAgain.
 
-        Touches the mount: a look or two, and one for every bag that was closed since.
+        Touches the mount: a look or two, and one for every bag that was closed since. Wakes the log's metronome.
         """
+        self._wake(self._grid.birth.log)
         newest = self.authority.sealer.newest_sealed()
         if newest is not None:
             self._reach(newest.end_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from appliance.formats.birth import BagKind, LogBirth, check_grid
@@ -77,8 +77,15 @@ def open_log(context: BagContext, name: str) -> LogBirth | None:
 
 def list_logs(context: BagContext) -> list[str]:
     """Return the names of all logs, sorted. What is no directory is no log. Raises Environment. Touches the mount."""
-    names = context.storage.list_afresh(LOGS) or []
-    return [name for name in names if _is_name(name) and _has_birth(context, name)]
+    return [name for name in names_there(context.storage) if _has_birth(context, name)]
+
+
+def names_there(storage: Storage, known: Container[str] = ()) -> list[str]:
+    """Return the names under which there may be logs, sorted, without those that are known.
+
+    Raises Environment. Touches the mount: one listing.
+    """
+    return [name for name in storage.list_afresh(LOGS) or () if name not in known and _is_name(name)]
 
 
 def _has_birth(context: BagContext, name: str) -> bool:

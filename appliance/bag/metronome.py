@@ -1,20 +1,22 @@
 """Close what is due, pack what is sealed and delete what is old, each at one's own pace.
 
-Nothing depends on it, and any number of nodes may do it.
+Nothing depends on it, and any number of nodes may do it. Every turn says when the next one can have something to do, by
+what this object has seen: until then the log need not be looked at, unless somebody wakes it (``BagContext.wake``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from appliance.formats.paths import Grid, Rack
+from appliance.formats.paths import Bag, Grid, Rack
 from timeagent.errors import Damaged
 from timeagent.interval import TimeInterval
-from timeagent.units import HOUR, MINUTE, Instant, Span
+from timeagent.units import HOUR, INSTANT_MAX, MINUTE, SECOND, Instant, Span
 
-from .closer import Closer, NotDue
+from .closer import NotDue
 from .context import BagContext
 from .horizon import Horizon
 from .packer import Packer, PackState, Retention
@@ -27,6 +29,12 @@ DELAY_NS: Final[Span] = 2 * MINUTE
 STAGGER_NS: Final[Span] = 2 * MINUTE
 """Up to so much later, by node and rack."""
 RETENTION_PERIOD_NS: Final[Span] = HOUR
+CALM_NS: Final[Span] = MINUTE
+"""After a turn that found everything packed the next one waits so long, or a rack if that is shorter."""
+AGAIN_NS: Final[Span] = HOUR
+AGAIN_FACTOR: Final = 4
+"""A rack is looked at again at this age, and each time it is so many times as old as the last time: a directory that a
+writer brought back after it was stopped for a while stands at most so many times as long as that."""
 _RECENT_RACKS: Final = 64
 """So many racks before the newest sealed one are looked at first when a process begins."""
 
@@ -39,6 +47,8 @@ class PackingReport:
     deleted: int = 0
     damaged: tuple[Damaged, ...] = ()
     """Racks that cannot be packed, each with what is wrong; nothing of them was deleted."""
+    next_ns: Instant = INSTANT_MAX
+    """Before this instant a turn does nothing, unless another rack is sealed: that is the metronome's to see."""
 
 
 def stagger(node: str, path: str, span: Span) -> Span:
@@ -51,74 +61,97 @@ class Packing:
     """Packs and deletes for one log.
 
     Each node waits a while of its own before it begins with a rack, so that usually one of them does the work and the
-    others find it done (``stagger``). New racks come first; old ones are looked at again one by one, for directories
-    that a writer brought back after it was stopped for hours.
+    others find it done (``stagger``). With each new rack a few old ones are looked at again (``AGAIN_FACTOR``).
     """
 
     def __init__(self, context: BagContext, grid: Grid, sealer: Sealer, keep_ns: Span | None = None) -> None:
         """Delete packs after ``keep_ns``; None: never. Touch nothing yet."""
-        self._time = context.time
         self._node = context.node
         self._grid = grid
         self._sealer = sealer
         self._packer = Packer(context, grid, sealer)
         self._retention = None if keep_ns is None else Retention(context, grid, keep_ns)
-        self._retained_boot_ns: int | None = None
-        self._next: Instant | None = None
-        self._again: Instant = grid.first_ns
+        self._retention_ns: Instant | None = None
+        self._next: Rack | None = None
+        self._began_ns: Instant = 0
+        self._calm_until_ns: Instant = 0
 
     def turn(self, now: TimeInterval) -> PackingReport:
         """Pack at most ``PACKS_PER_TURN`` racks; now and then delete what is old.
 
-        Raises BadTime, Environment, TryAgain; then the next turn goes on. Touches the mount; does not wait.
+        Raises BadTime, Environment, TryAgain; then the next turn goes on. Touches the mount only for what is due; does
+        not wait.
         """
-        packed, damaged = 0, []
-        for rack in self._due(now):
+        packed, swept, damaged = 0, 0, []
+        racks = self._due(now)
+        for rack in racks:
             try:
-                packed += self._packer.pack(rack).state is PackState.PACKED
+                report = self._packer.pack(rack)
             except Damaged as problem:
                 damaged.append(problem)
-        return PackingReport(packed, self._delete(), tuple(damaged))
+            else:
+                packed += report.state is PackState.PACKED
+                swept += report.swept
+        if racks and not swept:
+            self._calm_until_ns = now.latest + min(CALM_NS, self._grid.birth.rack_ns)
+        return PackingReport(packed, self._delete(now), tuple(damaged), min(self._next_pack(), self._next_deletion()))
 
     def _due(self, now: TimeInterval) -> list[Rack]:
-        """Return the racks of this turn: new ones, or else an old one to look at again."""
-        newest = self._sealer.newest
-        if newest is None:
-            return []
-        if self._next is None:
-            self._next = max(self._grid.first_ns, newest.end_ns - _RECENT_RACKS * self._grid.birth.rack_ns)
+        """Return the racks of this turn: with each that was sealed since this object began, old ones again."""
         found: list[Rack] = []
-        rack = self._grid.rack(self._next)
-        while rack.end_ns <= newest.end_ns and len(found) < PACKS_PER_TURN and self._is_due(rack, now):
-            found.append(rack)
-            self._next = rack.end_ns
-            rack = self._grid.next_rack(rack)
-        if not found:
-            old = self._grid.rack(self._again)
-            if old.end_ns >= self._next:
-                self._again = self._grid.first_ns
-            else:
-                self._again = old.end_ns
-                found.append(old)
+        for _ in range(PACKS_PER_TURN):
+            if not now.surely_past(self._next_pack()):
+                break
+            assert self._next is not None
+            found.append(self._next)
+            if self._next.start_ns >= self._began_ns:
+                found += self._older(self._next)
+            self._next = self._grid.next_rack(self._next)
         return found
 
-    def _is_due(self, rack: Rack, now: TimeInterval) -> bool:
-        return now.surely_past(rack.end_ns + DELAY_NS + stagger(self._node, rack.path, STAGGER_NS))
+    def _next_pack(self) -> Instant:
+        """Return when the next rack is due; far away if it is not sealed."""
+        newest = self._sealer.newest
+        if newest is None:
+            return INSTANT_MAX
+        if self._next is None:
+            recent = newest.end_ns - _RECENT_RACKS * self._grid.birth.rack_ns
+            self._next = self._grid.rack(max(self._grid.first_ns, recent))
+            self._began_ns = newest.end_ns
+        if self._next.end_ns > newest.end_ns:
+            return INSTANT_MAX
+        wait = stagger(self._node, self._next.path, STAGGER_NS)
+        return max(self._calm_until_ns, self._next.end_ns + DELAY_NS + wait)
 
-    def _delete(self) -> int:
+    def _older(self, rack: Rack) -> Iterator[Rack]:
+        age = AGAIN_NS
+        while (start := rack.start_ns - age) >= self._grid.first_ns:
+            yield self._grid.rack(start)
+            age *= AGAIN_FACTOR
+
+    def _next_deletion(self) -> Instant:
+        return INSTANT_MAX if self._retention_ns is None else self._retention_ns
+
+    def _delete(self, now: TimeInterval) -> int:
         if self._retention is None:
             return 0
-        boot = self._time.boot_ns()
-        if self._retained_boot_ns is not None and boot - self._retained_boot_ns < RETENTION_PERIOD_NS:
+        if self._retention_ns is None:
+            begins_ns = now.latest + stagger(self._node, self._grid.log_path, RETENTION_PERIOD_NS)
+            self._retention_ns = max(begins_ns, self._retention.due_ns())
+        if not now.surely_past(self._retention_ns):
             return 0
         deleted = len(self._retention.turn(PACKS_DELETED_PER_TURN))
         if deleted < PACKS_DELETED_PER_TURN:
-            self._retained_boot_ns = boot
+            self._retention_ns = max(now.latest + RETENTION_PERIOD_NS, self._retention.due_ns())
         return deleted
 
 
 BAGS_PER_TURN: Final = 64
 RACKS_PER_TURN: Final = 8
+SECOND_OPINION_NS: Final[Span] = 10 * SECOND
+"""A file server's clock that is behind is asked again after so long."""
+_RACKS_IN_USE: Final = 16
+"""In so many racks up to now is looked for bags that somebody wrote to; what is older waits for the seal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +161,8 @@ class MetronomeReport:
     bags_closed: int
     racks_sealed: int
     reached_ns: Instant
-    more: bool
-    """Whether the turn ended at its bound: the next one is worth beginning at once."""
+    next_ns: Instant
+    """Before this instant nothing is due of all that was seen; long past if the turn ended at its bound."""
 
 
 class Metronome:
@@ -145,10 +178,16 @@ class Metronome:
         grid: Grid,
         horizon: Horizon | None = None,
         stagger_ns: Span = 0,
+        seal_stagger_ns: Span = 0,
     ) -> None:
-        """Wait up to ``stagger_ns`` with what is due, so that of many nodes usually one does it. Touch nothing yet."""
+        """Wait so long at most with bags and racks that are due: of many nodes usually one does it. Touch nothing yet.
+
+        ``seal_stagger_ns`` also spreads the looks at many logs, whose racks all end together; at most half a rack.
+        """
         self._node = context.node
         self._stagger_ns = stagger_ns
+        self._seal_stagger_ns = min(seal_stagger_ns, grid.birth.rack_ns // 2)
+        self._seal_not_before_ns: Instant = 0
         self._storage = context.storage
         self._grid = grid
         self._horizon = horizon or Horizon(context, grid)
@@ -156,6 +195,11 @@ class Metronome:
     @property
     def sealer(self) -> Sealer:
         return self._horizon.authority.sealer
+
+    @property
+    def reached(self) -> Instant:
+        """The horizon, as it was last seen here."""
+        return self._horizon.reached
 
     def turn(self, now: TimeInterval) -> MetronomeReport:
         """Close at most ``BAGS_PER_TURN`` bags and seal at most ``RACKS_PER_TURN`` racks that are due.
@@ -165,42 +209,58 @@ class Metronome:
         """
         sealed = self._seal(now)
         self._horizon.refresh()
-        closed = self._close(now)
-        return MetronomeReport(
-            closed, sealed, self._horizon.reached, more=closed == BAGS_PER_TURN or sealed == RACKS_PER_TURN
-        )
+        in_use_ns = self._in_use_until(now)
+        closed = self._close(now, in_use_ns)
+        reached = self._horizon.reached
+        next_ns = self._seal_due(self._unsealed())
+        if reached < in_use_ns:
+            next_ns = min(next_ns, self._bag_due(self._grid.bag(reached)))
+        return MetronomeReport(closed, sealed, reached, next_ns)
 
     def _seal(self, now: TimeInterval) -> int:
-        sealer = self._horizon.authority.sealer
-        newest = sealer.newest_sealed()
-        rack = self._grid.rack(self._grid.first_ns) if newest is None else self._grid.next_rack(newest)
-        count = 0
-        while count < RACKS_PER_TURN and now.surely_past(rack.end_ns + self._waits(rack.path)):
-            if isinstance(sealer.seal(rack), NotDue):
+        self.sealer.newest_sealed()
+        rack, count = self._unsealed(), 0
+        while count < RACKS_PER_TURN and now.surely_past(self._seal_due(rack)):
+            sealed = self.sealer.seal(rack)
+            if isinstance(sealed, NotDue):
+                self._seal_not_before_ns = max(sealed.due_ns, now.latest + SECOND_OPINION_NS)
                 break
             count += 1
             rack = self._grid.next_rack(rack)
         return count
 
-    def _close(self, now: TimeInterval) -> int:
+    def _close(self, now: TimeInterval, in_use_ns: Instant) -> int:
         count = 0
-        in_use_ns = self._in_use_until()
         while count < BAGS_PER_TURN and self._horizon.reached < in_use_ns:
             bag = self._grid.bag(self._horizon.reached)
-            due = Closer.due(bag, now) and now.surely_past(bag.due_ns + self._waits(bag.path))
-            if not due or self._horizon.step() is not None:
+            if not now.surely_past(self._bag_due(bag)) or self._horizon.step() is not None:
                 break
             count += 1
         return count
 
-    def _waits(self, path: str) -> Span:
-        return stagger(self._node, path, self._stagger_ns)
+    def _unsealed(self) -> Rack:
+        """Return the oldest rack that was not seen sealed."""
+        newest = self.sealer.newest
+        return self._grid.rack(self._grid.first_ns) if newest is None else self._grid.next_rack(newest)
 
-    def _in_use_until(self) -> Instant:
-        """Return the end of the newest bag that has a directory, in the horizon's rack or the one after."""
-        newest = self._horizon.reached
-        rack = self._grid.rack(newest)
-        for each in (rack, self._grid.next_rack(rack)):
-            bags = (self._grid.parse_bag(each, name) for name in self._storage.list_afresh(each.path) or ())
-            newest = max(newest, max((bag.end_ns for bag in bags if bag is not None), default=0))
-        return newest
+    def _seal_due(self, rack: Rack) -> Instant:
+        waits = stagger(self._node, rack.path, self._seal_stagger_ns)
+        return max(self._seal_not_before_ns, self.sealer.expected_ns(rack) + waits)
+
+    def _bag_due(self, bag: Bag) -> Instant:
+        return bag.due_ns + stagger(self._node, bag.path, self._stagger_ns)
+
+    def _in_use_until(self, now: TimeInterval) -> Instant:
+        """Return the end of the newest bag above the horizon that has a directory; the horizon if there is none."""
+        reached = self._horizon.reached
+        # Whose clock is ahead may write in the next rack already.
+        rack = self._grid.rack(now.latest + self._grid.birth.grace_ns)
+        for _ in range(_RACKS_IN_USE):
+            if rack.end_ns <= reached:
+                break
+            bags = (self._grid.parse_bag(rack, name) for name in self._storage.list_afresh(rack.path) or ())
+            newest = max((bag.end_ns for bag in bags if bag is not None), default=0)
+            if newest > reached:
+                return newest
+            rack = self._grid.rack(rack.start_ns - 1)
+        return reached

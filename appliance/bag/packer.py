@@ -19,6 +19,7 @@ asked, one's own and the file server's: what a fast clock deletes does not come 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -236,6 +237,12 @@ class Retention:
         self._keep_ns = keep_ns
         self._tmp = context.tmp(grid.birth.log)
         self._done: set[str] = set()
+        self._done_ns: Instant = 0
+        """Of racks that ended up to here nothing is left to be deleted."""
+
+    def due_ns(self) -> Instant:
+        """Return before which instant no rack can be old enough of which anything is left. Touches nothing."""
+        return self._grid.rack(max(self._grid.first_ns, self._done_ns)).end_ns + self._keep_ns
 
     def cutoff(self) -> Instant:
         """Return the instant before which racks must have ended, by both clocks. Raises BadTime. Touches the mount."""
@@ -243,7 +250,10 @@ class Retention:
         return min(own, self._storage.server_clock(self._tmp)) - self._keep_ns
 
     def old(self, cutoff: Instant) -> Iterator[OldPack | NotPacked]:
-        """Yield what is old enough, oldest first. Deletes nothing. Touches the mount: a look or two for each rack."""
+        """Yield what is old enough, oldest first. Deletes nothing.
+
+        Touches the mount: a look or two for each rack, once for those before which nothing is left.
+        """
         for rack in self._racks_before(cutoff):
             if rack.path in self._done:
                 continue
@@ -278,5 +288,9 @@ class Retention:
         return deleted
 
     def _racks_before(self, cutoff: Instant) -> list[Rack]:
-        found = [rack for rack in racks_there(self._storage, self._grid) if rack.end_ns <= cutoff]
-        return sorted(found)
+        """Return the racks that are old enough, without the first ones of which nothing is left."""
+        found = sorted(r for r in racks_there(self._storage, self._grid, self._done_ns) if r.end_ns <= cutoff)
+        for rack in itertools.takewhile(lambda rack: rack.path in self._done, found):
+            self._done.discard(rack.path)
+            self._done_ns = rack.end_ns
+        return [rack for rack in found if rack.end_ns > self._done_ns]

@@ -22,7 +22,7 @@ from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
 from appliance.formats.paths import PRELOCK, SEAL, Bag, Grid, Rack
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
-from timeagent.units import Instant
+from timeagent.units import Instant, Span
 
 from .closer import BagGone, Closer, NotDue
 from .context import BagContext, signed_for_ever
@@ -92,17 +92,27 @@ class Sealer:
             return NotDue(due)
         return self._seal_up_to(rack)
 
+    def expected_ns(self, rack: Rack) -> Instant:
+        """Return when a rack may be sealed by the policy that is known here; the file server's clock has a say too."""
+        return self._due.get(rack.path) or rack.end_ns + self._delay_ns(self._records.known().policy)
+
+    def _delay_ns(self, policy_number: int) -> Span:
+        """Return how long after a rack's end it is sealed.
+
+        A policy is checked by the span and the grace of logs to come; this one keeps those of its birth, and its bags
+        need as long.
+        """
+        policy, birth = self._records.policy(policy_number), self._grid.birth
+        return max(policy.seal_delay_ns, birth.span_ns + birth.grace_ns + 4 * policy.radius_ns_max)
+
     def _not_due_until(self, rack: Rack) -> Instant | None:
         """Return when to ask again, or None: both clocks say that the rack's end and the seal delay are past."""
         now = self._time.now()
         if not now.surely_past(rack.end_ns):
             return rack.end_ns
         if rack.path not in self._due:
-            # Asked once a rack: a delay that is changed meanwhile counts from the next rack. A policy is checked by the
-            # span and the grace of logs to come; this one keeps those of its birth, and its bags need as long.
-            policy, birth = self._records.policy(self._records.newest().policy), self._grid.birth
-            allowed = birth.span_ns + birth.grace_ns + 4 * policy.radius_ns_max
-            self._due = {rack.path: rack.end_ns + max(policy.seal_delay_ns, allowed)}
+            # Asked once a rack: a delay that is changed meanwhile counts from the next rack.
+            self._due = {rack.path: rack.end_ns + self._delay_ns(self._records.newest().policy)}
         due = self._due[rack.path]
         return None if now.surely_past(due) and self._second_opinion(due) else due
 

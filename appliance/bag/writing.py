@@ -73,6 +73,7 @@ class LookingWriter(ABC):
         self._time = context.time
         self._grid = grid
         self._authority = authority or Authority(context, grid)
+        self._wake = context.wake
         self._ensured = ""
 
     def write(self, file: FrameFile) -> Outcome:
@@ -127,9 +128,13 @@ class LookingWriter(ABC):
         """Return what a closed bag's list says of the attempt. Raises TenureError if that cannot be told."""
 
     def _ensure(self, bag: Bag) -> None:
-        """Make the bag's directory. Remembered: a directory goes only after a seal, and then the look leads to that."""
+        """Make the bag's directory, then wake the log's metronome: who is woken finds the directory.
+
+        Remembered: a directory goes only after a seal, and then the look leads to that.
+        """
         if self._ensured != bag.path:
             self._storage.ensure_directory(bag.path)
+            self._wake(bag.log)
             self._ensured = bag.path
 
     def _look(self, file: FrameFile) -> Outcome:

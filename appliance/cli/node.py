@@ -1,10 +1,13 @@
-"""``tenure node run|upgrade``: this node's shards and metronome, until SIGTERM; going over to another release.
+"""``tenure node run|upgrade``: this node's shards and metronome; going over to another release.
+
+SIGTERM stops the daemon for a restart: all leases stay, for the next one on this boot. SIGINT (Ctrl-C) has it stop in
+good order: every lease is given back, or over, and whoever runs its shards next begins at once.
 
 An upgrade:
 
 1. Whether the other release reads this root is seen before anything stops.
-2. The daemon stops in good order: its shards go to who asks for them next, and nobody waits for its leases.
-3. The package is installed, where one is named; the units start again, and are waited for.
+2. The daemon stops for a restart: its shards' leases stay on tmpfs.
+3. The package is installed, where one is named; the units start again, and are waited for. The leases go on.
 
 Repeated, it finds that the release runs already.
 """
@@ -18,6 +21,7 @@ from argparse import Namespace
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -42,7 +46,8 @@ if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded
 def run_node(options: Namespace) -> int:
     from ..daemon.daemon import Node
 
-    stop = stop_on_signals()
+    interrupted = Event()
+    stop = stop_on_signals(interrupted)
     cluster = open_cluster(options)
     if options.listen:
         cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
@@ -73,8 +78,7 @@ def run_node(options: Namespace) -> int:
             finally:
                 node.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
-            node.stopping()
-            note("tenure: stopping: waiting until every lease is relinquished or over")
+            note(f"tenure: {node.stopping(drains=interrupted.is_set())}")
     finally:
         node.close()
     return 0
@@ -109,7 +113,7 @@ def run_upgrade(options: Namespace) -> int:
             hint="end `tenure node run` with SIGTERM, and start it again from the other release",
         )
     time_unit, node_unit, target = service.units(root)
-    note(f"tenure: {node_unit} stops: waiting until every lease is relinquished or over")
+    note(f"tenure: {node_unit} stops; leases stay, and go on with the release that starts")
     service.stop(node_unit)
     service.stop(time_unit)
     if options.package:
@@ -214,14 +218,14 @@ def _runs(options: Namespace, cluster: Cluster, release: str, *, already: bool) 
 
 _VERBS: Final = {
     "run": command(
-        "run until SIGTERM or SIGINT, then stop orderly",
+        "run until SIGTERM (all leases stay, for the next run on this boot) or SIGINT (wait until they are over)",
         run_node,
         argument("--listen", metavar="HOST[:PORT]", help="answer other nodes there (default: `listen` in node.toml)"),
         argument("--http", metavar="HOST:PORT", help="answer HTTP there (default: `http` in node.toml)"),
         add_cluster_options,
     ),
     "upgrade": command(
-        "have another release run: drain, stop, check, start",
+        "have another release run: check, stop, start; leases go on",
         run_upgrade,
         argument("--package", metavar="FILE", help="install this .deb while the daemon stands still"),
         argument("--no-systemd", action="store_true", help="only see whether it could be done"),

@@ -77,11 +77,17 @@ def registers_at(storage: Storage, root: Path) -> Registers:
     return Registers(storage, marker.cluster_id, Verifier(marker.root_key))
 
 
-def stop_on_signals() -> Event:
-    """Return what is set by SIGTERM and SIGINT from now on."""
+def stop_on_signals(interrupted: Event | None = None) -> Event:
+    """Return what is set by SIGTERM and SIGINT from now on. ``interrupted`` is set by SIGINT too."""
     stop = Event()
+
+    def told(number: int, _: object) -> None:
+        if number == signal.SIGINT and interrupted is not None:
+            interrupted.set()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stop.set())
+        signal.signal(number, told)
     return stop
 
 

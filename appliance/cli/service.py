@@ -62,6 +62,7 @@ def switch_off(root: Path) -> None:
     """Stop the units in good order, and start them no more. Idempotent. Raises Environment."""
     names = units(root)
     _systemctl("disable", "--quiet", *names)
+    _run("kill", "--signal=SIGINT", node_unit(root))  # it drains: nobody goes on here with its leases
     _systemctl("stop", *reversed(names))
 
 

@@ -7,11 +7,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.console import counted
-from timeagent.errors import Environment, ShardUnavailable, TenureError
+from timeagent.errors import Environment, ShardUnavailable
 from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
-from ..bag.metronome import Metronome, Packing
 from ..doctor.check import not_well
 from ..lease import tls
 from ..lease.listeners import TlsListener
@@ -21,14 +20,13 @@ from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
 from .metrics import NodeCollector, exposition
+from .pace import Pace
 from .status import AT_ONCE, Observed, pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
     from threading import Event
-
-    from timeagent.interval import TimeInterval
 
     from ..cluster import Cluster
     from ..formats.address import Address
@@ -39,13 +37,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 BEAT_NS: Final = 100 * MS
-"""How often the metronome looks whether a bag is due: closing is never urgent, settling helps itself."""
+"""How often is seen which logs are due, or woken: in memory and on tmpfs."""
 
-STAGGER_NS: Final = 500 * MS
-"""So long a node waits at most with what is due, each another while: usually one of them does the work."""
-
-NEW_LOGS_NS: Final = SECOND
-"""How often new logs are looked for."""
+TOLD_NS: Final = SECOND
+"""How often the mount is asked for its room, and the supervisor told how it goes."""
 
 LOCK_TRIES: Final = 50
 LOCK_PAUSE_NS: Final = 10 * MS
@@ -73,9 +68,9 @@ class Node:
         self._said: tuple[str, int] = ("", 0)
         self._pulse: Pulse | None = None
         self._failover: ShardFailover | None = None
-        self._metronomes: dict[str, Metronome] = {}
-        self._packings: dict[str, Packing] = {}
-        self._looked_ns: int | None = None
+        settings = cluster.settings
+        keep_ns = settings.retention_days * DAY if settings.retention_days else None
+        self.pace = Pace(cluster.context, cluster.wakes.taken, packs=settings.pack, keep_ns=keep_ns)
         self._trusted_ns = 0
         self._writer: NodeWriterServer | None = None
         self._only: LocalLock | None = None
@@ -96,6 +91,7 @@ class Node:
         pulse = self._pulse = Pulse(self._notifier, self._cluster.time.boot_ns)
         routes.host.be_daemon(pulse)
         self._cluster.maps.keep_looking()
+        self._cluster.wakes.open()
         for shard in shards:
             why = self._begun_or_awaited(shard)
             if why is not None:
@@ -180,11 +176,14 @@ class Node:
         threads = [each.thread for each in parts if each is not None]
         self._observed.threads = [*threads, *self._writer.threads, self._door_thread]
 
-    def stopping(self) -> None:
-        """Say that it stops from now on, and begin no shard any more.
+    def stopping(self, *, drains: bool) -> str:
+        """Begin no shard any more; return what is done from now on, which the supervisor is told too.
 
+        ``drains``: the shards wait until every lease is over; else they leave them to the daemon that is started next.
         Both doors stay open until close(), so that leases can be given back.
         """
+        host = self._cluster.routes.host
+        host.drains = host.drains or drains
         if self._observed is not None:
             self._observed.stopping = True
         if self._failover is not None:
@@ -192,7 +191,9 @@ class Node:
         if self._releases is not None:
             self._releases.close()
         self._notifier.stopping()
-        self._notifier.status("stopping: waiting until every lease is relinquished or over")
+        how = "waiting until every lease is relinquished or over" if host.drains else "leases stay, for a restart"
+        self._notifier.status(f"stopping: {how}")
+        return f"stopping: {how}"
 
     def close(self) -> None:
         """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
@@ -212,9 +213,10 @@ class Node:
         return f"{self._cluster.settings.node}: {shards}{where}; " + ("; ".join(wrong) or "ready")
 
     def _tell(self) -> None:
-        """Tell the supervisor how it goes, when that has changed."""
+        """Ask the mount for its room, and tell the supervisor how it goes when that has changed. Touches the mount."""
         boot = self._cluster.time.boot_ns()
-        if self._observed is not None and boot - self._said[1] >= NEW_LOGS_NS:
+        if self._observed is not None and boot - self._said[1] >= TOLD_NS:
+            self._observed.see_mount(self._cluster.root)
             status = self._status()
             if status != self._said[0]:
                 self._notifier.status(status)
@@ -236,7 +238,7 @@ class Node:
         while not stop.is_set():
             self._cluster.time.sleep(BEAT_NS)
             self._check_trusted()
-            self.beat()
+            self.pace.beat()
             self._tell()
             for shard in [each for each in self.awaited if self._cluster.routes.host.hosted(each) is not None]:
                 del self.awaited[shard]
@@ -259,6 +261,7 @@ class Node:
         if why is None:
             self._trusted_ns = boot
         elif boot - self._trusted_ns >= TRUST_NS:
+            self._cluster.routes.host.drains = True  # nobody goes on here with what it keeps
             raise self._cluster.keys.not_trusted(why)
 
     def _check_reached(self) -> None:
@@ -305,42 +308,3 @@ class Node:
             if self._only is not None:
                 self._only.release()
                 self._only = None
-
-    def beat(self) -> None:
-        """Look for new logs now and then; give each log's metronome a turn."""
-        try:
-            self._look_for_logs()
-            now = self._cluster.time.now()
-        except TenureError as problem:
-            _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
-            return
-        for name, metronome in self._metronomes.items():
-            try:
-                metronome.turn(now)
-                if self._cluster.settings.pack:
-                    self._pack(name, now)
-            except TenureError as problem:
-                _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
-
-    def _pack(self, name: str, now: TimeInterval) -> None:
-        for problem in self._packings[name].turn(now).damaged:
-            _log.warning("rack-not-packed log=%s code=%s reason=%s", name, problem.code, problem.message)
-
-    def _look_for_logs(self) -> None:
-        boot = self._cluster.time.boot_ns()
-        if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
-            return
-        self._looked_ns = boot
-        if self._observed is not None:
-            self._observed.see_mount(self._cluster.root)
-        for name in self._cluster.log_names():
-            if name in self._metronomes:
-                continue
-            try:
-                grid = self._cluster.logs.opened(name).grid
-            except TenureError as problem:  # the other logs go on
-                _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
-            else:
-                context, days = self._cluster.context, self._cluster.settings.retention_days
-                self._metronomes[name] = metronome = Metronome(context, grid, stagger_ns=STAGGER_NS)
-                self._packings[name] = Packing(context, grid, metronome.sealer, days * DAY if days else None)

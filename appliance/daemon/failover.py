@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
-from ..node.shards import in_thread
+from ..node.hosted_shard import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
+    from ..node.hosted_shard import HostedShard, Running, Spawn
     from ..node.record_watch import MapWatch
     from ..node.routes import ShardRoutes
-    from ..node.shards import HostedShard, Running, Spawn
 
 _log = logging.getLogger(__name__)
 

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from ..lease.listeners import TlsListener
+    from ..node.hosted_shard import HostedShard
     from ..node.own_keys import OwnKeys
     from ..node.record_watch import TrustWatch
     from ..node.releases import Releases
-    from ..node.shards import HostedShard, ShardHost
+    from ..node.shards import ShardHost
     from .http import HttpServer
     from .status import Observed
 

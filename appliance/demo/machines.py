@@ -108,7 +108,7 @@ class Machine:
         """Stop the daemon orderly; wait for it."""
         if self.daemon is None:
             return
-        self.daemon.send_signal(signal.SIGTERM)
+        self.daemon.send_signal(signal.SIGINT)
         self._wait(self.daemon, "daemon")
         self.daemon = None
 

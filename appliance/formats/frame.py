@@ -29,8 +29,8 @@ FRAME_MESSAGES_MAX: Final = 65_536
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
 LEASES_MAX: Final = 64
 """How many leases one frame may be written under."""
-WITNESSES_MAX: Final = 2 * LEASES_MAX
-"""How many witnesses a frame may carry: of each lease, and of the session lease that it is taken under."""
+WITNESSES_MAX: Final = 4 * LEASES_MAX
+"""How many witnesses a frame may carry: of each lease, or its two halves, and of the session leases they are under."""
 
 _U32: Final = struct.Struct("<I")
 

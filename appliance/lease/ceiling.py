@@ -150,7 +150,14 @@ class RightToGrant(Protocol):
 
     def begin(self) -> Extension: ...
 
+    def resume(self, record: bytes, pending: bytes) -> Extension: ...
+
     def extend(self) -> Extension: ...
+
+    def settle(self) -> Extension | None: ...
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]: ...
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension: ...
 
@@ -188,7 +195,10 @@ class CeilingChain:
         self._identity = identity
         self._origin = origin
         self._newest: _Before | None = None
+        self._linked = b""
         self._pending: tuple[CeilingRecord, bytes] | None = None
+        self._must_win = False
+        """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self._deposed: Deposed | None = None
         self._number = 0
         self._ceiling_ns = 0
@@ -228,6 +238,37 @@ class CeilingChain:
             self._newest = before
             self.floor_ns, self.settle_to_ns = before.floor_ns, before.settle_to_ns
         return self.extend()
+
+    def resume(self, record: bytes, pending: bytes) -> Extension:
+        """Link the next record of an incarnation that stopped for a restart, when ``record`` was its newest.
+
+        ``pending``: what it may have linked after that. Deposed: the newest of the chain is another, or somebody else
+        has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
+        Idempotent until it is linked. Raises BadTime, Damaged.
+        """
+        assert self._number == 0, "a chain begins once for each incarnation"
+        if self._newest is None and self._deposed is None:
+            try:
+                numbers = self._port.list_afresh()
+                newest = self._port.read(numbers[-1]) if numbers else None
+            except (Environment, TryAgain) as problem:
+                return InDoubt(f"the chain cannot be read: {problem.message}")
+            if newest is None or newest not in (record, pending):
+                return self._depose("the newest record of the chain is not the one with which it stopped")
+            kept, _ = open_ceiling(newest, f"record {numbers[-1]} of the chain")
+            self._newest = _Before(kept.number, kept.ceiling_ns, kept.floor_ns, kept.settle_to_ns)
+            self.floor_ns, self.settle_to_ns = kept.floor_ns, kept.settle_to_ns
+            self._must_win = True
+        return self.extend()
+
+    def settle(self) -> Extension | None:
+        """Return what came of an extension that is under way: there is none between two calls."""
+        return None
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]:
+        """The newest record of this incarnation that was linked and seen, and one that may be linked after it."""
+        return self._linked, self._pending[1] if self._pending is not None else b""
 
     def extend(self) -> Extension:
         """Link the next running record; the ceiling counts from ``latest``. Never after finish(). Raises BadTime."""
@@ -295,11 +336,14 @@ class CeilingChain:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
         try:
-            taken = not self._port.link(record.number, data) and self._port.read(record.number) != data
+            taken = not self._port.link(record.number, data) and (
+                self._must_win or self._port.read(record.number) != data
+            )
         except (Environment, TryAgain) as problem:
             return InDoubt(f"record {record.number} may be linked or not: {problem.message}")
         if taken:
             return self._depose(f"record {record.number} of the chain is another's")
+        self._must_win = False
         try:
             listed = self._look(record.number)
         except (Environment, TryAgain) as problem:
@@ -308,7 +352,7 @@ class CeilingChain:
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self._number, self._ceiling_ns = record.number, record.ceiling_ns
+        self._number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
         return Extended(record, data)
 
@@ -382,7 +426,7 @@ class ChainPort(Protocol):
         ...
 
 
-_WAITING = InDoubt("the mount has not answered yet")
+UNDER_WAY = InDoubt("the mount has not answered yet")
 
 
 class CeilingExtender:
@@ -419,6 +463,27 @@ class CeilingExtender:
             return self._chain.begin()
         finally:
             self._take_over()
+
+    def resume(self, record: bytes, pending: bytes) -> Extension:
+        """As the chain's: here, as ``begin``."""
+        try:
+            return self._chain.resume(record, pending)
+        finally:
+            self._take_over()
+
+    def settle(self) -> Extension | None:
+        """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
+        with self._changed:
+            if self._job is None and self._result is None:
+                return None
+            self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+        return self._done(self._chain.extend, patient=False)
+
+    @property
+    def standing(self) -> tuple[bytes, bytes]:
+        """See ``CeilingChain``. While no extension is under way."""
+        assert self._job is None
+        return self._chain.standing
 
     def extend(self) -> Extension:
         """As the chain's; InDoubt while the mount does not answer: the next call takes up what has come of it.
@@ -459,7 +524,7 @@ class CeilingExtender:
                 if patient:
                     self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
             if self._result is None:
-                return _WAITING
+                return UNDER_WAY
             result, self._result = self._result, None
             self._take_over()
         if isinstance(result, BaseException):

@@ -125,7 +125,8 @@ class Recalls:
         """Know of none. ``run``: the shard's incarnation."""
         self._run = run
         self._boot_ns = boot_ns
-        self._number = 0
+        self.number = 0
+        """The number of the last one."""
         self._of: dict[bytes, _Recall] = {}
         self._by_holder: dict[Holder, _Theirs] = {}
         self._listeners: dict[Holder, _Listener] = {}
@@ -151,9 +152,9 @@ class Recalls:
     def _want(self, domain: str, lease: LeaseRecord, mode: Mode, by: Holder, now: Instant) -> Instant:
         known = self._of.get(lease.correlation_id)
         if known is None:
-            self._number += 1
+            self.number += 1
             wanted = WantedLease(domain=domain, correlation_id=lease.correlation_id, mode=mode, by=by, since_ns=now)
-            known = self._of[lease.correlation_id] = _Recall(self._number, lease.holder, wanted)
+            known = self._of[lease.correlation_id] = _Recall(self.number, lease.holder, wanted)
             self._by_holder.setdefault(lease.holder, _Theirs()).add(lease.correlation_id, known)
         listener = self._listeners.get(lease.holder)
         if not known.told_ns and listener is not None and not listener.waiter.gone:

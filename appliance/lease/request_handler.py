@@ -54,10 +54,11 @@ if TYPE_CHECKING:
 
     from .ceiling import RightToGrant, ShardIdentity
     from .domain import LeaseRecord, State
+    from .eviction import Eviction
     from .going_by import GoingBy
     from .recall import Waiter
     from .sessions import Sessions
-    from .store import Eviction, LeaseStore
+    from .store import LeaseStore
     from .turn import Draft
     from .waiting import WaitingRoom
     from .wire import Above, Reply
@@ -152,7 +153,7 @@ class RequestHandler:
         self._batch_signer = batch_signer
         self._time = time
         self.holders = Holders()
-        self._revocations = Revocations()
+        self.revocations = Revocations()
         self.stopping = False
         """Whether nothing is granted any more, and no lease kept."""
 
@@ -170,7 +171,7 @@ class RequestHandler:
                     return stranger
                 entries = len(turn.entries)
                 answer = self.apply(turn, request.domain, request)
-                self._revocations.note(turn, request, entries)
+                self.revocations.note(turn, request, entries)
                 return answer
             case Withdraw():
                 for domain in request.domains:
@@ -195,7 +196,7 @@ class RequestHandler:
                     return self._waiting.receive(request, draft, waiter, (asks.holder, asks.age), turn.bounds.now)
                 return draft
             case BeginSession() | RenewSession():
-                return self._revocations.told(turn, self._sessions.answer(turn, request))
+                return self.revocations.told(turn, self._sessions.answer(turn, request))
             case _:
                 return self.apply(turn, request.domain, request, request.request_id)
 
@@ -281,7 +282,7 @@ class RequestHandler:
                 self._sessions.waits(domain, decision.state)
                 return self._waiting.recalls.denied(denied, decision.state, command, turn.bounds.now.midpoint)
             case Over() if isinstance(command, Upgrade | Renew | Relinquish):
-                return self._revocations.told(turn, decision.answer, command.correlation_id)
+                return self.revocations.told(turn, decision.answer, command.correlation_id)
             case _:
                 return decision.answer
 

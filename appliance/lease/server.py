@@ -346,7 +346,7 @@ class ShardServer:
         self._reaper = TentativeLeaseReaper()
         self._answered: deque[PendingCall] = deque()
         self._in_turn = False
-        self._stopping = False
+        self._stopping = self._at_once = False
         self.counts = ServerCounts(looped_ns=self._clock.boot_ns())
         self._listener = UnixListener(path, group)
         self._clients = Connections(
@@ -372,21 +372,26 @@ class ShardServer:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Serve until stop(); then answer what has come in, let it be read, close everything and remove the socket.
+        """Serve until stop(); answer what has come in then, let it be read, close everything and remove the socket.
 
         Blocks; call it once. A bug in the shard ends it too: the exception comes out here.
         """
         try:
             while not self._stopping:
                 self._loop_once()
-            self._drain()
+            if not self._at_once:
+                self._drain()
         finally:
             self._clients.close()
             self._wake.close()
             self._woken.close()
 
-    def stop(self) -> None:
-        """End run() soon; what has come in is answered. Thread-safe, idempotent, safe in a signal handler."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End run() soon; what has come in is answered. Thread-safe, idempotent, safe in a signal handler.
+
+        ``at_once``: behind the turn that is under way, and without another answer: whoever asks is to ask again.
+        """
+        self._at_once = at_once
         self._stopping = True
         self._rouse()
 

@@ -2,7 +2,8 @@
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
 signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
-The shard forgets everything when it stops: what a successor must know stands in the ceiling chain.
+The shard forgets everything when it stops, but for a restart on the same boot (``suspension.py``): what a successor
+must know stands in the ceiling chain.
 """
 
 from __future__ import annotations
@@ -13,15 +14,27 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import BadTime
 
 from ..formats.witness import Half, Stopped
-from .ceiling import NOTHING_BEFORE, Beginning, Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
+from .ceiling import (
+    NOTHING_BEFORE,
+    UNDER_WAY,
+    Beginning,
+    Deposed,
+    Extended,
+    Extension,
+    InDoubt,
+    NotYet,
+    Stop,
+    StoppedOrderly,
+)
 from .domain import HINT_BYTES_MAX, Bounds, Break
+from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .going_by import NEWER_MAP, GoingBy
 from .recall import Recalls
 from .request_handler import RequestHandler
 from .sessions import Sessions
 from .state import raised
-from .store import Eviction
+from .suspension import Suspension
 from .turn import Turn, finished
 from .waiting import WaitingRoom
 from .wire import (
@@ -95,10 +108,10 @@ class Shard:
         hint_bytes_max: int = HINT_BYTES_MAX,
         follows: Beginning = NOTHING_BEFORE,
     ) -> None:
-        """Take the ports; ``store`` is empty. Grants nothing before start().
+        """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume().
 
-        ``shard_map``: the newest that is known; the shard is of it. ``follows``: how the chains ended that this one
-        follows; nothing while it is one that comes.
+        ``shard_map``: the newest that is known, or that by which the run went; the shard is of it. ``follows``: how the
+        chains ended that this one follows; nothing while it is one that comes.
         """
         assert shard_map.half_of(identity.number) is not None
         self._identity = identity
@@ -149,6 +162,67 @@ class Shard:
             self._flush()
         return began
 
+    def resume(self, said: Suspension) -> Extension:
+        """Go on where a run of this incarnation stopped for a restart: ``store`` has what it left.
+
+        As ``start``. InDoubt also while the clock is behind what that run signed; Deposed: nobody may go on with it.
+        """
+        if (behind := said.clock_difference(self._time.token().midpoint_ns)) is not None:
+            return InDoubt(behind)
+        self._batch_signer.resume(said)
+        resumed = self._linked(self._chain.resume(said.ceiling, said.pending))
+        if isinstance(resumed, Extended):
+            self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
+            self._eviction.floor_ns, self._eviction.settle_to_ns = said.floor_ns, said.settle_to_ns
+            self._going.alone_until_ns = said.alone_until_ns
+            self._waiting.recalls.number = said.recalls
+            self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
+            self._flush()
+        return resumed
+
+    def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
+        """Stop for a restart: sign what is left to sign, and return what whoever goes on must keep to.
+
+        Nobody is to be served any more. Leases stay; what is tentative is withdrawn. Links nothing, and waits for
+        nobody but, for a moment, an extension that is under way: InDoubt, ask again. Raises BadTime.
+        """
+        self._handler.stopping = True
+        settled = self._chain.settle()
+        if settled is not None:
+            settled = self._linked(settled)
+        if self._chain.deposed is not None:
+            return self._chain.deposed
+        if settled is UNDER_WAY:
+            return settled
+        turn = self._begin_turn()
+        with self._store.transaction():
+            self._break(turn, self._store.tentative(), Break(stopping=True))
+            batch = self._batch_signer.sign(turn.entries, turn.token)
+        self._batch_signer.publish(batch)
+        mine, signer, (linked, pending) = self._identity, self._batch_signer, self._chain.standing
+        return Suspension(
+            cluster_id=mine.cluster_id,
+            map_number=mine.map_number,
+            shard=mine.shard,
+            node=mine.node,
+            boot=boot,
+            incarnation=mine.incarnation,
+            since_ns=mine.since_ns,
+            signed_ns=max(signer.signed_ns, turn.token.midpoint_ns),
+            head=signer.head,
+            batches=signer.batches,
+            blocks_lost=signer.blocks_lost,
+            block_bytes=signer.block_bytes,
+            ceiling=linked,
+            pending=pending,
+            floor_ns=self._eviction.floor_ns,
+            settle_to_ns=self._eviction.settle_to_ns,
+            going_by=self._going.number,
+            alone_until_ns=self._going.alone_until_ns,
+            recalls=self._waiting.recalls.number,
+            revoked=tuple(self._handler.revocations.values()),
+        )
+
     def housekeeping(self) -> Extension | None:
         """Have the store write; extend the ceiling if leases are out and a period has passed.
 
@@ -176,9 +250,9 @@ class Shard:
         return self._going.number
 
     @property
-    def leases(self) -> int:
-        """How many leases are out. Read by other threads."""
-        return self._store.leases
+    def is_of_no_map(self) -> bool:
+        """Whether the newest map that it knows does not have it any more: what it has is nothing worth."""
+        return self._going.over
 
     def go_by(self, newest: ShardMap, follows: Beginning = NOTHING_BEFORE) -> bool:
         """Go by a newer map from the next turn on; False: there is more to do before that, ask again.

@@ -177,8 +177,13 @@ class StateRows:
         """Return a holder's number; None: there is none left."""
         number = self._numbers.get(holder)
         if number is None and len(self.holders) < HOLDERS_MAX:
-            number = self._numbers[holder] = len(self.holders)
-            self.holders.append(holder)
+            number = self.name(holder)
+        return number
+
+    def name(self, holder: Holder) -> int:
+        """Give the next number to a holder that has none."""
+        number = self._numbers[holder] = len(self.holders)
+        self.holders.append(holder)
         return number
 
 

@@ -9,34 +9,36 @@ shard's past is its ceiling chain), so journal and synchronisation are as light 
 A full tmpfs is in no turn's way: what cannot be written stays in the dict, and new domains have to wait (``full``)
 until there is room, or some that were next to each other are forgotten (``neighbours``): only by that whole pages
 become free.
-
-``Eviction`` states what holds for every domain that is not remembered: the shard floor, which evicting raises.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import apsw
+import msgspec
 
 from timeagent.canonical import encode
 from timeagent.errors import Environment
 
-from ..formats.hints import nothing_known
-from .domain import Free, Memory, Taken, expanded, hint_bytes
+from ..formats.lease import Holder
+from .domain import Free, SessionRecord, Taken, expanded, hint_bytes
 from .state_rows import StateRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from timeagent.units import Instant
 
-    from ..formats.policy import PolicyNumbers
-    from .domain import Kept, SessionRecord, State
+    from .domain import Kept, State
 
+
+_log = logging.getLogger(__name__)
 
 UNWRITTEN_MAX: Final = 12_288
 """How many states may be missing in the file when a turn begins."""
@@ -82,6 +84,18 @@ CREATE TABLE holder (
     record  BLOB NOT NULL
 ) STRICT;
 
+-- At most one row: what a run left that stopped for a restart (suspension.py), and whether somebody took it over.
+CREATE TABLE stopped (
+    said        BLOB NOT NULL,
+    domains     INTEGER NOT NULL,
+    leases      INTEGER NOT NULL,
+    dead_leases INTEGER NOT NULL,
+    hint_bytes  INTEGER NOT NULL,
+    digest      BLOB NOT NULL,     -- of all rows of the other tables
+    file        TEXT NOT NULL,     -- device and number of this file: a copy has another
+    taken       INTEGER NOT NULL
+) STRICT;
+
 -- Session leases: how many leases are under each, and when they expire.
 CREATE TABLE session (
     session_id BLOB PRIMARY KEY,
@@ -92,8 +106,8 @@ CREATE TABLE session (
 """
 _BESIDE: Final = """
 -- What is missing in the file when a question about many rows is asked and the tmpfs is full. In the process's memory.
-CREATE TEMP TABLE missing AS SELECT * FROM entry;
-CREATE TEMP VIEW entry_or_missing AS
+CREATE TEMP TABLE IF NOT EXISTS missing AS SELECT * FROM entry;
+CREATE TEMP VIEW IF NOT EXISTS entry_or_missing AS
     SELECT * FROM missing UNION ALL SELECT * FROM entry WHERE domain NOT IN (SELECT domain FROM missing);
 """
 _SELECT: Final = "SELECT domain, state, expiry_ns, fence FROM entry WHERE domain = ?"
@@ -102,6 +116,15 @@ _DELETE: Final = "DELETE FROM entry WHERE domain = ?"
 _PUT_HOLDER: Final = "INSERT OR REPLACE INTO holder VALUES (?, ?, ?, ?, ?)"
 _PUT_SESSION: Final = "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?)"
 _DELETE_SESSION: Final = "DELETE FROM session WHERE session_id = ?"
+_PUT_STOPPED: Final = "INSERT INTO stopped VALUES (?, ?, ?, ?, ?, ?, ?, 0)"
+_FIND_STOPPED: Final = (
+    "SELECT said, domains, leases, dead_leases, hint_bytes, digest, file FROM stopped WHERE taken = 0"
+)
+FORM: Final = 1
+"""Of the file: another release takes over what has the same."""
+
+LEAVING_MS: Final = 2_000
+"""How long whoever reads the file is waited for when a run stops."""
 type SQLiteValue = str | int | bytes | None
 
 _ROOM: Final = "give the tmpfs more room, or remove what else lies there"
@@ -110,11 +133,16 @@ _ROOM: Final = "give the tmpfs more room, or remove what else lies there"
 class LeaseStore:
     """The states of a shard's domains. Blocks only for a local file on tmpfs; never touches the mount."""
 
-    def __init__(self, path: Path) -> None:
-        """Start empty: what an earlier run left under this path is deleted. Raises Environment: the tmpfs is full."""
-        for left in (path, path.with_name(path.name + "-journal"), path.with_name(path.name + "-wal")):
-            left.unlink(missing_ok=True)
-        self._connection = self._opened(path)
+    def __init__(self, path: Path, left: apsw.Connection | None = None) -> None:
+        """Start empty: what an earlier run left under this path is deleted. Raises Environment: the tmpfs is full.
+
+        ``left``: the same file, as an earlier run left it, which is gone on with (``taken_over``).
+        """
+        if left is None:
+            for each in (path, path.with_name(path.name + "-journal"), path.with_name(path.name + "-wal")):
+                each.unlink(missing_ok=True)
+            left = self._opened(path)
+        self._connection = left
         self.rows = StateRows()
         self.states: dict[str, Kept | None] = {}
         """The newest states, and some that the file has as well; None: nothing is remembered of the domain.
@@ -149,6 +177,92 @@ class LeaseStore:
         self.hint_bytes = 0
         """About how much of the states are hints."""
 
+    @classmethod
+    def taken_over(cls, path: Path) -> tuple[Self, bytes] | None:
+        """Open what a run left that stopped for a restart, with what it said, and mark it as taken: it is found once.
+
+        None: nothing is left, or not what was: begin with an empty one.
+        """
+        try:
+            connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        except apsw.Error:
+            return None
+        return cls._resumed(path, connection, _identity_of(path))
+
+    @classmethod
+    def _resumed(cls, path: Path, connection: apsw.Connection, file: str) -> tuple[Self, bytes] | None:
+        try:
+            store = cls(path, connection)
+            said = store._take(file)
+        except (apsw.Error, msgspec.DecodeError) as problem:
+            _log.warning("shard-file-damaged path=%s reason=%s", path, problem)
+            said = None
+        if said is None:
+            connection.close()
+            return None
+        return store, said
+
+    def _take(self, file: str) -> bytes | None:
+        """Mark what was left as taken, and read it. None: there is nothing, or it is not what was left."""
+        for pragma in _PRAGMAS:
+            self._connection.execute(pragma)
+        if self._connection.pragma("user_version") != FORM:
+            return None
+        self._connection.execute("BEGIN IMMEDIATE")
+        rows = self._connection.execute(_FIND_STOPPED).fetchall()
+        self._connection.execute("UPDATE stopped SET taken = 1")
+        self._connection.execute("COMMIT")
+        if not rows:
+            return None
+        row: Any = rows[0]
+        said, self.domains, self.leases, self.dead_leases, self.hint_bytes, digest, left = row
+        if (digest, left) != (self._digest(), file):
+            _log.warning("shard-file-differs path=%s", self._connection.filename)
+            return None
+        self._connection.execute(_BESIDE)
+        for (raw,) in self._connection.execute("SELECT record FROM holder ORDER BY number"):
+            self.rows.name(msgspec.msgpack.decode(raw, type=Holder))
+        self.rows.named = len(self.rows.holders)
+        for (raw,) in self._connection.execute("SELECT record FROM session"):
+            session = msgspec.msgpack.decode(raw, type=SessionRecord)
+            self.sessions[session.session_id] = session
+            self._begun[session.begun_by] = session.session_id
+        return said  # type: ignore[no-any-return]  # its column's type
+
+    def leave(self, said: bytes) -> bool:
+        """Write all that is missing in the file, and what is said about it: ``taken_over`` finds it once. For the end.
+
+        False: the tmpfs is full, or somebody reads the file for too long; nothing is left then.
+        """
+        self._connection.set_busy_timeout(LEAVING_MS)
+        written = (
+            self._write(len(self._unwritten))
+            and not self._unwritten
+            and self._write_holders()
+            and self._write_sessions(len(self._sessions_unwritten))
+        )
+        if not written:
+            return False
+        numbers = self.domains, self.leases, self.dead_leases, self.hint_bytes
+        try:
+            with self._connection:
+                self._connection.execute("DELETE FROM stopped")
+                self._connection.execute(_PUT_STOPPED, (said, *numbers, self._digest(), self._file()))
+        except (apsw.FullError, apsw.BusyError):
+            return False
+        return True
+
+    def _file(self) -> str:
+        return _identity_of(Path(self._connection.filename))
+
+    def _digest(self) -> bytes:
+        """Return the digest of all that is in the file but what is said of it."""
+        found = hashlib.sha256()
+        for table in ("entry", "holder", "session"):
+            for row in self._connection.execute(f"SELECT * FROM {table} ORDER BY 1"):  # noqa: S608 - a table's name
+                found.update(msgspec.msgpack.encode(row))
+        return found.digest()
+
     @staticmethod
     def _opened(path: Path) -> apsw.Connection:
         connection = apsw.Connection(str(path))
@@ -157,6 +271,7 @@ class LeaseStore:
                 connection.execute(pragma)
             connection.execute(_SCHEMA)
             connection.execute(_BESIDE)
+            connection.execute(f"PRAGMA user_version = {FORM}")
             if path.exists():
                 path.chmod(0o600)
         except BaseException as problem:
@@ -414,7 +529,7 @@ class LeaseStore:
 
     def clear(self) -> None:
         """Forget everything. Between transactions."""
-        self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session")
+        self._connection.execute("DELETE FROM entry; DELETE FROM holder; DELETE FROM session; DELETE FROM stopped")
         for each in (
             self.states,
             self._unwritten,
@@ -455,54 +570,7 @@ class LeaseStore:
             del self._begun[self.sessions.pop(session_id).begun_by]
 
 
-class Eviction:
-    """The shard floor, and its settle_to: neither is ever lowered."""
-
-    def __init__(self, store: LeaseStore, policy: PolicyNumbers, domains_max: int) -> None:
-        """Remember up to ``domains_max`` domains in ``store``."""
-        self._store = store
-        self._policy = policy
-        self.domains_max = domains_max
-        self.floor_ns: Instant = 0
-        self.settle_to_ns: Instant = 0
-
-    def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
-        """Take the numbers that the chain states for a run that begins."""
-        self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
-        self._store.rows.begin(floor_ns, settle_to_ns)
-
-    def rise(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
-        """Have no less than this."""
-        self.floor_ns, self.settle_to_ns = max(self.floor_ns, floor_ns), max(self.settle_to_ns, settle_to_ns)
-
-    def memory(self) -> Memory:
-        """Return what a domain has that is not remembered."""
-        hints = nothing_known(self.floor_ns)
-        return Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)
-
-    def long_past(self, earliest: Instant) -> Instant:
-        """Return before which instant all numbers of a domain lie that may be evicted."""
-        policy = self._policy
-        return earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)
-
-    def evict(self, domains: Sequence[str], earliest: Instant) -> list[str]:
-        """Evict those of some domains that are free and long past; the shard floor covers them from now on.
-
-        Return those with leases that are past: once these are broken, they can be evicted later.
-        """
-        old = self.long_past(earliest)
-        past: list[str] = []
-        self._store.look_up(domains)
-        for domain in domains:
-            state = self._store.read(domain)
-            if isinstance(state, Taken):
-                if any(each.session_id is None and each.expiry_ns < earliest for each in state.leases):
-                    past.append(domain)
-            elif state is not None:
-                memory = state.memory
-                newest = max(memory.floor_ns, memory.settle_to_ns, memory.fence)
-                if newest < old:
-                    self._store.put(domain, None)
-                    self.floor_ns = max(self.floor_ns, newest)
-                    self.settle_to_ns = max(self.settle_to_ns, memory.settle_to_ns)
-        return past
+def _identity_of(path: Path) -> str:
+    """Return what tells a file from a copy of it."""
+    status = path.stat()
+    return f"{status.st_dev}:{status.st_ino}"

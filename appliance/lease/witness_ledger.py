@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from timeagent.keys import KeyInUse, Signer
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
     from .going_by import GoingBy
+    from .suspension import Suspension
 
 
 class BatchSigner:
@@ -47,12 +48,23 @@ class BatchSigner:
         self._signer = signer
         self._chain = chain
         self._ledger = ledger
-        self._previous = NO_HEAD
+        self.head = NO_HEAD
+        """The digest of the newest head that is published."""
+        self.signed_ns: Instant = 0
+        """The time by which that was signed."""
+        self.block_bytes = 0
+        """How long its block is."""
+        self._signing_ns: Instant = 0
         self._copies: list[CeilingCopy] = []
         self.batches = 0
         """How many batches are published."""
         self.blocks_lost = 0
         """How many of them the ledger refused: gaps for the auditor, never a reason to stop."""
+
+    def resume(self, said: Suspension) -> None:
+        """Go on behind the last batch of a run that stopped for a restart."""
+        self.head, self.batches, self.blocks_lost = said.head, said.batches, said.blocks_lost
+        self.signed_ns, self.block_bytes = said.signed_ns, said.block_bytes
 
     def note(self, record: bytes) -> None:
         """Keep a linked ceiling record for the next batch: the chain itself is pruned."""
@@ -69,6 +81,7 @@ class BatchSigner:
         """
         if not entries:
             return None
+        self._signing_ns = time.midpoint_ns
         return sign_batch(
             entries,
             self._signer.in_use,
@@ -82,7 +95,7 @@ class BatchSigner:
             ceiling_number=self._chain.number,
             ceiling_ns=self._chain.ceiling_ns,
             sequence=self.batches + 1,
-            previous=self._previous,
+            previous=self.head,
             time=time,
         )
 
@@ -91,10 +104,13 @@ class BatchSigner:
         if batch is None:
             return
         self.batches += 1
-        self._previous = head_digest(batch.head)
+        self.head = head_digest(batch.head)
+        self.signed_ns = self._signing_ns
         self._copies.clear()
+        block = block_bytes(batch)
+        self.block_bytes = len(block)
         try:
-            self._ledger.append(block_bytes(batch))
+            self._ledger.append(block)
         except TenureError:
             self.blocks_lost += 1
 
@@ -139,6 +155,11 @@ class LedgerSpool:
     def bytes_waiting(self) -> int:
         """How many bytes wait for the mount."""
         return self._bytes
+
+    @property
+    def drained(self) -> bool:
+        """Whether nothing waits, and nothing was given up at the end."""
+        return not self._bytes and not self.blocks_lost
 
     def append(self, data: bytes) -> None:
         """Queue a block; never waits. Raises Environment when the queue is full or closed: the block is lost."""

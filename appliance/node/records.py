@@ -21,7 +21,7 @@ from ..bag.context import RecordNumbers
 from ..bag.storage import Published
 from ..formats.ceiling import open_ceiling
 from ..formats.framing import Kind
-from ..formats.paths import ledger_path, parse_record_name, record_name
+from ..formats.paths import ledger_path, parse_ledger_name, parse_record_name, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap
 from ..formats.stamped import open_signed, sign
@@ -259,6 +259,24 @@ class StoredLedger:
         self._run = (map_number, shard, incarnation)
         self._number = 1
         self._size = 0
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where what was appended ends: the number of the file, and its size."""
+        return self._number, self._size
+
+    def resume(self, number: int, size: int, block_bytes: int) -> bytes | None:
+        """Go on in a new file behind the end of a run that stopped for a restart; return the last block there.
+
+        None: it does not end there. Touches the mount.
+        """
+        path = ledger_path(*self._run, number)
+        names = self._storage.list_afresh(path.rpartition("/")[0]) or ()
+        own = [each[1] for name in names if (each := parse_ledger_name(name)) and each[0] == self._run[2]]
+        if max(own, default=0) != number or self._storage.size_of(path) != size or block_bytes > size:
+            return None
+        self._number, self._size = number + 1, 0
+        return self._storage.read_from(path, size - block_bytes, block_bytes)
 
     def append(self, data: bytes) -> None:
         """Append whole blocks. Touches the mount.

@@ -3,54 +3,46 @@
 In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
 have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
 lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place: a new incarnation with an empty database. An application stops its shard in good order as soon as it
-sees that the cluster has another node, or a daemon runs here.
+takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
+runs here.
+
+A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
+them (``lease/suspension.py``). Otherwise each start is a new incarnation with an empty database.
 
 A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing. Who decides which shards run (``ShardFailover``) and how one begins
-and ends take what they need of the machine from a ``ShardRuntime``, so that the same runs on a simulated one.
+everybody would settle up to a ceiling for nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from importlib.metadata import version
-from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError
+from timeagent.canonical import decode
+from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
 from ..formats.shardmap import chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.ceiling import (
-    NOTHING_BEFORE,
-    CeilingChain,
-    CeilingExtender,
-    Deposed,
-    Extended,
-    InDoubt,
-    NotYet,
-    ShardIdentity,
-    StoppedOrderly,
-)
+from ..lease.ceiling import NOTHING_BEFORE, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
-from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
-from ..lease.witness_ledger import LedgerSpool
+from ..lease.suspension import Suspension
+from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
 from .records import StoredChain, StoredLedger
-from .runtime import LocalLock, daemon_lock, group_id, shard_socket
+from .runtime import group_id, shard_socket
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
     from pathlib import Path
+    from threading import Lock
 
     from timeagent.clock import NodeTime
-    from timeagent.keys import KeyInUse
     from timeagent.notify import Pulse
     from timeagent.units import Instant, Span
 
@@ -58,20 +50,16 @@ if TYPE_CHECKING:
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Beginning, Stop
+    from ..lease.ceiling import Beginning, CeilingExtender, Extension
+    from ..lease.store import LeaseStore
+    from .hosted_shard import Running
     from .own_keys import OwnKeys
     from .record_watch import MapWatch, TrustWatch
     from .records import Registers
+    from .runtime import LocalLock
     from .settings import Settings
 
 _log = logging.getLogger(__name__)
-
-PAUSE_NS: Final = 20 * MS
-"""How long to wait before the mount, or a stopping shard, is asked again."""
-
-START_TRIES: Final = 50
-LEDGER_END_NS: Final = 5 * SECOND
-"""How long the end of a shard waits for the mount to take the last blocks of its ledger."""
 
 OWNERS_TIME_NS: Final = 60 * SECOND
 """How long owners under an earlier map have to stop in good order, as seen by a process without a daemon's patience."""
@@ -79,196 +67,8 @@ OWNERS_TIME_NS: Final = 60 * SECOND
 NODES_NAMED: Final = 5
 """How many other nodes a message names."""
 
-STOP_SLACK_NS: Final = 2 * SECOND
-"""How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
-
-
 LOOK_NS: Final[Span] = 250 * MS
 """How often the loop of an application's shard looks whether it may go on."""
-
-
-class Running(Protocol):
-    """Something that was begun and goes on by itself."""
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended yet. Never blocks."""
-        ...
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds."""
-        ...
-
-
-type Spawn = Callable[[str, Callable[[], object]], Running]
-"""Begins something that goes on by itself, under a name for people."""
-
-
-def in_thread(name: str, body: Callable[[], object]) -> Running:
-    """Begin something in a thread of its own, which does not outlive the process."""
-    thread = Thread(target=body, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
-class ShardRuntime:
-    """A real machine's. ``runtime``: this node's directory on tmpfs."""
-
-    def __init__(self, runtime: Path) -> None:
-        """Make nothing yet."""
-        self._runtime = runtime
-
-    def spawn(self, name: str, body: Callable[[], object]) -> Running:
-        """Begin something in a thread of its own."""
-        return in_thread(name, body)
-
-    def mutex(self) -> Lock:
-        """Return a lock between threads of this process."""
-        return Lock()
-
-    def lock(self, shard: int) -> LocalLock:
-        """Return the lock by which one process of this machine at a time runs a shard."""
-        return LocalLock(self._runtime / f"shard-{shard:04d}.lock")
-
-    def daemon_runs(self) -> bool:
-        """Whether a process of this machine is the node's daemon. Never blocks."""
-        return daemon_lock(self._runtime).is_held()
-
-    def store(self, shard: int) -> LeaseStore:
-        """Return an empty database for a shard. Raises Environment."""
-        return LeaseStore(self._runtime / f"shard-{shard:04d}.db")
-
-    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
-        """Return a chain whose mount work keeps no request waiting."""
-        return CeilingExtender(right, time, policy)
-
-    def spool(self, ledger: StoredLedger) -> LedgerSpool:
-        """Return the queue by which blocks reach a run's ledger."""
-        return LedgerSpool(ledger)
-
-
-def stopping_ns(policy: PolicyNumbers) -> Span:
-    """Return how long an orderly stop may take; so long before the end of its keys a shard without others stops."""
-    return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
-
-
-class HostedShard:
-    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts
-        self,
-        identity: ShardIdentity,
-        shard: Shard,
-        store: LeaseStore,
-        server: ShardServer,
-        chain: CeilingExtender,
-        spool: LedgerSpool,
-        guard: Lock,
-        shard_runtime: ShardRuntime,
-        time: NodeTime,
-        policy: PolicyNumbers,
-    ) -> None:
-        """Begin to serve a started shard."""
-        self.identity = identity
-        self.server = server
-        self.spool = spool
-        self._shard = shard
-        self._store = store
-        self.chain = chain
-        self._guard = guard
-        self._time = time
-        self._ending = shard_runtime.mutex()
-        self._ended = False
-        self._patience_ns = stopping_ns(policy)
-        self._threads = [
-            shard_runtime.spawn("tenure-shard", self._serve),
-            shard_runtime.spawn("tenure-ledger", spool.run),
-        ]
-
-    def _serve(self) -> None:
-        """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
-        try:
-            self.server.run()
-        except Exception:  # noqa: BLE001 - whatever it is: the next incarnation begins empty
-            _log.exception("shard-broken")
-
-    def ended(self) -> str | None:
-        """Return why this shard serves nobody any more although it was not stopped, or None."""
-        return self.broken() or self._shard.over()
-
-    def broken(self) -> str | None:
-        """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
-        alive = [each.is_alive() for each in self._threads]
-        if all(alive) or self._ended:
-            return None
-        return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
-
-    @property
-    def going_by(self) -> int:
-        """The newest map that it goes by. Never blocks."""
-        return self._shard.going_by
-
-    @property
-    def leases(self) -> int:
-        """How many leases are out. Never blocks."""
-        return self._shard.leases
-
-    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
-        """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
-
-        ``follows``: how the chains ended that its own follows.
-        """
-        while not self._go_by(newest, follows):
-            self._time.sleep(MS)  # others have their turn
-
-    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
-        with self._guard:
-            return self._ended or self._shard.go_by(newest, follows)
-
-    def why_full(self) -> str | None:
-        """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
-        return self._store.why_full() if self._store.full else None
-
-    def stop(self) -> None:
-        """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
-
-        Holders are served meanwhile. Waits for leases that are out, at most about the longest term by the time since
-        boot. Where the mount, the tmpfs or the clock does not allow an orderly end, the shard just ends, as in a crash:
-        its successor's floor is then the ceiling.
-        """
-        deadline = self._time.boot_ns() + self._patience_ns
-        tries = 0
-        if self._ended:
-            return
-        try:
-            while tries < START_TRIES and self._time.boot_ns() < deadline:
-                stop = self._stop_once()
-                if isinstance(stop, StoppedOrderly | Deposed):
-                    break
-                tries += not isinstance(stop, NotYet)
-                self._time.sleep(PAUSE_NS)
-        finally:
-            self.abandon()
-
-    def abandon(self) -> None:
-        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
-        with self._ending:
-            if self._ended:
-                return
-            self._ended = True
-            self.server.stop()
-            self._threads[0].join()
-            self.chain.close()
-            self.spool.close()
-            self._threads[1].join(LEDGER_END_NS / SECOND)
-            self._store.close()
-
-    def _stop_once(self) -> Stop | None:
-        try:
-            with self._guard:
-                return self._shard.stop_orderly()
-        except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
-            _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
-            return None
 
 
 class ShardHost:
@@ -303,6 +103,8 @@ class ShardHost:
         self._trust = trust
         self._pulse: Pulse | None = None
         self._looked: dict[int, Instant] = {}
+        self.drains = False
+        """Whether close() has every lease end, and is not for a restart."""
         self._leaving: dict[int, Running] = {}
         self._successions: dict[int, Succession] = {}
         self._maps: MapWatch | None = None
@@ -343,9 +145,10 @@ class ShardHost:
     def try_host(self, shard: int, shard_map: ShardMap) -> bool:
         """Run a shard here unless another process of this machine does, or another node still may. True: it runs, here.
 
-        One that has ended here is replaced: a new incarnation, an empty database. Hosts nothing once closed. Raises
-        BadTime, Environment, Damaged, ShardUnavailable (code ``no-daemon``: an application runs no shard in a cluster
-        of several nodes), NotTrusted (for keys that are revoked, or end: it would be in the way).
+        One that was stopped for a restart goes on. Any other begins with an empty database: a new incarnation. Hosts
+        nothing once closed. Raises BadTime, Environment, Damaged, ShardUnavailable (code ``no-daemon``: an application
+        runs no shard in a cluster of several nodes), NotTrusted (for keys that are revoked, or end: it would be in the
+        way).
         """
         with self._lock:
             if shard in self._hosted:
@@ -451,23 +254,24 @@ class ShardHost:
 
     def leave(self, shard: int) -> None:
         """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
-        self._let_go(shard, orderly=True)
+        self._let_go(shard, HostedShard.stop)  # it is reached until then: holders give back what they have
+
+    def suspend(self, shard: int) -> None:
+        """Leave a shard, with its leases, to the next process of this machine that takes its lock. Idempotent."""
+        self._let_go(shard, HostedShard.suspend)
 
     def drop(self, shard: int) -> None:
         """End a shard that another has taken over."""
-        self._let_go(shard, orderly=False)
+        self._let_go(shard, HostedShard.abandon)
 
-    def _let_go(self, shard: int, *, orderly: bool) -> None:
+    def _let_go(self, shard: int, end: Callable[[HostedShard], None]) -> None:
         with self._lock:
             found = self._hosted.get(shard)
         if found is None:
             return
         hosted, held = found
         try:
-            if orderly:
-                hosted.stop()  # it is reached until then: holders give back what they have
-            else:
-                hosted.abandon()
+            end(hosted)
         finally:
             with self._lock:
                 if self._hosted.get(shard) is found:
@@ -490,12 +294,15 @@ class ShardHost:
             return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.broken()) is not None}
 
     def close(self) -> None:
-        """Stop every shard that runs here, orderly, then give up its lock. Idempotent; for good."""
+        """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
         with self._lock:
             self._closed = True
             for shard, (hosted, lock) in list(self._hosted.items()):
                 try:
-                    hosted.stop()  # it is reached until then: holders give back what they have
+                    if self.drains:
+                        hosted.stop()  # it is reached until then: holders give back what they have
+                    else:
+                        hosted.suspend()
                 finally:
                     del self._hosted[shard]
                     lock.release()
@@ -508,21 +315,48 @@ class ShardHost:
         identity = ShardIdentity(
             cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure")
         )
-        signer = self.keys.witness
+        left = self._shard_runtime.taken_over(shard)
+        if left is not None and (resumed := self._resumed(identity, shard_map, *left)) is not None:
+            return resumed
         stored = self._port(chain_map, place)
         follows = self._follows(shard, shard_map)
         if isinstance(follows, InDoubt):
             raise ShardUnavailable("chains-before", f"shard {shard_text(shard)} cannot begin yet: {follows.reason}")
         origin = (lambda: follows) if chain_map > 1 else None
-        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        spool = self._shard_runtime.spool(StoredLedger(self._storage, chain_map, place, incarnation))
+        ledger = StoredLedger(self._storage, chain_map, place, incarnation)
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, shard_map, store, chain, signer, spool, follows)
+            return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
         except BaseException:
             store.close()
             raise
+
+    def _resumed(self, fresh: ShardIdentity, shard_map: ShardMap, store: LeaseStore, raw: bytes) -> HostedShard | None:
+        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
+        try:
+            said = decode(Suspension, raw, "what a run left")
+            why = said.difference(fresh, self._shard_runtime.boot())
+            if why is None:
+                identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
+                stored = self._port(identity.map_number, identity.shard)
+                right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
+                chain = self._shard_runtime.chain(right, self._time, self._policy)
+                ledger = StoredLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
+                hosted = self._begun(
+                    identity, shard_map, store, chain, ledger, lambda shard: _resume(shard, said, ledger)
+                )
+                _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
+                return hosted
+        except TenureError as problem:
+            why = problem.message
+        except BaseException:
+            store.close()
+            raise
+        _log.warning("shard-not-resumed shard=%d leases=%d reason=%s", fresh.number, store.leases, why)
+        store.close()
+        return None
 
     def _begun(
         self,
@@ -530,10 +364,11 @@ class ShardHost:
         shard_map: ShardMap,
         store: LeaseStore,
         chain: CeilingExtender,
-        signer: KeyInUse,
-        spool: LedgerSpool,
-        follows: Beginning,
+        ledger: StoredLedger,
+        start: Callable[[Shard], Extension],
+        follows: Beginning = NOTHING_BEFORE,
     ) -> HostedShard:
+        spool = self._shard_runtime.spool(ledger)
         running = Shard(
             identity,
             shard_map,
@@ -541,19 +376,19 @@ class ShardHost:
             store=store,
             chain=chain,
             time=self._time,
-            signer=signer,
+            signer=self.keys.witness,
             ledger=spool,
             randomness=self._random,
             follows=follows,
         )
         shard, why = identity.number, ""
         for _ in range(START_TRIES):
-            began = running.start()
+            began = start(running)
             if isinstance(began, Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
-                    identity, running, store, server, chain, spool, guard, means, self._time, self._policy
+                    identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy
                 )
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
@@ -606,10 +441,24 @@ class ShardHost:
                 name = f"tenure-map-{shard}"
                 self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
                 return
+        give_up = self.suspend
         if self._shard_runtime.daemon_runs():
             why: str | None = "the daemon runs"
+        elif self._other_nodes():
+            why = "the cluster has other nodes"
         else:
-            why = "the cluster has other nodes" if self._other_nodes() else self.keys_end()
+            why, give_up = self.keys_end(), self.leave
         if why is not None:
             _log.info("shard-gives-way shard=%d reason=%s", shard, why)
-            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: self.leave(shard))
+            self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: give_up(shard))
+
+
+def _resume(shard: Shard, said: Suspension, ledger: StoredLedger) -> Extension:
+    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
+    try:
+        last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
+        if (why := said.ledger_difference(last)) is not None:
+            return Deposed(why)
+        return shard.resume(said)
+    except (BadTime, Environment, TryAgain) as problem:
+        return InDoubt(problem.message)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from appliance.formats.lease import LeaseOutcome, conflicts
+from appliance.formats.witness import Half
+from auditor.rules.history import shard_of
 from timeagent.sampled import STALENESS_NS
 
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket, numbers
@@ -73,10 +75,15 @@ class Heads:
         """Which head has a place that only one claims."""
         shards: dict[tuple[int, int], int] = {}
         self.shard = np.array(
-            [shards.setdefault((fact.head.map_number, fact.head.shard), len(shards)) for fact in ordered], np.int64
+            [shards.setdefault((shard_of(fact.head), fact.head.going_by), len(shards)) for fact in ordered], np.int64
         )
         self.shards = list(shards)
-        """Map number and number of each shard."""
+        """The number of each shard, and by which map it goes."""
+        maps: dict[int, int] = {}
+        self.map = np.array([maps.setdefault(fact.head.map_number, len(maps)) for fact in ordered], np.int64)
+        """Which map the chain of its shard began under: these are numbered in order."""
+        self.whole = np.array([fact.head.half is Half.WHOLE for fact in ordered], np.bool_)
+        """Whether the leases in it need no other half."""
         self.runs = list(dict.fromkeys(fact.head.incarnation for fact in ordered))
         numbered = {run: number for number, run in enumerate(self.runs)}
         self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
@@ -111,7 +118,7 @@ class Heads:
 def _lowest(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
     """Return what no grant of the run may go below: floor and settle_to."""
     chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
-    return (chain.floor_of(fact.head.incarnation) if chain else None) or (0, 0)
+    return (chain.floor_under(fact.head) if chain else None) or (0, 0)
 
 
 def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -221,6 +228,7 @@ def judge_domains(
         leases.check_sessions(sessions)
         leases.check_ends(cluster)
         leases.check_conflicts()
+        leases.check_moves()
         _check_uses(leases, uses, heads, cluster)
         witnesses = int((leases.told & ~bad[leases.name]).sum())
     else:
@@ -267,8 +275,11 @@ class _Leases:
         self.ended: Flags = ~self.told[self.last]
         self.cid = rows["cid"][self.start]
         self.name_of: Column = self.name[self.start]
-        self.first_of_domain = np.ones(len(self.start), np.bool_)
-        self.first_of_domain[1:] = self.name_of[1:] != self.name_of[:-1]
+        of_map = heads.map[self.head[self.start]]
+        self.first_of_chain = np.ones(len(self.start), np.bool_)
+        self.first_of_chain[1:] = (self.name_of[1:] != self.name_of[:-1]) | (of_map[1:] != of_map[:-1])
+        self.chain: Column = np.cumsum(self.first_of_chain) - 1
+        """Of each lease: which domain under which chain. Each is judged by itself."""
         self.run: Column = heads.run[self.head[self.start]]
         self.outcome = np.where(self.ended, rows["last_outcome"][self.last], 0)
         self.held: Flags = np.logical_or.reduceat(rows["held"], self.start)
@@ -330,15 +341,15 @@ class _Leases:
         names = list(self.entries.names.values)
         for pair in np.unique(self.name[told] * len(heads.shards) + heads.shard[head[told]]).tolist():
             name, place = divmod(pair, len(heads.shards))
-            map_number, number = heads.shards[place]
-            layout = cluster.maps.get(map_number)
-            if layout is not None and layout.owners and layout.shard_of(names[name]) != number:
+            number, going_by = heads.shards[place]
+            shards = cluster.maps.get(going_by)
+            if shards is not None and number not in shards.shards_of(names[name]):
                 self.bad[name] = True
 
     def check_ends_told(self) -> None:
         """Check that each grant follows the one before it, and that what witnesses tell of ends is what was said."""
         grants = self.rows[self.start]
-        wrong = (grants["previous"] != np.roll(self.cid, 1, axis=0)).any(axis=1) | self.first_of_domain
+        wrong = (grants["previous"] != np.roll(self.cid, 1, axis=0)).any(axis=1) | self.first_of_chain
         self.suspect_leases(grants["follows"] & wrong)
         known, place = self._known
         for who in ("last", "set_by"):
@@ -368,8 +379,8 @@ class _Leases:
         self.stating: Column = stating
         """Grants, changes of mode and ends, domain by domain, in order of time."""
         for chosen, columns in ((stating, ("floor", "settle_to")), (stating[claims[stating]], ("fence",))):
-            name, stated = self.name[chosen], rows[chosen]
-            same = name[1:] == name[:-1]
+            name, chain, stated = self.name[chosen], self.chain[self.lease[chosen]], rows[chosen]
+            same = chain[1:] == chain[:-1]
             for column in columns:
                 fell = stated[column][1:] < stated[column][:-1] + (column == "fence")
                 self.bad[name[1:][same & fell]] = True
@@ -461,12 +472,33 @@ class _Leases:
         left = np.where(~self.ended & self.held, self.expiry, 0)
         if not left.any():
             return
-        changes = self.first_of_domain.copy()
+        changes = self.first_of_chain.copy()
         changes[1:] |= self.run[1:] != self.run[:-1]
         firsts = np.flatnonzero(changes)
         name, grant = self.name_of[firsts], self.rows[self.start[firsts]]
-        before = _highest_before(name, np.maximum.reduceat(left, firsts))
+        before = _highest_before(self.chain[firsts], np.maximum.reduceat(left, firsts))
         self.bad[name[np.minimum(grant["floor"], grant["settle_to"]) < before]] = True
+
+    def check_moves(self) -> None:
+        """Check that what counts by itself begins above what an earlier chain had that did, in each domain.
+
+        What may count by itself is taken to. A lease under a session lease may, whatever its own witnesses say. Then
+        nothing that was written under the one lies above what was under the other.
+        """
+        if self.first_of_chain.sum() == len(np.unique(self.name_of)):
+            return
+        alone = np.logical_or.reduceat(self.told & self.heads.whole[self.head], self.start)
+        alone = self.held & (alone | self.rows["under"][self.start])
+        asked = np.where(alone, np.where(self.given, self.watermark, self.expiry), 0)
+        settle_to = np.where(alone & ~self.given, self.expiry, 0)
+        grant = self.rows[self.start]
+        self.suspect_leases(alone & (grant["floor"] < self._of_chains_before(asked)))
+        self.suspect_leases(alone & (grant["settle_to"] < self._of_chains_before(settle_to)))
+
+    def _of_chains_before(self, values: Column) -> Column:
+        """Return for each lease the highest of some values of leases of its domain in earlier chains, 0 without any."""
+        firsts = np.flatnonzero(self.first_of_chain)
+        return _highest_before(self.name_of[firsts], np.maximum.reduceat(values, firsts))[self.chain]
 
 
 def _highest_before(name: Column, values: Column) -> Column:
@@ -523,7 +555,7 @@ def _check_crossing(leases: _Leases, used: Column, low: Column, top: Column) -> 
     """
     name, mode = leases.name_of[used], leases.rows["mode"][leases.start[used]].astype(np.int64)
     for each in np.unique(mode).tolist():
-        before = _highest_before(name, np.where(mode == each, top, 0))
+        before = _highest_before(leases.chain[used], np.where(mode == each, top, 0))
         leases.bad[name[(low <= before) & _CONFLICTS[mode, each]]] = True
 
 

@@ -162,11 +162,11 @@ class FrameColumns:
         except (NotPlain, Damaged, ValueError):
             return None
         clean = tokens.clean & batch.within_bags(tokens)
-        _check_witnesses(batch, witnesses, tokens, clean)
+        alone = _check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
         digests = numbers(b"".join(batch.cut.digests), 4)
         self._keep_frames(batch, tokens, chosen, digests, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, digests, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, alone, digests, rank)
         self._tell_heads(batch, witnesses, clean, rank)
         file, begins = batch.cut.file.tolist(), batch.begins.tolist()
         ends = np.searchsorted(batch.cut.file[chosen], np.arange(len(files) + 1)).tolist()
@@ -208,6 +208,7 @@ class FrameColumns:
         witnesses: Witnesses,
         tokens: _Tokens,
         clean: Flags,
+        alone: Flags,
         digests: NDArray[np.uint64],
         rank: int,
     ) -> None:
@@ -224,6 +225,7 @@ class FrameColumns:
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
         rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
+        rows["alone"] = alone[chosen]
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
@@ -412,11 +414,14 @@ def _listed(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column
     return CleanFrames(batch.files, tokens.known, frames, firsts.tolist())
 
 
-def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> None:
-    """Strike out the frames that have no witness of a lease, or one that may not be as it is."""
+def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> Flags:
+    """Strike out the frames that have no witness of a lease, or one that may not be as it is.
+
+    Returns of each lease that a frame carries whether it needs no other half.
+    """
     clean &= witnesses.once_each(len(clean))
     if not witnesses.count:
-        return
+        return np.zeros(0, np.bool_)
     policy = batch.files[0].by.policy
     assert policy is not None
     good, signed = witnesses.good(policy)
@@ -433,6 +438,10 @@ def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean
             & (tokens.latest[frame] >= signed[which])
         )
         clean[frame[~fits]] = False
-    frame, (stands, expiry) = witnesses.frame, witnesses.with_sessions()
-    fits = stands & (witnesses.floor[witnesses.which] < batch.cut.first[frame]) & (batch.cut.last[frame] < expiry)
+    frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
+    alone, together = witnesses.with_other_halves(saying)
+    fits &= together
+    fits &= witnesses.floor[witnesses.which] < batch.cut.first[frame]
+    fits &= batch.cut.last[frame] < witnesses.expiry[saying]
     clean[frame[~fits]] = False
+    return alone

@@ -17,7 +17,7 @@ import numpy as np
 from appliance.formats.frame import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, SignedWitness, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import Ended, Half, SignedWitness, Witness, WitnessKind, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -109,6 +109,7 @@ class LedgerColumns:
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
 MODES: Final = tuple(Mode)
 OUTCOMES: Final = tuple(LeaseOutcome)
+_HALVES: Final = (Half.WHOLE, Half.LEAVING, Half.COMING)
 _PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN})
 """How leases end, mostly; nobody ended these alone, or with others."""
 
@@ -340,15 +341,14 @@ class Witnesses:
         return self._told.raw("session_id")
 
     def with_sessions(self) -> tuple[Flags, Column]:
-        """Say of each lease that a frame carries whether it stands as far as sessions go, and until when.
+        """Say of each lease that a frame carries whether it stands as far as sessions go, and what says until when.
 
         A lease under a session lease stands with one witness of that in the frame, from the same run of its shard, of
         the same holder, which does not name the lease as ended. Then that one's expiry is the lease's.
         """
-        expiry = self.expiry[self.which]
         under = self._told.there("session_id")[self.which]
         if not under.any():
-            return ~under, expiry
+            return ~under, self.which
         runs: dict[tuple[int, int, bytes], int] = {}
         run = [
             runs.setdefault((known.head.map_number, known.head.shard, known.head.incarnation), len(runs))
@@ -365,14 +365,38 @@ class Witnesses:
         at, end = np.searchsorted(there, wanted), np.searchsorted(there, wanted, "right")
         stands = ~under | (end - at == 1)
         if not len(which):
-            return stands, expiry
+            return stands, self.which
         of = which[np.minimum(at, len(which) - 1)]
         holder, _ = self._told.distinct("holder.node", "holder.purpose")
         stands &= ~under | (holder[of] == holder[self.which])
         lease = self.correlation[self.which]
         for place in range(max(len(getattr(each, "ended", ())) for each in self._told.kinds())):
             stands &= ~under | (self._told.identifiers(f"ended.{place}", 2)[of] != lease).any(axis=1)
-        return stands, np.where(under, self.expiry[of], expiry)
+        return stands, np.where(under, of, self.which)
+
+    def with_other_halves(self, saying: Column) -> tuple[Flags, Flags]:
+        """Say of each lease that a frame carries whether it is whole, and whether it is that or with its other half.
+
+        ``saying``: the witness of each that says until when. It says how much of a lease it is as well, unless the
+        lease's own goes by a newer map.
+        """
+        going_by = np.array([known.head.going_by for known, _ in self.batches], np.int64)
+        halves = np.array([_HALVES.index(known.head.half) for known, _ in self.batches], np.int64)
+        own, said = self.batch[self.which], self.batch[saying]
+        newest = np.where(going_by[own] > going_by[said], own, said)
+        half = halves[newest]
+        rows = np.flatnonzero(half)
+        whole = half == 0
+        fits = whole.copy()
+        if len(rows):
+            holder, _ = self._told.distinct("holder.node", "holder.purpose")
+            which = self.which[rows]
+            names = (self.frame[rows], self.domain[which], holder[which], going_by[newest[rows]])
+            whose = np.unique(np.stack(names, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+            there = np.zeros((len(rows), len(_HALVES)), np.bool_)
+            there[whose, half[rows]] = True
+            fits[rows] = there[whose, 1] & there[whose, 2]
+        return whole, fits
 
     def _on_paths(self, signed: Records, raw: list[bytes]) -> Flags:
         counts = np.array([min(known.head.count, _LEAVES_MAX) for known, _ in self.batches], np.int64)

@@ -18,7 +18,7 @@ from timeagent.trust import Keyring, Purpose
 
 if TYPE_CHECKING:
     from appliance.formats.frame import Frame
-    from appliance.formats.witness import BatchHead, Witness
+    from appliance.formats.witness import BatchHead, Half, Witness
     from timeagent.keys import Verifier
     from timeagent.units import Instant
 
@@ -186,6 +186,21 @@ class FrameEvidence:
         head, name = held.head, held.witness.session_id
         run = (head.map_number, head.shard, head.incarnation, name)
         return [each for each in self.sessions if each.run == run]
+
+    def part_of(self, held: HeldWitness) -> tuple[int, Half]:
+        """Return by which map a lease is how much of one: as its session lease says, or itself where that is newer."""
+        heads = [*(each.head for each in self.sessions_of(held)[:1]), held.head]
+        newest = max(heads, key=lambda head: head.going_by)
+        return newest.going_by, newest.half
+
+    def has_other_half(self, held: HeldWitness) -> bool:
+        """Whether a lease that is half of one is here together with the other half."""
+        going_by, half = self.part_of(held)
+        whose = held.witness.domain, held.witness.holder
+        return any(
+            (each.witness.domain, each.witness.holder) == whose and self.part_of(each) == (going_by, half.other)
+            for each in self.witnesses
+        )
 
 
 @dataclass(frozen=True, slots=True)

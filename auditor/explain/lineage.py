@@ -324,7 +324,7 @@ class _Reading:
         head = self._head(told)
         if head is not None:
             records = self._archive.records
-            shards, ceiling = records.maps.get(head.map_number), self._ceiling(head)
+            shards, ceiling = records.maps.get(head.going_by), self._ceiling(head)
             checks += statement_checks(witness, head, records.widest, ceiling.record if ceiling else None, shards)
             if deep:
                 for earlier in self._before(trace):

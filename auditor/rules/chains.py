@@ -16,13 +16,12 @@ from timeagent.signedtime import r2_holds
 from timeagent.units import SECOND, bound_text, rfc3339
 
 from .finding import Check, Evidence, NamedInterval, Verdict, clock, found, signed_before
-from .history import RECORDS_KEPT, SHARDS, layouts
+from .history import RECORDS_KEPT, SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.shardmap import ShardMap
     from appliance.formats.witness import BatchHead
     from auditor.index import Coverage, Index
     from auditor.parts import LedgersSeen
@@ -48,12 +47,12 @@ def check_heads(
     twins: list[bytes] = []
     """Digests of the batches that claim to be the last one: the next may follow any of them."""
     for fact in facts:
-        yield from policies.check_clock(_head(fact), fact.token, fact.where)
+        yield from policies.check_clock(head_name(fact), fact.token, fact.where)
         same_run = last is not None and last.head.incarnation == fact.head.incarnation
         if fact.head.sequence <= 1 and fact.head.previous != NO_HEAD:
-            reason = f"{_head(fact)} is the first of its run and names one before it"
+            reason = f"{head_name(fact)} is the first of its run and names one before it"
             title = "the first batch of a run names one before it"
-            yield found("chain-fork", _head(fact), reason, [fact.where], title=title)
+            yield found("chain-fork", head_name(fact), reason, [fact.where], title=title)
         if last is not None and same_run:
             yield from _pair(last, fact, twins)
         if last is None or not same_run or last.head.sequence != fact.head.sequence:
@@ -66,21 +65,25 @@ def check_heads(
 def _pair(before: HeadFact, after: HeadFact, twins: Collection[bytes]) -> Iterator[Finding]:
     evidence = [before.where, after.where]
     if before.head.sequence == after.head.sequence:
-        reason = f"two batches claim to be {_head(after)}"
-        yield found("chain-fork", _head(after), reason, evidence, title="two batches claim the same place in a chain")
+        reason = f"two batches claim to be {head_name(after)}"
+        yield found(
+            "chain-fork", head_name(after), reason, evidence, title="two batches claim the same place in a chain"
+        )
         return
     if after.head.sequence == before.head.sequence + 1 and after.head.previous not in twins:
-        reason = f"{_head(after)} names another batch before it than {before.head.sequence}, as it is known"
-        yield found("chain-fork", _head(after), reason, evidence, title="a batch names another before it than there is")
+        reason = f"{head_name(after)} names another batch before it than {before.head.sequence}, as it is known"
+        yield found(
+            "chain-fork", head_name(after), reason, evidence, title="a batch names another before it than there is"
+        )
     if before.in_ledger and after.in_ledger and _file_place(after) < _file_place(before):
         path = after.where.path
-        reason = f"{path} holds {_head(after)} before batch {before.head.sequence}: a shard appends in order"
+        reason = f"{path} holds {head_name(after)} before batch {before.head.sequence}: a shard appends in order"
         yield found("ledger-disorder", path, reason, evidence)
     if not r2_holds(before.token, after.token):
-        reason = f"{_head(after)} was signed surely before batch {before.head.sequence}, which came first"
+        reason = f"{head_name(after)} was signed surely before batch {before.head.sequence}, which came first"
         title = "a batch was signed before the one before it"
         times = (f"batch {before.head.sequence}", before.token), (f"batch {after.head.sequence}", after.token)
-        yield signed_before(*times, _head(after), reason, evidence, title)
+        yield signed_before(*times, head_name(after), reason, evidence, title)
 
 
 def _file_place(fact: HeadFact) -> tuple[int, int]:
@@ -91,18 +94,18 @@ def _file_place(fact: HeadFact) -> tuple[int, int]:
 
 def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
     """grant-without-right, r2-breach: a batch names a ceiling record of its own run, and is signed after it."""
-    end = chain.terminal if chain else None
+    end, name = chain.terminal if chain else None, head_name(fact)
     if end is not None and fact.head.ceiling_number > end.record.number:
         reason = (
-            f"{_head(fact)} names ceiling record {fact.head.ceiling_number} of map {fact.head.map_number}, whose chain "
+            f"{name} names ceiling record {fact.head.ceiling_number} of map {fact.head.map_number}, whose chain "
             f"had ended with the terminal record {end.record.number}"
         )
         title = "a shard granted after its chain of ceiling records had ended"
-        yield found("grant-without-right", _head(fact), reason, [fact.where, end.where], title=title)
+        yield found("grant-without-right", name, reason, [fact.where, end.where], title=title)
     if chain is not None and chain.terminal is None and chain.has_ended_before(fact.head.ceiling_number):
         last = chain.facts[-1]
         reason = (
-            f"{_head(fact)} names ceiling record {fact.head.ceiling_number}; the newest of its chain is "
+            f"{name} names ceiling record {fact.head.ceiling_number}; the newest of its chain is "
             f"{last.record.number}, and whoever grants links first"
         )
         verdict = None if chain.stopped_orderly(fact.head.incarnation) else Verdict.INDETERMINATE
@@ -114,17 +117,17 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
         own = granted_under(head, record)
         if not own.holds:
             reason = (
-                f"{_head(fact)} of {head.node} names ceiling record {record.number} with {rfc3339(head.ceiling_ns)}; "
+                f"{name} of {head.node} names ceiling record {record.number} with {rfc3339(head.ceiling_ns)}; "
                 f"that record is of run {record.incarnation.hex()} of {record.node} with {rfc3339(record.ceiling_ns)}"
             )
             title = "a shard granted under a ceiling record that is not its own"
-            yield own.finding(_head(fact), reason, [fact.where, ceiling.where], title=title)
+            yield own.finding(name, reason, [fact.where, ceiling.where], title=title)
         if record.incarnation != head.incarnation or r2_holds(ceiling.token, fact.token):
             continue
-        reason = f"{_head(fact)} was signed surely before ceiling record {record.number}, which it names as its right"
+        reason = f"{name} was signed surely before ceiling record {record.number}, which it names as its right"
         right, batch = (f"ceiling record {record.number}", ceiling.token), (f"batch {head.sequence}", fact.token)
         title = "a batch was signed before the ceiling record that it names"
-        yield signed_before(right, batch, _head(fact), reason, [ceiling.where, fact.where], title)
+        yield signed_before(right, batch, name, reason, [ceiling.where, fact.where], title)
 
 
 def granted_under(head: BatchHead, record: CeilingRecord) -> Check:
@@ -137,7 +140,8 @@ def _run(each: BatchHead | CeilingRecord) -> str:
     return f"run {each.incarnation.hex()} of {each.node}, {clock(each.ceiling_ns)}"
 
 
-def _head(fact: HeadFact) -> str:
+def head_name(fact: HeadFact) -> str:
+    """Return how a finding names a batch."""
     head = fact.head
     return f"batch {head.sequence} of shard {head.shard}, run {head.incarnation.hex()}"
 
@@ -182,58 +186,6 @@ def _holes(chain: RecordedChain, files: Collection[int], there: Callable[[str], 
             continue
         reason = f"{path} is not there; record {newest} of the chain is, and the newest {RECORDS_KEPT} are never pruned"
         yield found("lost-file", path, reason, [Evidence(path)], title=LOST)
-
-
-def check_layouts(chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]) -> Iterator[Finding]:
-    """floor-fell and chain-fork where the chains of one map follow those of another.
-
-    A chain of a later map begins after every chain of the map before has ended, with the highest of their numbers.
-    """
-    for before, after in itertools.pairwise(layouts(maps)):
-        old = [
-            chain for shard in range(len(before.owners)) if (chain := chains.get((before.number, shard))) is not None
-        ]
-        for shard in range(len(after.owners)):
-            chain = chains.get((after.number, shard))
-            if chain is not None and chain.facts[0].record.number == 1:
-                for each in old:
-                    yield from (
-                        _goes_on(each, chain.facts[0]) if each.terminal is None else _begins(chain, each.terminal)
-                    )
-
-
-def _goes_on(old: RecordedChain, first: CeilingFact) -> Iterator[Finding]:
-    """chain-fork, in doubt: a chain has no end, though one that follows has begun. A copy may have come before the end.
-
-    r2-breach: its newest record was signed surely later. Then it goes on beside the other, or a clock was wrong.
-    """
-    last = old.facts[-1]
-    surely = not r2_holds(last.token, first.token)
-    subject = f"{chain_path(*old.shard)} record {last.record.number}"
-    begun = f"record 1 of {chain_path(first.record.map_number, first.record.shard)}"
-    reason = f"{subject} is the newest of its chain, and not terminal; {begun} rests on the end of that chain"
-    times = [NamedInterval.of(f"record {last.record.number}", last.token), NamedInterval.of(begun, first.token)]
-    title = "a chain goes on though one that follows it has begun"
-    code, verdict = ("r2-breach", None) if surely else ("chain-fork", Verdict.INDETERMINATE)
-    yield found(code, subject, reason, [last.where, first.where], times, verdict=verdict, title=title)
-
-
-def _begins(chain: RecordedChain, end: CeilingFact) -> Iterator[Finding]:
-    first, new, old = chain.facts[0], chain.facts[0].record, end.record
-    subject = f"{chain_path(*chain.shard)} record 1"
-    ended = f"the terminal record of {chain_path(old.map_number, old.shard)}"
-    if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns:
-        reason = (
-            f"the chain begins with floor {bound_text(new.floor_ns)} and settle_to {bound_text(new.settle_to_ns)}; "
-            f"{ended} asks for {bound_text(old.floor_ns)} and {bound_text(old.settle_to_ns)}"
-        )
-        title = "a chain begins below where the one before it ended"
-        yield found("floor-fell", subject, reason, [end.where, first.where], title=title)
-    if not r2_holds(end.token, first.token):
-        reason = f"the chain began surely before {ended}, which its first record rests on"
-        title = "a chain of ceiling records began before the one that it follows had ended"
-        times = ("the end", end.token), ("record 1", first.token)
-        yield signed_before(*times, subject, reason, [end.where, first.where], title)
 
 
 def _ceiling_order(chain: RecordedChain) -> Iterator[Finding]:

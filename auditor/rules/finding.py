@@ -276,6 +276,11 @@ _ALL: Final = (
     Rule(429, "misnamed-lease", "a correlation id does not begin with the fence of its grant"),
     Rule(430, "revocation-incomplete", "a lease was revoked, and its ledger does not say by whom, or the reverse"),
     Rule(431, "ungranted-lease", "a shard renewed or changed a lease that it had never granted"),
+    Rule(432, "half-lease-write", "a message was written under half a lease, while its shard moved"),
+    Rule(433, "whole-too-early", "a lease of a new shard counts by itself while one of the old shard alone still may"),
+    Rule(434, "wrong-map", "a shard goes by an older map than before, or than its chain"),
+    Rule(435, "wrong-half", "a shard says otherwise than its map how much of a lease it grants"),
+    Rule(436, "map-out-of-step", "a shard map does not follow from the one before it"),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record", Verdict.INDETERMINATE),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

@@ -19,9 +19,10 @@ from .finding import Check, NamedInterval, compared, found, phrase
 from .history import GIVEN_BACK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from appliance.formats.lease import Mode
+    from auditor.index import Use
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
@@ -205,10 +206,16 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
     witness = told.witness
     if witness.kind is WitnessKind.GRANT and witness.previous_id == earlier.correlation_id and not witness.others:
         return True
-    run = cluster.runs[earlier.run]
     first = earlier.first.head.sequence
     if earlier.run == lease.run:
+        run = cluster.runs[earlier.run]
         return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
+    return known_to_its_end(earlier, lease, cluster)
+
+
+def known_to_its_end(earlier: LeaseHistory, lease: LeaseHistory, cluster: ClusterFacts) -> bool:
+    """Whether the end of a lease, had there been one, would be known; of another run than that of a later lease."""
+    run, first = cluster.runs[earlier.run], earlier.first.head.sequence
     chain = cluster.ceilings.get(run.shard)
     if chain is not None and chain.was_cut_off(earlier.run, cluster.runs[lease.run]):
         return True
@@ -238,25 +245,39 @@ def _record(history: DomainHistory) -> Iterator[Finding]:
     A lease counts with the fence and the mode of its grant. What it wrote in a stronger mode lies above the floor of
     that change; ``timestamp-below-floor`` and the grants after it see to the rest.
     """
-    highest: dict[Mode, tuple[int, LeaseHistory]] = {}
+    highest = HighestUses()
     for lease in sorted(history.leases, key=lambda each: (each.fence, each.first.position)):
-        accepted = [use for use in lease.uses if use.accepted]
-        if not accepted:
-            continue
-        low, top = min(accepted, key=lambda u: u.first_ns), max(accepted, key=lambda u: u.last_ns)
+        yield from highest.below(lease)
+        highest.take(lease, [use for use in lease.uses if use.accepted])
+
+
+class HighestUses:
+    """The highest message that was accepted under leases of each mode, and under which of them."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self._found: dict[Mode, tuple[Use, LeaseHistory]] = {}
+
+    def take(self, lease: LeaseHistory, uses: Iterable[Use]) -> None:
+        """Count what was written under a lease."""
+        mode, top = lease.first.witness.mode, max(uses, key=lambda use: use.last_ns, default=None)
+        if top is not None and (mode not in self._found or top.last_ns > self._found[mode][0].last_ns):
+            self._found[mode] = top, lease
+
+    def below(self, lease: LeaseHistory) -> Iterator[Finding]:
+        """grant-overlap: yield the finding where something under a lease is not above all that it excludes here."""
         mode = lease.first.witness.mode
-        against = [found for other, found in highest.items() if conflicts(other, mode)]
-        high = max(against, key=lambda found: found[0], default=None)
-        if high is not None and low.first_ns <= high[0]:
-            earlier = max((use for use in high[1].uses if use.accepted), key=lambda u: u.last_ns)
-            reason = (
-                f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high[0])}, "
-                f"which {high[1].name} with the lower fence {high[1].fence} reached"
-            )
-            times = [
-                NamedInterval("the earlier fence's message", earlier.first_ns, earlier.last_ns),
-                NamedInterval("the later fence's message", low.first_ns, low.last_ns),
-            ]
-            yield found("grant-overlap", f"{lease.name}, messages", reason, [earlier.where, low.where], times)
-        if mode not in highest or top.last_ns > highest[mode][0]:
-            highest[mode] = top.last_ns, lease
+        low = min((use for use in lease.uses if use.accepted), key=lambda use: use.first_ns, default=None)
+        against = [each for other, each in self._found.items() if conflicts(other, mode)]
+        high, earlier = max(against, key=lambda each: each[0].last_ns, default=(None, None))
+        if low is None or high is None or earlier is None or low.first_ns > high.last_ns:
+            return
+        reason = (
+            f"under {lease.name} there is a message at {rfc3339(low.first_ns)}, not above {rfc3339(high.last_ns)}, "
+            f"which {earlier.name} before it, with the fence {earlier.fence}, reached"
+        )
+        times = [
+            NamedInterval("the earlier lease's message", high.first_ns, high.last_ns),
+            NamedInterval("the later lease's message", low.first_ns, low.last_ns),
+        ]
+        yield found("grant-overlap", f"{lease.name}, messages", reason, [high.where, low.where], times)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -15,19 +15,20 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import BatchHead, Ended, Revoked, Witness, WitnessKind, decode_entry
+from appliance.formats.shardmap import shard_number
+from appliance.formats.witness import BatchHead, Ended, Half, Revoked, Witness, WitnessKind, decode_entry
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 from .records import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.lease import Mode
+    from appliance.formats.lease import Holder, Mode
     from appliance.formats.shardmap import ShardMap
     from auditor.index import Coverage, Index, Use
 
@@ -134,7 +135,7 @@ class RecordedChain:
     shard: ShardName
     facts: list[CeilingFact] = field(default_factory=list)
     _numbered: dict[int, list[CeilingFact]] = field(default_factory=dict)
-    _floors: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    _floors: dict[bytes, list[tuple[int, int, int]]] = field(default_factory=dict)
     _ends: dict[bytes, CeilingFact] = field(default_factory=dict)
     _cut_off: set[bytes] = field(default_factory=set)
     _highest: dict[bytes, int] = field(default_factory=dict)
@@ -153,7 +154,8 @@ class RecordedChain:
         self.facts.append(fact)
         self._numbered.setdefault(record.number, []).append(fact)
         if record.kind is CeilingKind.RUNNING:
-            self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
+            stated = self._floors.setdefault(record.incarnation, [])
+            stated.append((record.number, record.floor_ns, record.settle_to_ns))
         else:
             self._ends.setdefault(record.incarnation, fact)
 
@@ -161,9 +163,11 @@ class RecordedChain:
         """Return the records with that number: more than one is a fork."""
         return self._numbered.get(number, [])
 
-    def floor_of(self, incarnation: bytes) -> tuple[int, int] | None:
-        """Return shard floor and settle_to of a run, as its first record that is known states them."""
-        return self._floors.get(incarnation)
+    def floor_under(self, head: BatchHead) -> tuple[int, int] | None:
+        """Return shard floor and settle_to of a run, as the record states them that a batch names, or one before."""
+        stated = self._floors.get(head.incarnation, [])
+        at = bisect_right(stated, head.ceiling_number, key=lambda each: each[0])
+        return stated[max(at - 1, 0)][1:] if stated else None
 
     def has_ended_before(self, number: int) -> bool:
         """Whether no record with that number, or with a higher one, is known, though the chain is in the copy."""
@@ -191,21 +195,6 @@ class RecordedChain:
     def end_of(self, incarnation: bytes) -> CeilingFact | None:
         """Return the record with which a run stopped orderly, if there is one."""
         return self._ends.get(incarnation)
-
-
-def layouts(maps: Mapping[int, ShardMap]) -> list[ShardMap]:
-    """Return the maps that have chains of their own, in order, up to the first map that is missing.
-
-    A map with as many shards as the one before goes on with its chains.
-    """
-    found: list[ShardMap] = []
-    for number in itertools.count(1):
-        each = maps.get(number)
-        if each is None:
-            return found
-        if not found or len(found[-1].owners) != len(each.owners):
-            found.append(each)
-    return found
 
 
 def ceiling_chains(index: Index) -> dict[ShardName, RecordedChain]:
@@ -238,6 +227,16 @@ def _without_late(
         used = fact.raw in copied or (record.incarnation, record.number) in signed_under
         if used or record.number > kept_from:
             yield fact
+
+
+def shard_of(head: BatchHead) -> int:
+    """Return the number of the shard that signed a batch, as maps have it."""
+    return shard_number(head.map_number, head.shard)
+
+
+def newer(one: BatchHead, other: BatchHead) -> BatchHead:
+    """Return the head that goes by the newer map, which says how much of a lease it is; of equals the first."""
+    return max(one, other, key=lambda head: head.going_by)
 
 
 GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED})
@@ -327,14 +326,35 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def last_expiry(self) -> Told | SessionWitnessFact:
-        """The witness with the latest expiry that is known; of its session lease none that was told after its end."""
+    def words(self) -> Sequence[Told | SessionWitnessFact]:
+        """The witnesses that say until when it lasts, in order; of its session lease those before its end."""
         if self.session is not None:
             ended = self.ended
             told = [each for each in self.session.told if ended is None or each.position < ended.position]
             if told:
-                return max(told, key=lambda each: (each.witness.expiry_ns, each.position))
-        return max(self.told, key=lambda told: (told.witness.expiry_ns, told.position))
+                return told
+        return self.told
+
+    @property
+    def last_expiry(self) -> Told | SessionWitnessFact:
+        """The witness with the latest expiry that is known."""
+        return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
+
+    @property
+    def alone(self) -> list[Told | SessionWitnessFact]:
+        """Those words by which it counts without another half."""
+        granted = self.first.head
+        return [each for each in self.words if newer(each.head, granted).half is Half.WHOLE]
+
+    @property
+    def holder(self) -> Holder:
+        """Whose it is."""
+        return self.first.witness.holder
+
+    @property
+    def map_number(self) -> int:
+        """The map under which the chain of its shard began."""
+        return self.first.head.map_number
 
     @property
     def expiry_ns(self) -> int:
@@ -390,6 +410,11 @@ class DomainHistory:
         """Return every grant and every change of mode, in the order in which they were made."""
         found = [(lease, told) for lease in self.leases for told in lease.claims]
         return sorted(found, key=lambda each: each[1].position)
+
+    def by_map(self) -> list[DomainHistory]:
+        """Return the leases of each chain by themselves: of two that it moves between neither follows the other."""
+        groups = itertools.groupby(self.leases, lambda lease: lease.map_number)
+        return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
         """Return the leases by correlation id."""

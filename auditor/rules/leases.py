@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
+from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import WitnessKind
 from timeagent.units import bound_text, rfc3339
 
@@ -13,7 +14,8 @@ from .chains import granted_under
 from .endings import check_ending, expiry_fell
 from .finding import Check, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
-from .history import GIVEN_BACK
+from .history import GIVEN_BACK, shard_of
+from .moves import check_moved, has_moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +38,10 @@ def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Find
         for told in lease.told:
             yield from _witness(lease, told, cluster)
         yield from check_ending(lease, cluster)
-    yield from check_grants(history, cluster)
-    yield from check_growth(history)
+    for part in history.by_map():
+        yield from check_grants(part, cluster)
+        yield from check_growth(part)
+    yield from check_moved(history, cluster)
     yield from check_settling(history, cluster.closings)
     yield from check_agreement(history, cluster)
     yield from check_revocations(history)
@@ -68,7 +72,7 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
         times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
         yield ceiling.finding(subject, reason, [told.where], times)
     chain = cluster.ceilings.get((head.map_number, head.shard))
-    lowest = chain.floor_of(head.incarnation) if chain and witness.kind is not WitnessKind.RENEWAL else None
+    lowest = chain.floor_under(head) if chain and witness.kind is not WitnessKind.RENEWAL else None
     if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
         reason = (
             f"{subject} states floor {bound_text(witness.floor_ns)} and settle_to {bound_text(witness.settle_to_ns)}, "
@@ -84,18 +88,18 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
     if named != witness.fence if witness.kind is WitnessKind.GRANT else named > witness.fence:
         reason = f"{subject} has the fence {witness.fence}; its correlation id begins with {named}"
         yield found("misnamed-lease", subject, reason, [told.where])
-    for check in _owner(witness.domain, head, cluster.maps.get(head.map_number)):
+    for check in _owner(witness.domain, head, cluster.maps.get(head.going_by)):
         if not check.holds:
-            owner = cluster.maps[head.map_number].shard_of(witness.domain)
-            reason = f"{subject} comes from shard {head.shard}; the domain belongs to shard {owner}"
+            reason = f"{subject} comes from {check.value}; by map {head.going_by} the domain belongs to {check.limit}"
             yield check.finding(subject, reason, [told.where])
 
 
 def _owner(domain: str, head: BatchHead, shards: ShardMap | None) -> Iterator[Check]:
-    """wrong-shard: who grants owns the domain."""
-    if shards is not None and shards.owners:
-        owner, what = shards.shard_of(domain), "shard that owns the domain"
-        yield Check("wrong-shard", what, f"shard {head.shard}", f"shard {owner}", head.shard == owner)
+    """wrong-shard: who grants owns the domain, by the map that it goes by."""
+    if shards is not None:
+        own, owners = shard_of(head), shards.shards_of(domain)
+        wanted = f"shard {' or '.join(map(shard_text, owners))}"
+        yield Check("wrong-shard", "shard that owns the domain", f"shard {shard_text(own)}", wanted, own in owners)
 
 
 def statement_checks(
@@ -122,7 +126,7 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
         end = chain.end_of(lease.run) if chain else None
         if end is None or lease.first.head.ceiling_number > end.record.number:  # that was granted without right
             continue
-        floor, settle_to = _asked(lease, cluster)
+        floor, settle_to = _asked(lease, history, cluster)
         record = end.record
         if record.floor_ns < floor or record.settle_to_ns < settle_to:
             reason = (
@@ -133,7 +137,7 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
             yield found("floor-fell", lease.name, reason, [lease.last_expiry.where, end.where])
 
 
-def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
+def _asked(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> tuple[int, int]:
     """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended."""
     stated = [told.witness for told in lease.told]
     floor = max(max(each.floor_ns, each.fence) for each in stated)
@@ -145,6 +149,8 @@ def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
     if ended is not None and outcome in GIVEN_BACK:
         return max(floor, ended.ending.watermark_ns or 0), settle_to
     run = cluster.runs[lease.run]
+    if ended is None and has_moved(lease, history):
+        return floor, settle_to
     if ended is None and not (lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)):
         return floor, settle_to
     return max(floor, lease.expiry_ns), max(settle_to, lease.expiry_ns)

@@ -167,6 +167,7 @@ def lease_checks(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
         yield Check("foreign-lease", "holder is the writer", holder, writer, own, words=_run)
         if witness.session_id is not None:
             yield _under_its_session(evidence, held)
+        yield from _with_its_other_half(evidence, held)
         yield from _stamped_after(evidence, held)
 
 
@@ -194,6 +195,15 @@ def _under_its_session(evidence: FrameEvidence, held: HeldWitness) -> Check:
         return Check("ended-lease-write", what, "names it as ended", limit, holds=False)
     holds = len(sessions) == 1 and sessions[0].witness.holder == held.witness.holder
     return Check("session-witness-missing", what, "one" if holds else str(len(sessions)), limit, holds)
+
+
+def _with_its_other_half(evidence: FrameEvidence, held: HeldWitness) -> Iterator[Check]:
+    """half-lease-write: while a shard moves, a lease of its old chain, or of its new one, counts with the other's."""
+    going_by, half = evidence.part_of(held)
+    if half.other is not None:
+        holds = evidence.has_other_half(held)
+        value = "there" if holds else "none"
+        yield Check("half-lease-write", f"witness of the {half.other} half by map {going_by}", value, "there", holds)
 
 
 def _stamped_after(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> Iterator[Check]:
@@ -255,6 +265,8 @@ _WORDS: Final[dict[str, str]] = {
     "foreign-lease": "{path} was written by {writer} under {name}, which belongs to {owner}",
     "ended-lease-write": "{under}, which the witness of {session} that it carries names as ended",
     "session-witness-missing": "{under}, which counts only with one witness of {session}; it carries {carried}",
+    "half-lease-write": "{writer} wrote {path} under {name}, which is the {half} half of one by map {going_by}; "
+    "it counts only together with the other half, and the frame carries no witness of that",
     "r2-breach": "the frame names {name}, whose witness was signed after the frame's time was surely over",
 }
 """What is said of a check that fails; of signatures and radii something else is said."""
@@ -266,6 +278,7 @@ def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> 
         return check.finding(path, _WORDS[check.code], where)
     name, holder, session = lease_name(held), held.witness.holder, held.witness.session_id
     carried = len(evidence.sessions_of(held)) if isinstance(held, HeldWitness) else 0
+    going_by, half = evidence.part_of(held) if isinstance(held, HeldWitness) else (0, "")
     reason = _WORDS[check.code].format(
         path=path,
         name=name,
@@ -274,6 +287,8 @@ def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> 
         writer=f"{head.writer} ({head.incarnation.hex()})",
         owner=f"{holder.node} ({holder.incarnation.hex()})",
         session=f"session lease {session.hex()}" if session else "",
+        going_by=going_by,
+        half=half,
         carried=f"{carried}, or one of another holder" if carried else "none",
     )
     if check.code != "r2-breach":

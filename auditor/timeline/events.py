@@ -14,7 +14,7 @@ import msgspec
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import BatchHead, Ended, Witness
+from appliance.formats.witness import BatchHead, Ended, Half, Witness
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
@@ -117,6 +117,13 @@ class CeilingLinked(_OfShard, frozen=True):
     """A node linked a record of a ceiling chain: a run of a shard began, goes on, or ended."""
 
     record: CeilingRecord
+
+
+class MapFollowed(_OfShard, frozen=True):
+    """A run of a shard began to go by another map, or as another half: not told of the map of its chain."""
+
+    going_by: int
+    half: Half
 
 
 class FrameWritten(_Signed, frozen=True):
@@ -233,6 +240,11 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
             case SessionEnded():
                 return SessionOver(entry.ended_ns + shift, *signed[1:], entry)
 
+    def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
+        """Return by which map its shard goes."""
+        place = (self.who, self.run, self.sequence, 0)
+        return MapFollowed(self.clock.midpoint_ns, place, self.clock, where, self.shard, head.going_by, head.half)
+
     def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
         """Return the ends of leases that a later witness tells of."""
         place = (self.who, self.run, self.sequence, position)
@@ -244,7 +256,16 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 type Event = (
-    LeaseTold | LeaseEnded | SessionTold | SessionOver | CeilingLinked | FrameWritten | BagClosed | RackSealed | LogBorn
+    LeaseTold
+    | LeaseEnded
+    | SessionTold
+    | SessionOver
+    | CeilingLinked
+    | MapFollowed
+    | FrameWritten
+    | BagClosed
+    | RackSealed
+    | LogBorn
 )
 
 
@@ -256,6 +277,7 @@ def order(event: Event) -> tuple[Instant, int, Place]:
 KINDS: Final = (
     LogBorn,
     CeilingLinked,
+    MapFollowed,
     SessionOver,
     LeaseEnded,
     SessionTold,
@@ -329,6 +351,8 @@ def kind_of(event: Event) -> str:
             return f"session-{event.ending.outcome}"
         case CeilingLinked():
             return f"ceiling-{event.record.kind}"
+        case MapFollowed():
+            return f"shard-{event.half}"
         case FrameWritten():
             return "frame"
         case BagClosed():
@@ -373,6 +397,8 @@ def _words(event: Event) -> str:
                 f"shard {record.shard} ceiling {record.number} ({record.kind}) by {record.node}, run "
                 f"{record.incarnation.hex()}, until {clock(record.ceiling_ns)}"
             )
+        case MapFollowed():
+            return f"shard {event.shard[1]}, chain {event.shard[0]}, goes by map {event.going_by}: {event.half}"
         case FrameWritten():
             under = ", ".join(repr(name) for name, _ in event.leases) or "no lease"
             void = f"; {event.void_because}" if event.void_because else ""

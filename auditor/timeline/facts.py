@@ -14,7 +14,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Ended, Witness
+from appliance.formats.witness import Ended, Half, Witness
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
@@ -60,11 +60,19 @@ class ShardFacts:
         self._found = found
         self._lens = lens
         self._base = base
+        self._parts: dict[bytes, tuple[int, Half]] = {}
+        """By which map each run goes, and as which half, as it was told last."""
 
     def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
         """Take the head of a ledger's block."""
         token = self._lens.token(head.node, head.signed_time())
         self._found.head(HeadFact(head, digest, token, where, in_ledger=True))
+        part = head.going_by, head.half
+        if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
+            self._parts[head.incarnation] = part
+            self._found.rank = self._base
+            name = b"m" + head.incarnation + b"%d %s" % (head.going_by, head.half.encode())
+            self._found.add(StatedBatch.under(head, token).followed(head, where), name)
 
     def entry(self, head: BatchHead, digest: bytes, position: int, entry: Entry, where: Evidence, rank: int) -> None:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""

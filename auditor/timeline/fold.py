@@ -24,6 +24,7 @@ from .events import (
     LeaseEnded,
     LeaseTold,
     LogBorn,
+    MapFollowed,
     RackSealed,
     SessionOver,
     SessionTold,
@@ -83,6 +84,8 @@ class Working:
                 self._session_over(event)
             case CeilingLinked():
                 self._ceiling(event)
+            case MapFollowed():
+                self._followed(event)
             case BagClosed():
                 self._closed(event)
             case RackSealed():
@@ -223,15 +226,38 @@ class Working:
             (known.runs if known else 0) + (not same),
             event.where,
         )
+        if known is not None:
+            followed = {"going_by": known.going_by, "half": known.half, "half_ns": known.half_ns}
+            self.shards[event.shard] = replace(self.shards[event.shard], **followed)
         if known is not None and not same and record.kind is CeilingKind.RUNNING:
             self._forget(event.shard, record.incarnation)
+        if record.kind is CeilingKind.TERMINAL:
+            self._leave(event.shard)
+
+    def _followed(self, event: MapFollowed) -> None:
+        known = self.shards.get(event.shard)
+        if known is not None and event.going_by >= known.going_by:
+            since = known.half_ns if known.half is event.half else event.instant_ns
+            self.shards[event.shard] = replace(known, going_by=event.going_by, half=event.half, half_ns=since)
 
     def _forget(self, shard: ShardName, run: bytes) -> None:
         """A run began: it knows of none of the leases that the runs before it had out."""
         for name in with_leases(self.domains):
             domain = self.domains[name]
-            if domain.shard == shard and any(each.run != run and not each.run_over for each in domain.leases):
-                leases = tuple(replace(each, run_over=each.run_over or each.run != run) for each in domain.leases)
+            if any(each.shard == shard and each.run != run and not each.run_over for each in domain.leases):
+                leases = tuple(
+                    replace(each, run_over=True) if each.shard == shard and each.run != run else each
+                    for each in domain.leases
+                )
+                self.domains[name] = replace(domain, leases=leases)
+
+    def _leave(self, shard: ShardName) -> None:
+        """A chain has ended: its half of a lease is over, of which the shard that came has the other."""
+        for name in with_leases(self.domains):
+            domain = self.domains[name]
+            going_on = {each.holder for each in domain.leases if each.shard[0] > shard[0]}
+            leases = tuple(each for each in domain.leases if each.shard != shard or each.holder not in going_on)
+            if len(leases) < len(domain.leases):
                 self.domains[name] = replace(domain, leases=leases)
 
     # Bags.

@@ -38,7 +38,9 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
     else:
         yield "nothing in this copy says when it was: no record with a time of its own is there"
     yield ""
-    yield from _table("Shards", ("shard", "node", "run", "ceiling", "number", "kind", "floor"), _shards(state))
+    yield from _table(
+        "Shards", ("shard", "node", "run", "ceiling", "number", "kind", "floor", "map", "half"), _shards(state)
+    )
     yield ""
     leases = _lease_rows(state, domain)
     head = ("domain", "phase", "mode", "holder", "expiry", "left", "fence", "floor", "msgs", "previous")
@@ -85,6 +87,8 @@ def _shards(state: StateAt) -> list[tuple[str, ...]]:
             str(each.ceiling_number),
             each.kind.value,
             clock(each.floor_ns),
+            str(each.going_by or each.shard[0]),
+            each.half.value + (f" since {clock(each.half_ns)}" if each.half_ns is not None else ""),
         )
         for _, each in sorted(state.shards.items())
     ]
@@ -193,6 +197,9 @@ def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
         **bound_fields("settle_to", each.settle_to_ns),
         **instant_fields("started", each.started_ns),
         "runs": each.runs,
+        "going_by": each.going_by or name[0],
+        "half": each.half.value,
+        **instant_fields("half_since", each.half_ns),
     }
 
 

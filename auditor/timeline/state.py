@@ -14,6 +14,7 @@ import msgspec
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
+from appliance.formats.witness import Half
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
@@ -163,6 +164,11 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
     runs: int
     """How many runs are known until now."""
     where: Evidence
+    going_by: int = 0
+    """The newest map that it said it goes by; 0: it said of none but that of its chain."""
+    half: Half = Half.WHOLE
+    half_ns: Instant | None = None
+    """Since when it is that, as far as it said so."""
 
 
 class BagPhase(StrEnum):

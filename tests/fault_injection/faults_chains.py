@@ -9,7 +9,6 @@ import msgspec
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.ledger import open_block
-from appliance.formats.paths import chain_path, record_name
 from appliance.formats.stamped import sign
 from appliance.formats.witness import head_digest
 from timeagent.units import MS, SECOND
@@ -101,54 +100,6 @@ def record_after_a_terminal_one(root: Path) -> ClusterTree:
     return story.done()
 
 
-def map_2(root: Path) -> Story:
-    """A run under map 1, and another number of shards by map 2."""
-    story = Story(root)
-    owners = tuple(story.tree.map.owners) * 2
-    story.tree.put_register(Kind.MAP, msgspec.structs.replace(story.tree.map, number=2, owners=owners))
-    return story
-
-
-def two_maps(root: Path) -> Story:
-    """That run has ended."""
-    story = map_2(root)
-    lease = story.lease()
-    story.shard.end(lease)
-    story.shard.floor_ns = story.shard.settle_to_ns = story.shard.ceiling_ns
-    story.shard.extend(kind=CeilingKind.TERMINAL)
-    story.tree.advance(SECOND)
-    return story
-
-
-def shard_of_map_2(story: Story, **change: object) -> Shard:
-    number = msgspec.structs.replace(story.tree.map, owners=story.tree.map.owners * 2).shard_of("alice")
-    return Shard(story.tree, number=number, map_number=2, change=change or None)
-
-
-@plants("floor-fell")
-def chain_of_a_new_map_that_begins_below_the_end_of_the_old_one(root: Path) -> ClusterTree:
-    story = two_maps(root)
-    shard_of_map_2(story, floor_ns=story.shard.floor_ns - 1)
-    return story.done()
-
-
-@plants("r2-breach")
-def chain_of_a_new_map_that_begins_before_the_old_one_has_ended(root: Path) -> ClusterTree:
-    story = two_maps(root)
-    before = open_ceiling(story.tree.get(f"{chain_path(1, 0)}/{record_name(1)}"), "")[0]
-    shard_of_map_2(story, time=before.time)
-    return story.done()
-
-
-@plants("r2-breach")
-def chain_of_a_new_map_beside_an_old_one_that_goes_on(root: Path) -> ClusterTree:
-    story = map_2(root)
-    shard_of_map_2(story)
-    story.tree.advance(SECOND)
-    story.shard.extend()
-    return story.done()
-
-
 @plants("floor-fell")
 def floor_that_falls_within_a_run(root: Path) -> ClusterTree:
     story = Story(root)
@@ -160,14 +111,6 @@ def floor_that_falls_within_a_run(root: Path) -> ClusterTree:
 def end_of_a_chain_below_the_ceiling_of_its_run(root: Path) -> ClusterTree:
     story = Story(root)
     story.shard.extend(kind=CeilingKind.TERMINAL)
-    return story.done()
-
-
-@plants("grant-without-right")
-def grant_under_a_map_whose_chain_has_ended(root: Path) -> ClusterTree:
-    story = two_maps(root)
-    story.shard.ceiling_number += 1
-    story.shard.grant("alice", story.other)
     return story.done()
 
 

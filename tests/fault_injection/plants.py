@@ -28,6 +28,7 @@ _MODULES: Final = (
     "faults_sessions",
     "faults_words",
     "faults_chains",
+    "faults_moves",
     "faults_missing",
     "faults_copies",
 )

@@ -75,12 +75,21 @@ class Shard:
     """One run of a shard: grants, ends leases, signs batches, keeps its ledger and its ceiling chain."""
 
     def __init__(
-        self, tree: ClusterTree, node: str = "n1", *, number: int = 0, map_number: int = 1, change: Change | None = None
+        self,
+        tree: ClusterTree,
+        node: str = "n1",
+        *,
+        number: int = 0,
+        map_number: int = 1,
+        half: Half = Half.WHOLE,
+        change: Change | None = None,
     ) -> None:
         self.tree = tree
         self.node = tree.nodes[node]
         self.number = number
         self.map_number = map_number
+        self.going_by = map_number
+        self.half = half
         self.incarnation = tree.chance(8)
         self.sequence = 0
         self.previous = NO_HEAD
@@ -98,18 +107,11 @@ class Shard:
     def _predecessor(self) -> tuple[int, int, int]:
         newest = self._newest()
         if not newest:
-            return self._earlier_map()
+            return 0, 0, 0
         record, _ = open_ceiling(self.tree.get(f"{chain_path(self.map_number, self.number)}/{record_name(newest)}"), "")
         if record.kind is CeilingKind.RUNNING:
             return record.ceiling_ns, record.ceiling_ns, record.ceiling_ns
         return record.floor_ns, record.settle_to_ns, record.ceiling_ns
-
-    def _earlier_map(self) -> tuple[int, int, int]:
-        """The highest numbers of the terminal records of the map before."""
-        chains = sorted(self.tree.root.glob(f"shards/{record_name(self.map_number - 1)}/*"))
-        ends = [open_ceiling(max(chain.iterdir()).read_bytes(), "")[0] for chain in chains]
-        floor = max((each.floor_ns for each in ends), default=0)
-        return floor, max((each.settle_to_ns for each in ends), default=0), floor
 
     def extend(
         self, *, kind: CeilingKind = CeilingKind.RUNNING, change: Change | None = None, first: bool = False
@@ -154,8 +156,8 @@ class Shard:
             "map_number": self.map_number,
             "shard": self.number,
             "incarnation": self.incarnation,
-            "going_by": self.map_number,
-            "half": Half.WHOLE,
+            "going_by": self.going_by,
+            "half": self.half,
             "ceiling_number": self.ceiling_number,
             "ceiling_ns": self.ceiling_ns,
             "sequence": self.sequence,

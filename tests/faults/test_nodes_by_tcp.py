@@ -185,7 +185,7 @@ def test_orderly_end_waits_for_a_lease_that_another_node_has_and_takes_it_back(d
         shard = cluster.map.owners.index("node2")
         domain, other = [name for n in range(99) if cluster.map.shard_of(name := f"d{n}") == shard][:2]
         leases = session.acquire(domain)
-        daemons.send("node2", signal.SIGTERM)
+        daemons.send("node2", signal.SIGINT)
 
         def grants_nothing_more() -> bool:
             try:

@@ -21,6 +21,7 @@ from tests.fault_injection.faults_bags import overwritten_lock
 from tests.fault_injection.faults_bytes import witness_of_an_unknown_key
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.moving import moved_tree, resharded_tree
 from tests.fault_injection.plants import all_plants, all_twins
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def main() -> None:
 
 def plant_all(place: Path) -> None:
     """Write what the self-test audits: the good trees and each planted fault, below the code that must name it."""
-    for story in (small_tree, eventful_tree):
+    for story in (small_tree, eventful_tree, moved_tree, resharded_tree):
         story(place / GOOD / story.__name__ / TREE)
     for code in RULES:
         for plant in all_plants().get(code, ()):

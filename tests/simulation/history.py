@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.lease import Mode
     from appliance.formats.shardmap import ShardMap
+    from appliance.lease.domain import SessionRecord, State
     from appliance.session.held import Lease
-    from tests.simulation.scheduler import Process
+    from tests.simulation.scheduler import Machine, Process
     from timeagent.units import Instant, Span
 
 type Key = tuple[int, str, bytes, int, int, bytes]
@@ -177,6 +178,25 @@ class Started:
     true_ns: Instant
     domains: int
     leases: int
+    resumed: bool = False
+    """It goes on with what a run before left."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftState:
+    """What a shard's file held when its run stopped for a restart, or when another goes on with it."""
+
+    shard: int
+    incarnation: bytes
+    file: str
+    """The same for the copy of a cloned machine."""
+    machine: Machine
+    boot: str
+    true_ns: Instant
+    signed_ns: Instant
+    """What the run had signed last; of one that goes on, what it has signed first."""
+    domains: dict[str, State]
+    sessions: dict[bytes, SessionRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +223,7 @@ class Tenant:
     told_ns: Instant | None = None
     """When it was told to end; None: it never was."""
     how: str = ""
-    """left: in good order; dropped: at once."""
+    """left: in good order; dropped: at once; suspended: for a restart."""
     application: bool = False
     """It answers its own machine and nobody else."""
 
@@ -233,6 +253,35 @@ class Calm:
 
 
 @dataclass(slots=True)
+class CachedUse:
+    """One call about a value that is kept in memory, in true time."""
+
+    who: str
+    process: Process
+    domain: str
+    what: str
+    """get; set, written through; put, left in memory; flush and close."""
+    began_ns: Instant
+    value: bytes | None
+    """What was read, or written."""
+    ended_ns: Instant | None = None
+    """None: it failed, or nobody lived to see."""
+    outcome: str = ""
+    """Of what was written; of what was put: that of the next flush, lost where any call failed before."""
+
+
+@dataclass(slots=True)
+class PathsHeld:
+    """Which paths of a tree somebody surely had, between two instants of true time."""
+
+    who: str
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    from_ns: Instant
+    until_ns: Instant
+
+
+@dataclass(slots=True)
 class History:
     """Everything that was said."""
 
@@ -242,6 +291,8 @@ class History:
     settled: list[SettledRead] = field(default_factory=list)
     latest: list[LatestRead] = field(default_factory=list)
     narrow: list[NarrowRead] = field(default_factory=list)
+    cached: list[CachedUse] = field(default_factory=list)
+    paths: list[PathsHeld] = field(default_factory=list)
     horizons: list[HorizonSeen] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     wrote: list[Wrote] = field(default_factory=list)
@@ -252,6 +303,16 @@ class History:
     ended_ns: Instant = 0
     """When the run ended: what was under way then was waited for until then."""
     starts: list[Started] = field(default_factory=list)
+    suspended: list[LeftState] = field(default_factory=list)
+    """What was left by runs that stopped for a restart."""
+    resumed: list[LeftState] = field(default_factory=list)
+    """What others went on with."""
+    taken: list[tuple[Machine, str]] = field(default_factory=list)
+    """Which files were found to have been left, and where."""
+    told: list[tuple[bytes, int]] = field(default_factory=list)
+    """Which runs were told to stop for a restart, and how many leases were out then."""
+    only_restarts: bool = False
+    """Whether nothing happens but restarts in order: then they are noticed by nobody."""
     said: list[Said] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)
     """Every ledger block that a shard handed on, whether or not it reached the mount."""

@@ -51,6 +51,10 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "expired": 30, "runs that granted": 46, "by the node's writer": 4, "crashes": 48, "mount faults": 70,
         "settled readings": 22,
     },
+    "caches": {
+        "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20,
+        "crashes": 22, "pauses": 160, "closed bags": 130, "settled readings": 16,
+    },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,
@@ -93,6 +97,10 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "committed": 310, "grants": 110, "hand-overs": 18, "trust records": 120, "renewals": 96, "closed bags": 358,
         "latest readings": 54, "readings under leases": 54, "crashes": 38, "settled readings": 82,
     },
+    "restarts": {
+        "committed": 300, "grants": 180, "suspended": 66, "gone on with": 54, "renewals": 300, "session leases": 50,
+        "incarnations": 160, "orderly stops": 10, "crashes": 110, "mount faults": 80, "settled readings": 26,
+    },
     "handover": {
         "committed": 52, "grants": 56, "hand-overs": 24, "expired": 30, "run out": 2, "readings under leases": 6,
         "closed bags": 150, "pauses": 80, "settled readings": 18,
@@ -119,6 +127,9 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "queues": {
         "committed": 44, "in the queue": 32, "hand-overs": 32, "crashes": 10, "renewals": 44, "settled readings": 10,
+    },
+    "paths": {
+        "committed": 44, "paths": 90, "withdrawn": 44, "expired": 6, "crashes": 12, "pauses": 90, "settled readings": 8,
     },
     "evictions": {
         "committed": 200, "grants": 194, "evicted": 24, "hand-overs": 52, "expired": 70, "relinquished": 86,

@@ -12,6 +12,7 @@ from tests.simulation.mutants_moves import MOVES
 from tests.simulation.mutants_packs import PACKS
 from tests.simulation.mutants_policies import POLICIES
 from tests.simulation.mutants_renewals import RENEWALS
+from tests.simulation.mutants_restarts import RESTARTS
 from tests.simulation.mutants_sessions import SESSIONS
 from tests.simulation.mutants_sets import SETS
 from tests.simulation.mutants_sharing import SHARING
@@ -20,5 +21,5 @@ from tests.simulation.mutants_trust import TRUST
 
 MUTANTS: tuple[Mutant, ...] = (
     *(BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS),
-    *(BOUNDS + TRUST),
+    *(BOUNDS + TRUST + RESTARTS),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from appliance.lease import state, waiting
-from appliance.session import leasing
+from appliance.recipes import path_lock
+from appliance.session import held, leasing
 from tests.simulation.mutant import Mutant, one
 
 SETS: tuple[Mutant, ...] = (
@@ -64,5 +65,29 @@ SETS: tuple[Mutant, ...] = (
         ),
         "served",
         "queues",
+    ),
+    Mutant(
+        "a folder that is read is not locked where something in it is written",
+        one(path_lock, "_both", "Mode.SIX", "Mode.IX"),
+        "paths",
+        "paths",
+    ),
+    Mutant(
+        "what lies above a path is not locked",
+        one(path_lock, "path_modes", "for parent in path.parents:", "for parent in ():"),
+        "paths",
+        "paths",
+    ),
+    Mutant(
+        "whoever reads a folder need not lock what is written in it",
+        one(path_lock, "_is_covered", "modes[path] in (Mode.S, Mode.IS) and", "True and"),
+        "paths",
+        "paths",
+    ),
+    Mutant(
+        "paths of a task that is over are locked no more, though it works on",
+        one(held, "Lease.end_if_over", "not now.surely_before(self.usable_until_ns(margin_ns))", "False"),
+        "paths",
+        "paths",
     ),
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import state, store
+from appliance.lease import eviction, state
 from appliance.node import writer_client, writer_server
-from appliance.session import open_logs
+from appliance.recipes import cached_value
+from appliance.session import held, open_logs
 from tests.simulation.mutant import Mutant, one
 
 SHARING: tuple[Mutant, ...] = (
@@ -95,7 +96,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that begins claims to know where everything is",
-        one(store, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
+        one(eviction, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
         "narrow",
         "hinted",
     ),
@@ -116,5 +117,42 @@ SHARING: tuple[Mutant, ...] = (
         one(open_logs, "_naming", "not domains.isdisjoint(part.origin.domains)", "True"),
         "narrow",
         "hinted",
+    ),
+    Mutant(
+        "a value in memory outlives its lease",
+        one(held, "Lease.surely_held", "keeper.time.now().surely_before(usable_until_ns)", "True"),
+        "fresh",
+        "caches",
+    ),
+    Mutant(
+        "a value in memory stays when its lease has gone back",
+        (
+            (held, "Lease.surely_held", "self.ended is None", "True"),
+            (
+                cached_value,
+                "CachedValue._recalled",
+                "self._kept = (True, kept.value, None)",
+                "_ = (True, kept.value, None)",
+            ),
+        ),
+        "fresh",
+        "caches",
+    ),
+    Mutant(
+        "what was left in memory is not written when another asks",
+        one(cached_value, "CachedValue._recalled", "kept.dirty", "False"),
+        "fresh",
+        "caches",
+    ),
+    Mutant(
+        "a value is not read again under a new lease",
+        one(
+            cached_value,
+            "CachedValue._acquired",
+            "messages[-1].payload if messages else None",
+            "self._before or (messages[-1].payload if messages else None)",
+        ),
+        "fresh",
+        "caches",
     ),
 )

@@ -72,6 +72,11 @@ def _read(history: History, counts: Counter[str]) -> None:
     counts["latest readings"] = sum(bool(each.keys) for each in history.latest if not each.leases)
     counts["readings under leases"] = sum(bool(each.keys) for each in history.latest if each.leases)
     counts["narrow readings"] = sum(bool(each.keys) for each in history.narrow)
+    counts["values read"] = sum(each.what == "get" and each.ended_ns is not None for each in history.cached)
+    counts["values written"] = sum(each.what == "set" and each.outcome == "committed" for each in history.cached)
+    counts["values flushed"] = sum(each.what == "put" and each.outcome == "committed" for each in history.cached)
+    counts["paths"] = len(history.paths)
+    counts["committed"] += counts["values written"] + counts["values flushed"]
     counts["bags said"] = sum(each.names is not None for each in history.answers)
 
 
@@ -103,6 +108,8 @@ def _held(history: History, counts: Counter[str]) -> None:
 def _ran(world: World, counts: Counter[str]) -> None:
     history = world.history
     counts["incarnations"] = len(history.starts)
+    counts["suspended"] = len(history.suspended)
+    counts["gone on with"] = len(history.resumed)
     counts["maps"] = world.map.number - world.founded.map.number
     for tenant in history.tenants:
         at_home = tenant.node == history.owners[tenant.shard]

@@ -20,9 +20,10 @@ from tests.simulation.scenarios_leases import (
 )
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
+from tests.simulation.scenarios_restarts import restarts
 from tests.simulation.scenarios_sessions import together
-from tests.simulation.scenarios_sets import queues, sets
-from tests.simulation.scenarios_sharing import batching, hinted
+from tests.simulation.scenarios_sets import paths, queues, sets
+from tests.simulation.scenarios_sharing import batching, caches, hinted
 from tests.simulation.scenarios_tenancy import heirs
 from tests.simulation.scenarios_trust import rotations
 from tests.simulation.world import World
@@ -37,6 +38,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         doubt,
         batching,
         hinted,
+        caches,
         leases,
         machines,
         shares,
@@ -45,6 +47,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         contenders,
         moves,
         heirs,
+        restarts,
         policies,
         rotations,
         handover,
@@ -54,6 +57,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         takers,
         sets,
         queues,
+        paths,
         evictions,
         bounds,
         outside,
@@ -67,6 +71,7 @@ WEIGHTS: dict[str, int] = {
     "doubt": 4,
     "batching": 4,
     "hinted": 3,
+    "caches": 2,
     "leases": 4,
     "machines": 2,
     "shares": 3,
@@ -75,6 +80,7 @@ WEIGHTS: dict[str, int] = {
     "contenders": 4,
     "moves": 3,
     "heirs": 2,
+    "restarts": 2,
     "policies": 7,
     "rotations": 3,
     "stalls": 3,
@@ -84,6 +90,7 @@ WEIGHTS: dict[str, int] = {
     "takers": 1,
     "sets": 2,
     "queues": 1,
+    "paths": 1,
     "evictions": 2,
     "bounds": 1,
     "outside": 2,

@@ -6,9 +6,12 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.simulation.actors.crossing import Crossing, Queuer, Sitter
+from tests.simulation.actors.paths import PathTask
 from tests.simulation.actors.shard import ShardHost
 from tests.simulation.casting import is_brief
 from tests.simulation.cluster import LOGS, NODES
+from tests.simulation.network import NetworkMishaps
+from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
 from timeagent.units import MS, SECOND
 
@@ -62,6 +65,26 @@ def queues(seed: int, *, traced: bool = False) -> World:
     # Shortly before its turn: it is the first of the queue, and the shard has not forgotten it yet.
     at = world.scheduler.now + chance.randint(2_600, 2_950) * MS
     world.scheduler.call_at(at, lambda: world.scheduler.crash(dying[0]))
+    return world
+
+
+def paths(seed: int, *, traced: bool = False) -> World:
+    """Tasks that read and write paths of one tree; they stand still, their shard dies, messages are lost."""
+    chance = random.Random(f"{seed}/scenario")
+    brief = is_brief(chance)
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 300)), pause=chance.choice((0, 60, 150)), pauses=PAUSES[: chance.choice((8, 12))]
+        ),
+        network=NetworkMishaps(lost=chance.choice((0, 12)), late=chance.choice((0, 12))),
+        lasts_ns=(8 if brief else 20) * SECOND,
+        steps_max=1_600 if brief else 6_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.spawn(NODES[0], "shard 0a", _host(world, 0), restarts=2)
+    rounds = 6 if brief else 16
+    for n in range(chance.choice((2, 3, 4))):
+        world.spawn(NODES[1 + n], f"task {n}", lambda process: PathTask(world, process, rounds).run, restarts=1)
     return world
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from tests.simulation.actors.cached import Caching
 from tests.simulation.actors.nodewriter import SimulatedDoor, Socket, WriterHost
 from tests.simulation.actors.session import Application, Forgetful, Narrow
 from tests.simulation.actors.shard import ShardHost
@@ -100,6 +101,33 @@ def hinted(seed: int, *, traced: bool = False) -> World:
     if chance.random() < 0.4:
         kind_of = chance.choice(("metronome", "settler", "sealer"))
         world.spawn(NODES[4], kind_of, on_log(world, kind_of, chance.choice(logs), 6))
+    return world
+
+
+def caches(seed: int, *, traced: bool = False) -> World:
+    """A value that processes keep in memory under leases: all read and write it, stand still, die, lose their shard."""
+    chance = random.Random(f"{seed}/scenario")
+    brief = is_brief(chance)
+    conditions = Conditions(
+        mishaps=Mishaps(
+            crash=chance.choice((0, 0, 300)), pause=chance.choice((0, 60, 150)), pauses=PAUSES[: chance.choice((8, 12))]
+        ),
+        network=NetworkMishaps(lost=chance.choice((0, 0, 12)), late=chance.choice((0, 12))),
+        partitions=chance.random() < 0.3,
+        lasts_ns=(8 if brief else 20) * SECOND,
+        steps_max=1_600 if brief else 6_000,
+    )
+    world = World(seed, conditions, traced=traced)
+    world.pace_ns = chance.choice((20, 80, 300)) * MS
+    world.spawn(NODES[0], "shard 0a", lambda process: ShardHost(world, process, 0, orderly=False).run, restarts=2)
+    log, domain = chance.choice(LOGS), DOMAINS[0]
+    for n in range(chance.choice((2, 3))):
+        world.spawn(
+            NODES[1 + n],
+            f"caching {n}",
+            lambda process: Caching(world, process, domain, log, 12 if brief else 40).run,
+            restarts=1,
+        )
     return world
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from tests.simulation.trace import Trace
+from tests.support.woken import WokenLogs
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import HOUR, MINUTE, MS, SECOND, US, rfc3339
 
@@ -64,6 +65,7 @@ class Machine:
         self.name = name
         self.paused_until: Instant = 0
         self.processes: list[Process] = []
+        self.woken = WokenLogs()
 
     def forget(self) -> None:
         """Let go of all processes, after the run."""

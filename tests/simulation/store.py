@@ -32,8 +32,8 @@ class _Nowhere:
 class MemoryStore(LeaseStore):
     """A store that begins with empty tables."""
 
-    def __init__(self) -> None:
-        super().__init__(cast("Path", _Nowhere()))
+    def __init__(self, path: object = None, left: apsw.Connection | None = None) -> None:
+        super().__init__(cast("Path", path or _Nowhere()), left)
 
     @staticmethod
     def _opened(path: Path) -> apsw.Connection:

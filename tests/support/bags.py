@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from appliance.bag.authority import Authority
-from appliance.bag.context import BagContext, RecordNumbers
+from appliance.bag.context import BagContext, RecordNumbers, wake_nobody
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log
 from appliance.bag.metronome import Metronome
@@ -30,7 +30,7 @@ from timeagent.trust import KeyEntry, Keyring, Purpose
 from timeagent.units import INSTANT_MAX, MS, SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from appliance.bag.storage import Storage
     from timeagent.units import Instant
@@ -108,10 +108,11 @@ class Node:
         records: FixedRecords | None = None,
         grid: Grid | None = None,
         kind: BagKind = BagKind.MAILDIR,
+        wake: Callable[[str], None] = wake_nobody,
     ) -> None:
         self.time = time or HandTime(TIME_KEY, T0 + 500 * MS)
         self.records = records or FixedRecords()
-        self.context = BagContext(storage, self.time, self.records, name)
+        self.context = BagContext(storage, self.time, self.records, name, wake=wake)
         self.grid = grid or Grid(create_log(self.context, LOG, kind))
         self.authority = Authority(self.context, self.grid)
         self.closer, self.sealer = self.authority.closer, self.authority.sealer

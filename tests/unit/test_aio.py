@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.aio import WAITS_MAX
+from appliance.aio import WAITS_MAX, AcquireOptions
 from appliance.bag.outcome import Committed
 from appliance.recipes.exclusion import Mutex
 from appliance.recipes.semaphore import Semaphore
 from appliance.session.held import LossReason
+from appliance.session.session import Session
 from tenure.aio import AsyncCluster
 from tests.support.cluster import Site
 from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
@@ -293,3 +295,10 @@ def test_semaphore_that_is_lost_is_told_to_who_waits_for_that(site: Site) -> Non
                 await cluster.session("other").take(lambda core: Semaphore(core, "gpu", 2), timeout_s=0.1)
 
     run(site, scene)
+
+
+def test_acquire_takes_what_a_session_without_asyncio_takes() -> None:
+    named = {
+        name for name, each in inspect.signature(Session.acquire).parameters.items() if each.kind is each.KEYWORD_ONLY
+    }
+    assert set(AcquireOptions.__annotations__) == named - {"given_up"}

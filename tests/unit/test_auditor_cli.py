@@ -150,7 +150,7 @@ def test_directory_with_a_tree_in_it_is_refused_and_the_tree_named(tmp_path: Pat
         find_root(tmp_path)
 
 
-@pytest.mark.parametrize("command", ["audit", "replay", "explain 4", "bundle 4", "top --once --offline", "top --once"])
+@pytest.mark.parametrize("command", ["audit", "replay", "explain d", "bundle d", "top --once --offline", "top --once"])
 def test_every_command_refuses_a_directory_with_a_tree_in_it(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

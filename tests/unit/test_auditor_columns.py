@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,18 +21,23 @@ from auditor.columns.layout import Spool
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
+from auditor.rules import history
 from auditor.rules.finding import RULES
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
+from tests.fault_injection.moving import moved_tree, resharded_tree
 from tests.fault_injection.plants import all_plants
 from tests.support.by_rules import by_columns_first, by_rules
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import ModuleType
 
+    from auditor.index import Index
+    from auditor.rules.history import DomainHistory, ShardRun
     from tests.fault_injection.plants import Plant
 
 MESSAGES = 2 * 5120
@@ -125,6 +130,24 @@ def test_only_what_is_near_a_fault_is_judged_by_rows(tmp_path: Path, monkeypatch
     audit(Tree(tmp_path))
     assert judged.count("judge_frame") == 1
     assert judged.count("domain_history") == 2
+
+
+# What ended before the move, or began after it, is clean however much of that there is.
+@pytest.mark.parametrize("make", [moved_tree, resharded_tree])
+def test_only_what_is_held_through_a_move_is_judged_by_rows(
+    make: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge = history.domain_history
+
+    def counting(index: Index, runs: Mapping[bytes, ShardRun], domain: str, *rest: Any) -> DomainHistory:  # noqa: ANN401
+        judged.append(domain)
+        return judge(index, runs, domain, *rest)
+
+    monkeypatch.setattr(judging, "domain_history", counting)
+    monkeypatch.setattr(listed, "judge_frame", None)
+    assert audit(Tree(make(tmp_path).root)).findings == ()
+    assert sorted(judged) == ["alice", "carol", "erin"]
 
 
 # Marks tell leases from each other; whoever makes two of them alike gains nothing.

@@ -61,7 +61,7 @@ def test_every_document_is_as_its_schema_says(repository: Path, tmp_path: Path, 
             "audit",
             [tmp_path, "--json", "--only", "early-grant", "--since", "2026-11-20T00:00:00Z"],
         ),
-        "tenure.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "tenure.explain.v1": ("explain", ["d", tmp_path / "tree", "--json"]),
         "tenure.replay.v1": ("replay", [tmp_path, "--json", "--newest", "3", "--grace", "9s"]),
         "tenure.replay.steps.v1": ("replay", [tmp_path, "--json", "--step", "event"]),
     }
@@ -83,7 +83,7 @@ def test_no_document_has_a_day_of_1970(repository: Path, tmp_path: Path, capsys:
     message_after_expiry(tmp_path / "late")
     cases: dict[str, tuple[str, list[str | Path]]] = {
         "tenure.audit.v1": ("audit", [tmp_path / "late", "--json"]),
-        "tenure.explain.v1": ("explain", ["4", tmp_path / "tree", "--json"]),
+        "tenure.explain.v1": ("explain", ["d", tmp_path / "tree", "--json"]),
         "tenure.replay.v1": ("replay", [tmp_path / "tree", "--json"]),
     }
     for name, (command, arguments) in cases.items():

@@ -22,9 +22,9 @@ from auditor.rules import grants
 from auditor.rules.finding import RULES, Severity, Verdict
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
-from tests.fault_injection.faults_chains import shard_of_map_2, two_maps
 from tests.fault_injection.faults_leases import aged, shared
 from tests.fault_injection.fixtures import Story, eventful_tree, only_file, small_tree, two_sealed_racks
+from tests.fault_injection.moving import Move, end_chain, goes_alone, moved_tree, resharded_tree
 from tests.fault_injection.plants import Plant, Twins, all_plants, all_twins
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed
@@ -52,7 +52,7 @@ def audited(tree: ClusterTree) -> Audit:
 # Good trees.
 
 
-@pytest.mark.parametrize("make", [small_tree, eventful_tree])
+@pytest.mark.parametrize("make", [small_tree, eventful_tree, moved_tree, resharded_tree])
 def test_good_tree_has_no_finding(make: Callable[[Path], ClusterTree], tmp_path: Path) -> None:
     result = audited(make(tmp_path))
     assert result.findings == ()
@@ -81,13 +81,6 @@ def test_story_without_a_breach_has_no_finding(tmp_path: Path) -> None:
     story = Story(tmp_path)
     lease, _ = story.written()
     story.shard.end(lease)
-    assert audited(story.done()).findings == ()
-
-
-def test_chains_of_a_new_map_that_begin_with_the_ends_of_the_old_ones_are_no_finding(tmp_path: Path) -> None:
-    story = two_maps(tmp_path)
-    shard = shard_of_map_2(story)
-    shard.end(shard.grant("alice", story.other))
     assert audited(story.done()).findings == ()
 
 
@@ -255,6 +248,20 @@ def test_messages_of_two_holders_that_interleave_break_exclusion_in_the_record(t
     story.writer.publish(story.grid, first, at=now + 100)
     result = audited(story.done())
     assert codes(result) == {"early-grant", "grant-overlap"}
+
+
+# Readers see what two chains granted in one order only: that of the timestamps.
+def test_messages_of_the_old_shard_alone_and_of_the_new_one_that_interleave_break_exclusion(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    lease = move.old.grant("alice", move.writer)
+    move.tree.advance(50 * MS)
+    move.writer.publish(move.grid, lease)
+    move.both()
+    end_chain(move.tree, move.old, {"floor_ns": 0, "settle_to_ns": 0})
+    move.publish(3)
+    goes_alone(move.coming[0], floor_ns=0, settle_to_ns=0)
+    move.other.publish(move.grid, move.coming[0].grant("alice", move.other), at=move.tree.now_ns - 20 * MS)
+    assert {"grant-overlap", "whole-too-early"} <= codes(audited(move.done()))
 
 
 def test_bag_closed_early_that_made_a_file_void_is_a_violation(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """How far a log is closed: settle, refresh, metronome."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
-from appliance.bag.metronome import BAGS_PER_TURN
+from appliance.bag.metronome import BAGS_PER_TURN, SECOND_OPINION_NS, Metronome
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bags import POLICY, T0, TIME_KEY, FixedRecords, Node
 from tests.support.clocks import HandTime
@@ -135,7 +138,8 @@ def test_metronome_closes_what_is_due_below_what_was_written(node: Node, server:
     node.time.advance(5 * SECOND)
     node.writer.write(node.file(sequence=2))
     report = node.metronome.turn(node.time.now())
-    assert (report.bags_closed, report.racks_sealed, report.more) == (3, 0, False)
+    assert (report.bags_closed, report.racks_sealed) == (3, 0)
+    assert report.next_ns == node.grid.bag(T0 + 3 * SECOND).due_ns, "the next of those below what was written"
     assert len(locked(server)) == 3
     node.time.advance(4 * SECOND)
     assert node.metronome.turn(node.time.now()).bags_closed == 3
@@ -146,9 +150,11 @@ def test_metronome_leaves_an_idle_log_until_its_racks_can_be_sealed(node: Node, 
     node.time.advance(POLICY.rack_ns)
     report = node.metronome.turn(node.time.now())
     assert (report.bags_closed, report.racks_sealed) == (0, 0)
+    assert report.next_ns == T0 + POLICY.rack_ns + POLICY.seal_delay_ns
     node.time.advance(5 * SECOND)
     report = node.metronome.turn(node.time.now())
     assert (report.bags_closed, report.racks_sealed, report.reached_ns) == (0, 1, T0 + POLICY.rack_ns)
+    assert report.next_ns == T0 + 2 * POLICY.rack_ns + POLICY.seal_delay_ns
     assert locked(server) == []
 
 
@@ -160,14 +166,56 @@ def test_metronomes_turn_is_bounded_and_says_that_there_is_more(server: MemorySt
     node.writer.write(node.file())
     time.advance(4 * SECOND)
     first, second = node.metronome.turn(time.now()), node.metronome.turn(time.now())
-    assert (first.bags_closed, first.more) == (BAGS_PER_TURN, True)
-    assert (second.bags_closed, second.more) == (101 - BAGS_PER_TURN, False)
+    assert (first.bags_closed, second.bags_closed) == (BAGS_PER_TURN, 101 - BAGS_PER_TURN)
+    now = time.now()
+    assert (now.surely_past(first.next_ns), now.surely_past(second.next_ns)) == (True, False)
 
 
 def test_metronome_seals_some_racks_a_turn_after_an_outage(node: Node) -> None:
     node.time.advance(2 * MINUTE)
     reports = [node.metronome.turn(node.time.now()) for _ in range(3)]
-    assert [(each.racks_sealed, each.more) for each in reports] == [(8, True), (3, False), (0, False)]
+    due = [node.time.now().surely_past(each.next_ns) for each in reports]
+    assert [(each.racks_sealed, more) for each, more in zip(reports, due, strict=True)] == [
+        (8, True),
+        (3, False),
+        (0, False),
+    ]
+
+
+def test_every_node_seals_a_rack_at_another_time(node: Node) -> None:
+    due = set()
+    for name in ("n1", "n2", "n3", "n4"):
+        metronome = Metronome(replace(node.context, node=name), node.grid, seal_stagger_ns=MINUTE)
+        due.add(metronome.turn(node.time.now()).next_ns)
+    earliest_ns = T0 + POLICY.rack_ns + POLICY.seal_delay_ns
+    assert len(due) == 4
+    assert all(earliest_ns <= each < earliest_ns + POLICY.rack_ns // 2 for each in due)
+
+
+def test_file_server_whose_clock_is_behind_is_asked_again_later(node: Node, server: MemoryStorage) -> None:
+    server.server_clock_ns = lambda: node.time.midpoint_ns - HOUR
+    node.time.advance(MINUTE)
+    report = node.metronome.turn(node.time.now())
+    assert report.racks_sealed == 0
+    assert report.next_ns == node.time.now().latest + SECOND_OPINION_NS
+    asked = list[int]()
+    server.server_clock_ns = lambda: asked.append(1) or 0  # type: ignore[func-returns-value]
+    node.time.advance(SECOND_OPINION_NS - SECOND)
+    node.metronome.turn(node.time.now())
+    assert asked == []
+    server.server_clock_ns = lambda: node.time.midpoint_ns
+    node.time.advance(2 * SECOND)
+    assert node.metronome.turn(node.time.now()).racks_sealed > 0
+
+
+def test_bag_far_above_the_horizon_is_closed_while_racks_wait_for_their_seals(server: MemoryStorage) -> None:
+    policy = msgspec.structs.replace(POLICY, seal_delay_ns=MINUTE)
+    node = Node(server, records=FixedRecords(policies={1: policy}))
+    node.time.advance(4 * policy.rack_ns)
+    node.writer.write(node.file())
+    node.time.advance(5 * SECOND)
+    node.metronome.turn(node.time.now())
+    assert node.again().settled() == [b"m"]
 
 
 def test_turn_with_nothing_to_do_looks_and_makes_nothing(node: Node, server: MemoryStorage) -> None:

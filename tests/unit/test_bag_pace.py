@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from appliance.bag.metronome import DELAY_NS, PACKS_PER_TURN, RETENTION_PERIOD_NS, STAGGER_NS, Packing, stagger
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.bag import metronome
+from appliance.bag.metronome import (
+    AGAIN_FACTOR,
+    DELAY_NS,
+    PACKS_PER_TURN,
+    RETENTION_PERIOD_NS,
+    STAGGER_NS,
+    Packing,
+    stagger,
+)
+from appliance.bag.packer import Packer, Retention
 from appliance.bag.survey import forecast, view_rack
 from appliance.formats.pack import PACK
 from appliance.formats.paths import PRELOCK, RETAINED, SEAL
 from tests.support.bags import POLICY, T0, Node
-from tests.support.storage import MemoryStorage
-from timeagent.units import DAY, MINUTE, SECOND
+from tests.support.storage import MemoryStorage, RecordingStorage
+from timeagent.units import DAY, MINUTE
+
+if TYPE_CHECKING:
+    from appliance.bag.storage import Storage
 
 RACKS = 5
 
 
-def written(storage: MemoryStorage) -> Node:
+def written(storage: Storage) -> Node:
     """Five racks with one message each, sealed."""
     node = Node(storage)
     for sequence in range(1, RACKS + 1):
@@ -48,18 +65,80 @@ def test_racks_are_packed_some_at_a_turn_when_writers_had_their_time() -> None:
     assert node.again().settled() == [b"m%d" % sequence for sequence in range(1, RACKS + 1)]
 
 
-def test_directory_that_came_back_is_swept_some_turns_later() -> None:
+def racks_pass(node: Node, pace: Packing, racks: int) -> None:
+    """Let so many racks go by, each sealed and packed as it comes."""
+    for _ in range(racks):
+        node.time.advance(POLICY.rack_ns)
+        node.metronome.turn(node.time.now())
+        pace.turn(node.time.now())
+
+
+# Whoever brought it back was stopped as long: at the ages of an hour, of four, of sixteen it is seen.
+def test_directory_that_came_back_is_swept_when_it_is_some_times_as_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metronome, "AGAIN_NS", 20 * POLICY.rack_ns)
+    storage = MemoryStorage()
+    node = written(storage)
+    pace = packing(node)
+    racks_pass(node, pace, 80)  # from here on it keeps up
+    back = node.grid.bag(node.time.midpoint_ns).path
+    late = (DELAY_NS + STAGGER_NS) // POLICY.rack_ns
+    racks_pass(node, pace, late)
+    for passed in (20 + late, (AGAIN_FACTOR - 1) * 20):
+        storage.ensure_directory(back)
+        racks_pass(node, pace, passed)
+        assert back not in storage.directories
+
+
+def test_turns_that_find_everything_packed_are_far_apart() -> None:
     storage = MemoryStorage()
     node = written(storage)
     node.time.advance(DELAY_NS + STAGGER_NS)
-    pace = packing(node)
-    for _ in range(RACKS):
-        pace.turn(node.time.now())
-    back = node.grid.bag(T0 + 3 * SECOND).path
-    storage.ensure_directory(back)
-    for _ in range(RACKS + 1):
-        pace.turn(node.time.now())
-    assert back not in storage.directories
+    first = packing(node)
+    while node.time.now().surely_past(first.turn(node.time.now()).next_ns):
+        pass
+    again = packing(node.again())
+    assert again.turn(node.time.now()).next_ns == node.time.now().latest + POLICY.rack_ns
+
+
+def test_turn_before_its_time_touches_nothing() -> None:
+    storage = RecordingStorage(MemoryStorage())
+    node = written(storage)
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    pace = packing(node, DAY)
+    while (next_ns := pace.turn(node.time.now()).next_ns) <= node.time.midpoint_ns:
+        pass
+    storage.calls.clear()
+    node.time.advance(next_ns - node.time.midpoint_ns)
+    assert pace.turn(node.time.now()).next_ns == next_ns
+    assert storage.calls == []
+
+
+def test_retention_does_not_begin_before_the_first_rack_can_be_old() -> None:
+    storage = RecordingStorage(MemoryStorage())
+    node = written(storage)
+    deleting = packing(node, DAY)
+    asked = []
+    for _ in range(30):
+        deleting.turn(node.time.now())
+        asked.append("server_clock" in {verb for verb, _ in storage.calls})
+        storage.calls.clear()
+        node.time.advance(RETENTION_PERIOD_NS)
+    assert asked.index(True) == 0, "when the racks were sealed"
+    assert asked.index(True, 1) == DAY // RETENTION_PERIOD_NS
+
+
+def test_retention_looks_once_at_a_rack_of_which_nothing_is_left() -> None:
+    storage = RecordingStorage(MemoryStorage())
+    node = written(storage)
+    node.time.advance(2 * DAY)
+    racks = [node.grid.rack(T0 + number * POLICY.rack_ns) for number in range(RACKS)]
+    for rack in racks:
+        Packer(node.context, node.grid, node.sealer).pack(rack)
+    retention = Retention(node.context, node.grid, DAY)
+    assert [len(retention.turn(RACKS + 1)) for _ in range(2)] == [RACKS, 0]
+    storage.calls.clear()
+    assert retention.turn(RACKS + 1) == []
+    assert {path for _, path in storage.calls}.isdisjoint(rack.path for rack in racks)
 
 
 def test_damaged_rack_is_told_and_the_others_go_on() -> None:
@@ -84,6 +163,8 @@ def test_old_packs_are_deleted_now_and_then_where_that_is_wanted() -> None:
         keeping.turn(node.time.now())
     assert packs(storage) == RACKS
     deleting = packing(node.again(), DAY)
+    deleting.turn(node.time.now())
+    node.time.advance(RETENTION_PERIOD_NS)
     assert deleting.turn(node.time.now()).deleted == RACKS
     rack = node.grid.rack(T0)
     assert storage.list_afresh(rack.path) == [PRELOCK, RETAINED, SEAL]

@@ -324,7 +324,7 @@ def test_loop_that_stands_still_is_ill_and_a_stopping_node_is_not_ready(
         assert [each.words[:21] for each in not_well(observed.running())] == ["shard 0: stands still"]
         monkeypatch.undo()
         assert not_well(observed.checks()) == []
-        node.stopping()
+        node.stopping(drains=False)
         assert [each.words for each in not_well(observed.checks())] == ["node: it is stopping"]
         assert not_well(observed.running()) == []
     node.close()

@@ -2,128 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from dataclasses import replace
 from threading import Event, Thread
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from appliance.admin.founding import enroll
-from appliance.bag.logs import list_logs
 from appliance.cluster import Cluster
-from appliance.daemon.daemon import NEW_LOGS_NS, Node
+from appliance.daemon.daemon import Node
 from appliance.doctor.check import not_well
 from appliance.formats.address import Address
-from appliance.formats.paths import LOCK
 from appliance.node.runtime import shard_socket
-from appliance.session.open_logs import LogBook
-from tests.support.cluster import HandSite, Site, hand_sites, wait_until
+from tests.support.cluster import Site, wait_until
 from tests.support.daemons import free_port
-from tests.support.storage import FailingStorage, Fault
 from timeagent.clock import SystemClock
-from timeagent.errors import BadTime, Environment, ShardUnavailable
+from timeagent.errors import Environment, ShardUnavailable
 from timeagent.notify import Notifier
-from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture
-def hand(tmp_path: Path) -> Iterator[HandSite]:
-    yield from hand_sites(tmp_path)
-
-
-def node_over(hand: HandSite) -> Node:
-    context = hand.context()
-    cluster: Any = SimpleNamespace(
-        time=hand.time,
-        context=context,
-        logs=LogBook(context),
-        log_names=lambda: list_logs(context),
-        settings=SimpleNamespace(pack=True, retention_days=1),
-    )
-    return Node(cluster)
-
-
-def write(hand: HandSite, log: str) -> str:
-    session = hand.session()
-    with session.acquire(log) as leases:
-        session.publish(log, [b"1"], under=leases)
-        return session.read(log, under=leases)[0].bag_path
-
-
-def closed(hand: HandSite, bag: str) -> bool:
-    return f"{bag}/{LOCK}" in hand.storage.files
-
-
-def test_beats_close_what_is_due_in_every_log_also_in_those_made_later(hand: HandSite) -> None:
-    node = node_over(hand)
-    first = write(hand, "one")
-    node.beat()
-    assert not closed(hand, first)
-    second = write(hand, "two")
-    hand.time.advance(5 * SECOND)
-    node.beat()
-    assert closed(hand, first)
-    assert closed(hand, second)
-
-
-def test_new_logs_are_looked_for_now_and_then(hand: HandSite) -> None:
-    node = node_over(hand)
-    node.beat()
-    write(hand, "one")
-    node.beat()
-    assert node._metronomes == {}
-    hand.time.advance(NEW_LOGS_NS)
-    node.beat()
-    assert list(node._metronomes) == ["one"]
-
-
-def test_damaged_log_does_not_stop_the_others(hand: HandSite, caplog: pytest.LogCaptureFixture) -> None:
-    write(hand, "a-damaged")
-    hand.storage.files["logs/a-damaged/log"] = b"damaged"
-    bag = write(hand, "b-good")
-    hand.time.advance(5 * SECOND)
-    with caplog.at_level(logging.WARNING):
-        node_over(hand).beat()
-    assert closed(hand, bag)
-    assert "log-not-opened log=a-damaged" in caplog.text
-
-
-def test_metronome_that_fails_does_not_stop_the_others(hand: HandSite, caplog: pytest.LogCaptureFixture) -> None:
-    node = node_over(hand)
-    for log in ("a", "b"):
-        write(hand, log)
-    node.beat()
-    grid = LogBook(hand.context()).opened("a").grid
-    failing = FailingStorage(hand.storage, Fault.NOT_DONE, at=1)
-    node._metronomes["a"] = type(node._metronomes["a"])(hand.context(failing), grid)
-    hand.time.advance(5 * SECOND)
-    with caplog.at_level(logging.WARNING):
-        node.beat()
-    assert "metronome-failed log=a" in caplog.text
-    assert LogBook(hand.context()).opened("b").horizon.refresh() > hand.time.midpoint_ns - 5 * SECOND
-
-
-def test_beat_without_usable_time_is_logged_and_the_next_one_comes(
-    hand: HandSite, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = node_over(hand)
-
-    def no_time() -> object:
-        raise BadTime("no-time", "no bound")
-
-    hand.time.now = no_time  # type: ignore[method-assign, assignment]
-    with caplog.at_level(logging.WARNING):
-        node.beat()
-    assert "beat-failed code=no-time" in caplog.text
-    del hand.time.now
-    node.beat()
 
 
 def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
@@ -190,7 +89,7 @@ def test_daemon_keeps_the_pace_until_it_is_told_to_stop(site: Site) -> None:
     beaten, stop = Event(), Event()
     with site.open() as cluster:
         node = Node(cluster)
-        node.beat = beaten.set  # type: ignore[method-assign]
+        node.pace.beat = beaten.set  # type: ignore[method-assign]
         thread = Thread(target=node.run, args=(stop,))
         thread.start()
         assert beaten.wait(20)
@@ -210,7 +109,7 @@ def daemon_ends(node: Node) -> ShardUnavailable:
         if beats > 200:
             stop.set()
 
-    node.beat = beat  # type: ignore[method-assign]
+    node.pace.beat = beat  # type: ignore[method-assign]
     with pytest.raises(ShardUnavailable) as ended:
         node.run(stop)
     return ended.value
@@ -306,7 +205,7 @@ def test_daemon_never_waits_where_the_signal_that_stops_it_would_be_lost(site: S
     stop = SetByASignal()
     with site.open() as cluster:
         node = Node(cluster)
-        node.beat = stop.set  # type: ignore[method-assign]
+        node.pace.beat = stop.set  # type: ignore[method-assign]
         node.run(stop)
     assert stop.is_set()
 
@@ -339,7 +238,7 @@ def test_supervisor_is_told_by_a_daemon_with_shards_and_by_one_without(site: Sit
         node = Node(cluster, listening)
         node.start()
         run_until(node, listening, "WATCHDOG=1")
-        node.stopping()
+        assert node.stopping(drains=False) == "stopping: leases stay, for a restart"
         node.stop()
     node.close()
     first = next(each for each in listening.heard if each != "WATCHDOG=1")  # a shard's loop may have gone round before

@@ -15,13 +15,14 @@ from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, order
+from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, event_words, order
 from auditor.timeline.fold import Working
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, flip
+from tests.fault_injection.moving import Move
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.shard import Shard
 from tests.support.timelines import empty_timeline, read_timeline
@@ -410,3 +411,43 @@ def test_what_a_strange_key_signed_never_happened(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.lease(signer=Signer(bytes(32)))
     assert "alice" not in timeline_in(story.done()).state_at().domains
+
+
+def test_shards_say_which_half_they_are_in_a_move_and_since_when(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    lease = move.old.grant("alice", move.writer)
+    move.tree.advance(SECOND)
+    began = move.tree.now_ns
+    move.both()
+    move.old.prolong(lease)
+    leaving = move.tree.now_ns
+    coming = move.coming[0].grant("alice", move.writer)
+    move.tree.advance(SECOND)
+    move.new()
+    move.coming[0].prolong(coming)
+    whole, timeline = move.tree.now_ns, timeline_in(move.done())
+
+    def halves(instant: int) -> dict[tuple[int, int], tuple[int, str, int | None]]:
+        shards = timeline.state_at(instant).shards.items()
+        return {name: (each.going_by, each.half.value, each.half_ns) for name, each in shards}
+
+    assert halves(began - MS) == {(1, 0): (0, "whole", None)}
+    assert halves(leaving) == {(1, 0): (2, "leaving", leaving), (2, 0): (2, "coming", began)}
+    assert halves(whole) == {(1, 0): (2, "leaving", leaving), (2, 0): (3, "whole", whole)}
+    said = [event_words(event) for event in timeline.kinds(MapFollowed)]
+    assert said[-1] == "shard 0, chain 2, goes by map 3: whole"
+
+
+def test_half_of_a_lease_ends_with_the_chain_that_left(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    move.both()
+    move.take("alice", move.writer)
+    both = move.tree.now_ns
+    move.new()
+    new, timeline = move.tree.now_ns, timeline_in(move.done())
+
+    def shards_of(instant: int) -> list[tuple[int, int]]:
+        return [each.shard for each in timeline.state_at(instant).domains["alice"].leases]
+
+    assert shards_of(both) == [(1, 0), (2, 0)]
+    assert shards_of(new) == [(2, 0)]

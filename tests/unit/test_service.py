@@ -65,6 +65,7 @@ def test_units_are_enabled_and_started(systemctl: Systemctl) -> None:
 
 def test_units_are_disabled_and_stopped_the_target_first(systemctl: Systemctl) -> None:
     service.switch_off(Path("/srv/x"))
+    assert systemctl.asked()[-2].endswith("kill --signal=SIGINT tenure-node@srv-x.service")
     assert systemctl.asked()[-1].endswith(
         "stop tenure@srv-x.target tenure-node@srv-x.service tenure-time@srv-x.service"
     )

@@ -12,8 +12,8 @@ from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.witness_ledger import LedgerSpool
+from appliance.node.hosted_shard import START_TRIES, HostedShard, ShardRuntime
 from appliance.node.records import StoredChain
-from appliance.node.shards import START_TRIES, HostedShard, ShardRuntime
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, fast_policy, sites, wait_until
 from tests.support.shards import ListLedger
@@ -185,6 +185,7 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
     store: Any = Stub()
     server: Any = Stub()
     chain: Any = Stub()
+    ledger: Any = Stub()
     identity = ShardIdentity(CLUSTER, 1, 0, NODE, bytes(8))
     return HostedShard(
         identity,
@@ -192,6 +193,7 @@ def hosted(shard: StubShard, time: HandTime) -> HostedShard:
         store,
         server,
         chain,
+        ledger,
         LedgerSpool(ListLedger()),
         Lock(),
         ShardRuntime(NOWHERE),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.authority import Contents
 from appliance.bag.closer import NotDue
+from appliance.daemon.pace import Pace
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Answer, HorizonSeen
 from timeagent.errors import TenureError
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
+    from timeagent.units import Instant
+
+PACED = 0.5
+"""How often a metronome is the daemon's."""
 
 
 def names_of(contents: Contents) -> tuple[str, ...] | None:
@@ -55,12 +60,23 @@ class Closing:
             self._tolerant(lambda: self._settle(kit, log))
 
     def metronome(self) -> None:
-        """Keep the pace."""
+        """Keep the pace: by the node's, of all logs, or with turns at any time."""
         kit = Kit(self._world, self._process)
+        if kit.chance.random() < PACED:
+            self._paced(kit)
+            return
         log = kit.log(self._name)
         for _ in range(2 * self._turns):
             kit.pause(self._world.pace_ns)
             self._tolerant(lambda: self._turn(kit, log))
+
+    def _paced(self, kit: Kit) -> None:
+        pace = Pace(kit.context, kit.process.machine.woken.taken)
+        for _ in range(4 * self._turns):
+            kit.pause(self._world.pace_ns // 2)
+            pace.beat()
+            for name, reached_ns in pace.horizons().items():
+                self._see_horizon(kit, name, reached_ns)
 
     def _tolerant(self, work: object) -> None:
         try:
@@ -104,13 +120,11 @@ class Closing:
         try:
             log.horizon.settle(to, None, deadline)
         finally:
-            self._world.history.horizons.append(
-                HorizonSeen(kit.process.name, self._world.scheduler.now, log.name, log.horizon.reached)
-            )
+            self._see_horizon(kit, log.name, log.horizon.reached)
         self._world.scheduler.note("has settled", f"{log.name} to {log.horizon.reached}")
 
     def _turn(self, kit: Kit, log: LogKit) -> None:
-        report = log.metronome.turn(kit.time.now())
-        self._world.history.horizons.append(
-            HorizonSeen(kit.process.name, self._world.scheduler.now, log.name, report.reached_ns)
-        )
+        self._see_horizon(kit, log.name, log.metronome.turn(kit.time.now()).reached_ns)
+
+    def _see_horizon(self, kit: Kit, log: str, reached_ns: Instant) -> None:
+        self._world.history.horizons.append(HorizonSeen(kit.process.name, self._world.scheduler.now, log, reached_ns))

@@ -42,7 +42,8 @@ class Kit:
         self.policy: PolicyNumbers = world.policy if world.policy_of is None else world.policy_of(self)
         """What this process goes by: the founding policy, or the newest that it has taken up."""
         parallel = Actors(world.scheduler, process, self.chance.choice((1, 1, 3)))
-        self.context = BagContext(self.storage, self.time, self.records, node, parallel)
+        woken = process.machine.woken
+        self.context = BagContext(self.storage, self.time, self.records, node, parallel, woken.wake)
         self.door = None if world.door_of is None else world.door_of(self)
         """The way to the node's writer, where there is one."""
 

@@ -46,6 +46,8 @@ class Spool:
         self._ledger = ledger
         self._blocks: list[bytes] = []
         self._closed = False
+        self.lost_last = False
+        """Whether the newest blocks did not reach the mount."""
         self._drain: Actor | None = None
 
     def append(self, data: bytes) -> None:
@@ -73,7 +75,9 @@ class Spool:
             taken, self._blocks = self._blocks, []
             try:
                 self._ledger.append(b"".join(taken))
+                self.lost_last = False
             except TenureError as problem:
+                self.lost_last = True
                 self._world.scheduler.refused(f"loses {len(taken)} ledger blocks:", problem)
 
 

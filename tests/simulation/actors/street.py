@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import apsw
+
 from appliance.node.record_watch import MapWatch
 from appliance.node.routes import OwnShard, ShardRoutes
 from tests.simulation.history import Calm, Fault
 from tests.simulation.network import NO_NETWORK_MISHAPS, Endpoint, SimulatedTransport, refuse
-from tests.simulation.scheduler import NEVER
+from tests.simulation.scheduler import NEVER, Machine, Process
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
@@ -27,9 +29,12 @@ if TYPE_CHECKING:
     from appliance.node.shards import ShardHost
     from tests.simulation.actors.processes import Kit
     from tests.simulation.network import Call
-    from tests.simulation.scheduler import Actor, Process
+    from tests.simulation.scheduler import Actor
     from tests.simulation.world import World
     from timeagent.units import Instant, Span
+
+type Files = dict[tuple[Machine, int], tuple[apsw.Connection, str]]
+"""The files of shards on the tmpfs of machines, each with what tells it from a copy."""
 
 LOOK_AGAIN_NS: Span = 100 * MS
 MISSED_S = 4
@@ -62,8 +67,15 @@ class Street:
         """Of those that are up."""
         self.sockets: dict[tuple[str, int], Endpoint] = {}
         """Where applications answer for a shard that they run, on their own machine alone."""
-        self.locks: dict[tuple[str, int], Process] = {}
+        self.locks: dict[tuple[Machine, int], Process] = {}
         """Who has the lock on a machine's tmpfs by which it runs a shard."""
+        self.files: Files = {}
+        self.boots: dict[Machine, str] = {}
+        """Of machines that have begun anew."""
+        self.clones: list[Door] = []
+        """The doors of cloned machines: who looks for their node may come there."""
+        self.told: dict[Process, Callable[[], object]] = {}
+        """The daemons that are to stop for a restart, and what is done when one has."""
         self._down: dict[str, Fault] = {}
         self._daemons: dict[str, Process] = {}
         self._begin: Callable[[Process], Callable[[], object]] = lambda _: lambda: None
@@ -92,10 +104,46 @@ class Street:
             self._down[node] = fault
         return fault
 
-    def opens(self, door: Door) -> None:
-        """Note that a node answers from now on."""
+    def opens(self, door: Door, process: Process) -> None:
+        """Note that a node answers from now on, or the clone of one."""
+        if process is not self._daemons[door.node]:
+            self.clones.append(door)
+            process.on_death.append(lambda: self.clones.remove(door))
+            return
         self.doors[door.node] = door
         self._down.pop(door.node).until_ns = self.world.scheduler.now
+
+    def restart(self, node: str, span: Span, between: Callable[[], object] = lambda: None) -> None:
+        """Tell a daemon to stop for a restart; begin it again so long after it has. ``between``: done before that."""
+        process = self._daemons[node]
+        if process.dead or process in self.told:
+            return
+        if node not in self._down:
+            self._fails(node, "down", NEVER)
+
+        def stopped() -> None:
+            between()
+            self.kill(node, span)
+
+        self.told[process] = stopped
+
+    def stopped(self, process: Process) -> None:
+        """Take note that a daemon has stopped, and end its process."""
+        self.world.scheduler.call_at(self.world.scheduler.now, self.told[process])
+
+    def clone(self, node: str) -> None:
+        """Let another machine go on that has all that one of a node has on its tmpfs, its clocks and its keys."""
+        own = self._daemons[node].machine
+        twin = Machine(node)
+        for (machine, shard), (connection, name) in list(self.files.items()):
+            if machine is own:
+                copy = apsw.Connection(":memory:")
+                copy.deserialize("main", connection.serialize("main"))
+                self.files[twin, shard] = copy, name
+        process = Process(twin, f"clone of {node}")
+        process.clock = self.world.times[node]
+        twin.processes.append(process)
+        self.world.scheduler.spawn(process.name, process, self._begin(process))
 
     def kill(self, node: str, span: Span | None) -> None:
         """Let a daemon die, and begin again after a while; None: never."""
@@ -211,8 +259,10 @@ class Line(SimulatedTransport):
         self._node = node
 
     def _address(self, chance: random.Random) -> Endpoint | None:
-        del chance
         door = self._street.doors.get(self._node)
+        clones = [each for each in self._street.clones if each.node == self._node]
+        if clones and (door is None or chance.random() < 0.5):
+            door = chance.choice(clones)
         if door is not None:
             return door.place(self._shard)
         socket = self._street.sockets.get((self._node, self._shard))
@@ -266,7 +316,7 @@ def stand_at(street: Street, door: Door, process: Process) -> None:
 
     door.place_of = place_of
     process.on_death.append(closed)
-    street.opens(door)
+    street.opens(door, process)
     while True:
         if not any(place.inbox for place in door.places.values()):
             scheduler.wait(NEVER, "visitors")

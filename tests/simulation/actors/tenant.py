@@ -11,22 +11,25 @@ from __future__ import annotations
 
 from threading import Lock
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
+from appliance.lease.suspension import Suspension
+from appliance.node.hosted_shard import ShardRuntime
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
-from appliance.node.shards import ShardHost, ShardRuntime
+from appliance.node.shards import ShardHost
 from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
-from tests.simulation.history import Started, Tenant
+from tests.simulation.history import LeftState, Started, Tenant
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
+from timeagent.canonical import decode
 from timeagent.keys import KeyInUse
 from timeagent.notify import Notifier, Pulse
 from timeagent.trust import Purpose
@@ -34,15 +37,19 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from appliance.formats.shardmap import ShardMap
     from appliance.lease.ceiling import CeilingChain
+    from appliance.lease.domain import State
     from appliance.lease.shard import Shard
+    from appliance.lease.store import LeaseStore
     from appliance.node.records import StoredLedger
-    from tests.simulation.actors.street import Street
+    from tests.simulation.actors.street import Files, Street
     from tests.simulation.network import Call
-    from tests.simulation.scheduler import Actor, Process
+    from tests.simulation.scheduler import Actor, Machine, Process
     from tests.simulation.world import World
+    from timeagent.units import Instant
 
 
 class Going:
@@ -74,12 +81,12 @@ class Going:
 
 
 class TmpfsLock:
-    """The lock of one shard on one machine; whoever has died has it no more."""
+    """The lock of one shard on one machine; whoever has died has it no more. A cloned machine has its own."""
 
     def __init__(self, street: Street, process: Process, shard: int) -> None:
         self._locks = street.locks
         self._process = process
-        self._key = process.machine.name, shard
+        self._key = process.machine, shard
 
     def try_acquire(self) -> bool:
         holder = self._locks.get(self._key)
@@ -94,13 +101,56 @@ class TmpfsLock:
 
 
 class Store(MemoryStore):
-    """Given back once, by whoever is last to use it; one that a death left half-way is thrown away."""
+    """A file on a machine's tmpfs, where it stays when its process dies, or stops for a restart.
 
-    _given_back = False
+    Given back once, by whoever is last to use it; one that a death left half-way is thrown away.
+    """
+
+    name = ""
+    """What tells the file from a copy."""
+    files: Files
+    at: tuple[Machine, int]
+    _over = False
+
+    @classmethod
+    def begun(cls, files: Files, at: tuple[Machine, int], name: str) -> Store:
+        store = cls()
+        store.name, store.files, store.at = name, files, at
+        files[at] = store._connection, name
+        return store
+
+    @classmethod
+    def gone_on_with(cls, files: Files, at: tuple[Machine, int]) -> tuple[Store, bytes] | None:
+        if at not in files:
+            return None
+        connection, name = files[at]
+        found = cls._resumed(cast("Path", None), connection, name)
+        if found is None:
+            del files[at]
+            return None
+        store, said = found
+        store.name, store.files, store.at = name, files, at
+        return store, said
+
+    def leave(self, said: bytes) -> bool:
+        self.name += "'"  # what is left this time is told from what was left before
+        self.files[self.at] = self._connection, self.name
+        self._over = super().leave(said)
+        return self._over
+
+    def _file(self) -> str:
+        return self.name
+
+    def state(self) -> dict[str, State]:
+        """Return all that is remembered of domains."""
+        names = {*self.states, *(row[0] for row in self._connection.execute("SELECT domain FROM entry"))}
+        return {name: state for name in names if (state := self.read(name)) is not None}
 
     def close(self) -> None:
-        if not self._given_back and not self._connection.in_transaction:
-            self._given_back = True
+        if not self._over and not self._connection.in_transaction:
+            self._over = True
+            if self.files.get(self.at, (None, ""))[0] is self._connection:
+                del self.files[self.at]
             super().close()
 
 
@@ -108,6 +158,10 @@ class Queue(Spool):
     """The ledger's queue, as the host calls it."""
 
     run = Spool.drain
+
+    @property
+    def drained(self) -> bool:
+        return not (self.lost_last or self._blocks)
 
 
 class Parts(ShardRuntime):
@@ -130,9 +184,18 @@ class Parts(ShardRuntime):
     def daemon_runs(self) -> bool:
         return self._process.machine.name in self._street.doors
 
+    def boot(self) -> str:
+        return self._street.boots.get(self._process.machine, "boot 1")
+
     def store(self, shard: int) -> Store:
-        del shard
-        return Store()
+        return Store.begun(self._street.files, (self._process.machine, shard), f"file {self._world.number()}")
+
+    def taken_over(self, shard: int) -> tuple[LeaseStore, bytes] | None:
+        found = Store.gone_on_with(self._street.files, (self._process.machine, shard))
+        if found is not None:
+            self._world.history.taken.append((self._process.machine, found[0].name))
+            self._world.scheduler.note("takes over", found[0].name)
+        return found
 
     def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
         del time, policy
@@ -151,7 +214,7 @@ class Counter:
         self._shard = shard
         self._guard = guard
         self._store = store
-        self._over = False
+        self._over = self._at_once = False
         self.place = Endpoint(process.machine)
         self.callers = Callers(world)
 
@@ -160,8 +223,8 @@ class Counter:
         self.place.inbox.append(call)
         self._world.scheduler.wake(self.place.server)
 
-    def stop(self) -> None:
-        self._over = True
+    def stop(self, *, at_once: bool = False) -> None:
+        self._over, self._at_once = True, at_once
         self._world.scheduler.wake(self.place.server)
 
     def run(self) -> None:
@@ -182,10 +245,11 @@ class Counter:
                         shard.housekeeping()
                         if gone := self.callers.gone():
                             shard.serve(gone)
-            for call in place.inbox:
+            for call in () if self._at_once else place.inbox:
                 refuse(world.network, place, call, "not-running")
         finally:
-            self._store.close()
+            if not self._at_once:
+                self._store.close()
 
 
 class NodeHost(ShardHost):
@@ -196,6 +260,7 @@ class NodeHost(ShardHost):
         self._street = street
         self._process = kit.process
         self._considered: dict[int, int] = {}
+        self._going_on = False
         settings: Any = _Settings(kit.context.node)
         trust: Any = SimpleNamespace(members=lambda: list(street.nodes))
         nothing: Any = None
@@ -220,7 +285,10 @@ class NodeHost(ShardHost):
         world, identity = self._world, running._identity
         now = world.scheduler.now
         store: Any = running._store
-        world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases))
+        resumed = self._going_on
+        world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases, resumed))
+        if resumed:
+            world.history.resumed.append(self._left_state(running, store, running._batch_signer.signed_ns))
         world.history.tenants.append(
             Tenant(
                 shard,
@@ -237,6 +305,52 @@ class NodeHost(ShardHost):
             self._street.sockets[identity.node, shard] = counter.place
             self._process.on_death.append(lambda: setattr(counter.place, "open", False))
         return counter
+
+    def _resumed(self, *left: Any) -> Any:  # noqa: ANN401 - as the host's
+        self._going_on = True
+        try:
+            return super()._resumed(*left)
+        finally:
+            self._going_on = False
+
+    def _left_state(self, shard: Shard, store: Store, signed_ns: Instant) -> LeftState:
+        identity = shard._identity
+        return LeftState(
+            identity.shard,
+            identity.incarnation,
+            store.name,
+            self._process.machine,
+            self._shard_runtime.boot(),
+            self._world.scheduler.now,
+            signed_ns,
+            store.state(),
+            dict(store.sessions),
+        )
+
+    def close(self) -> None:
+        """Stop for a restart, with a note of what is left."""
+        history = self._world.history
+        hosted = list(self.everything().values())
+        for each in hosted:
+            history.told.append((each.identity.incarnation, each._store.leases))
+            history.stopping.add(each.identity.incarnation)
+            store: Any = each._store
+            shard = each._shard
+            leave = store.leave
+
+            def left(said: bytes, shard: Shard = shard, store: Any = store, leave: Any = leave) -> bool:  # noqa: ANN401
+                done: bool = leave(said)
+                if done:
+                    signed_ns = decode(Suspension, said).signed_ns
+                    history.suspended.append(self._left_state(shard, store, signed_ns))
+                return done
+
+            store.leave = left
+            self._told(each.identity.shard, "suspended")
+        super().close()
+        for each in hosted:
+            if isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None:
+                history.stopping.discard(each.identity.incarnation)
 
     def leave(self, shard: int) -> None:
         hosted, stopping = self.hosted(shard), self._world.history.stopping
@@ -307,6 +421,9 @@ class Daemon:
         )
         door = Door(node, host, failover.asked_for)
         world.scheduler.spawn(f"{process.name} door", process, lambda: stand_at(street, door, process))
-        while True:
+        while process not in street.told:
             failover.turn()
             kit.time.sleep(BEAT_NS)
+        host.close()
+        street.stopped(process)
+        world.scheduler.wait(NEVER, "the end of its process")

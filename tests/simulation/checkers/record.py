@@ -302,7 +302,6 @@ def _under(frame: Frame, policy: Policy, keys: Keys, cluster_id: bytes) -> tuple
         else:
             need(said.phase == "held" and said.mode in ("X", "IX", "SIX"), "a lease that may not be written under")
             leases.append((said, head))
-    need(1 <= len(leases) <= LEASES_MAX, "no lease, or too many")
     whole: list[Under] = []
     halves: dict[tuple[str, Holder, int], dict[str, Under]] = {}
     for witness, head in leases:
@@ -311,7 +310,9 @@ def _under(frame: Frame, policy: Policy, keys: Keys, cluster_id: bytes) -> tuple
             whole.append(under)
         else:
             halves.setdefault((witness.domain, witness.holder, going_by), {})[half] = under
-    return (*whole, *map(_both, halves.values()))
+    found = (*whole, *map(_both, halves.values()))
+    need(1 <= len(found) <= LEASES_MAX, "no lease, or too many")
+    return found
 
 
 def _both(halves: Mapping[str, Under]) -> Under:

@@ -21,7 +21,7 @@ from appliance.bag.reader import Reader
 from appliance.bag.sealer import Sealer
 from appliance.bag.writing import FrameFile, MaildirWriter
 from appliance.formats.paths import PRELOCK
-from appliance.lease import ceiling, store, succession
+from appliance.lease import ceiling, eviction, succession
 from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
@@ -432,7 +432,7 @@ MUTANTS: dict[str, Mutant] = {
     "floor of the run before forgotten": Mutant(
         _in(
             (
-                store,
+                eviction,
                 "Eviction.memory",
                 "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
                 "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",

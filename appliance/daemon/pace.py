@@ -1,0 +1,160 @@
+"""Which log's metronome has its turn when: where something can be due, or somebody of this machine has woken it.
+
+An idle log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each
+log at another instant. A log in use is looked at once a bag.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import TenureError
+from timeagent.units import MINUTE, MS, SECOND
+
+from ..bag.context import wake_nobody
+from ..bag.logs import names_there, open_log
+from ..bag.metronome import Metronome, Packing
+from ..formats.paths import Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant, Span
+
+    from ..bag.context import BagContext
+
+_log = logging.getLogger(__name__)
+
+STAGGER_NS: Final[Span] = 500 * MS
+"""So long a node waits at most with a bag that is due, each another while: usually one of them does the work."""
+
+SEAL_STAGGER_NS: Final[Span] = 2 * MINUTE
+"""So long with a rack, each log another while too: the racks of all logs end together."""
+
+NEW_LOGS_NS: Final[Span] = SECOND
+"""How often new logs are looked for; one that is woken is found at once."""
+
+WOKEN_NS: Final[Span] = SECOND
+"""A woken log is looked at after so long, or half its grace: before that no bag is due that was begun just now, and
+whoever wakes it again meanwhile costs nothing."""
+
+RETRY_NS: Final[Span] = SECOND
+"""A turn that failed is tried again after so long."""
+
+TURNS_PER_BEAT: Final = 64
+_TAKEN: Final = -1
+
+
+@dataclass(slots=True)
+class _Paced:
+    """One log."""
+
+    grid: Grid
+    metronome: Metronome
+    packing: Packing
+    due_ns: Instant = 0
+
+
+class Pace:
+    """The metronomes of all logs, on one node."""
+
+    def __init__(
+        self,
+        context: BagContext,
+        woken: Callable[[], Collection[str]],
+        *,
+        packs: bool = True,
+        keep_ns: Span | None = None,
+    ) -> None:
+        """Touch nothing yet. ``woken``: return the names of logs that were woken since it was called last.
+
+        ``packs``: pack sealed racks; ``keep_ns``: and delete packs that are older, None: never.
+        """
+        self._context = replace(context, wake=wake_nobody)  # one's own looks wake nobody
+        self._woken = woken
+        self._packs = packs
+        self._keep_ns = keep_ns
+        self._logs: dict[str, _Paced] = {}
+        self._queue: list[tuple[Instant, str]] = []
+        """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
+        self._looked_ns: int | None = None
+
+    def horizons(self) -> dict[str, Instant]:
+        """Return up to where each log was closed when it last had its turn. Touches nothing."""
+        return {name: log.metronome.reached for name, log in self._logs.items()}
+
+    def beat(self) -> None:
+        """Give a turn to the logs that are due. What fails is logged, and tried again. Touches the mount."""
+        try:
+            self._look_for_logs()
+            now = self._context.time.now()
+        except TenureError as problem:
+            _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
+            return
+        for name in self._woken():
+            self._wake(name, now)
+        for name in self._due(now):
+            self._turn(name, now)
+
+    def _due(self, now: TimeInterval) -> list[str]:
+        """Take from the queue what is due, the longest due first."""
+        found: list[str] = []
+        while self._queue and len(found) < TURNS_PER_BEAT and now.surely_past(self._queue[0][0]):
+            due_ns, name = heapq.heappop(self._queue)
+            if self._logs[name].due_ns == due_ns:
+                self._logs[name].due_ns = _TAKEN
+                found.append(name)
+        return found
+
+    def _turn(self, name: str, now: TimeInterval) -> None:
+        log = self._logs[name]
+        try:
+            next_ns = log.metronome.turn(now).next_ns
+            if self._packs:
+                report = log.packing.turn(now)
+                next_ns = min(next_ns, report.next_ns)
+                for problem in report.damaged:
+                    _log.warning("rack-not-packed log=%s code=%s reason=%s", name, problem.code, problem.message)
+        except TenureError as problem:
+            next_ns = now.latest + RETRY_NS
+            _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
+        self._set_due(name, next_ns)
+
+    def _set_due(self, name: str, due_ns: Instant) -> None:
+        self._logs[name].due_ns = due_ns
+        heapq.heappush(self._queue, (due_ns, name))
+
+    def _wake(self, name: str, now: TimeInterval) -> None:
+        log = self._logs.get(name)
+        if log is None:
+            self._open(name)
+            return
+        soon_ns = now.latest + min(WOKEN_NS, log.grid.birth.grace_ns // 2)
+        if soon_ns < log.due_ns:
+            self._set_due(name, soon_ns)
+
+    def _look_for_logs(self) -> None:
+        boot = self._context.time.boot_ns()
+        if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
+            return
+        self._looked_ns = boot
+        for name in names_there(self._context.storage, self._logs):
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        """Take a log up; it is due at once. A name without a birth record is no log, or none yet."""
+        context = self._context
+        try:
+            birth = open_log(context, name)
+        except TenureError as problem:  # the other logs go on
+            _log.warning("log-not-opened log=%s code=%s reason=%s", name, problem.code, problem.message)
+            return
+        if birth is not None:
+            grid = Grid(birth)
+            metronome = Metronome(context, grid, stagger_ns=STAGGER_NS, seal_stagger_ns=SEAL_STAGGER_NS)
+            self._logs[name] = _Paced(grid, metronome, Packing(context, grid, metronome.sealer, self._keep_ns))
+            self._set_due(name, 0)

@@ -1,0 +1,295 @@
+"""One shard that a process runs: what it takes of the machine, the threads that serve it, and how it ends.
+
+How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as does who decides which shards run
+(``shards.py``), so that the same runs on a simulated one.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from timeagent.canonical import encode
+from timeagent.clock import boot_id
+from timeagent.errors import BadTime, Environment
+from timeagent.units import MS, SECOND
+
+from ..lease.ceiling import CeilingExtender, Deposed, NotYet, StoppedOrderly
+from ..lease.store import LeaseStore
+from ..lease.suspension import Suspension
+from ..lease.witness_ledger import LedgerSpool
+from .runtime import LocalLock, daemon_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from ..formats.policy import PolicyNumbers
+    from ..formats.shardmap import ShardMap
+    from ..lease.ceiling import Beginning, CeilingChain, InDoubt, ShardIdentity, Stop
+    from ..lease.server import ShardServer
+    from ..lease.shard import Shard
+    from .records import StoredLedger
+
+_log = logging.getLogger(__name__)
+
+PAUSE_NS: Final = 20 * MS
+"""How long to wait before the mount, or a stopping shard, is asked again."""
+
+START_TRIES: Final = 50
+LEDGER_END_NS: Final = 5 * SECOND
+"""How long the end of a shard waits for the mount to take the last blocks of its ledger."""
+
+STOP_SLACK_NS: Final = 2 * SECOND
+"""How much longer than the last lease an orderly stop may take: for the mount, and a clock that does not go on."""
+
+
+class Running(Protocol):
+    """Something that was begun and goes on by itself."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet. Never blocks."""
+        ...
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, or for so many seconds."""
+        ...
+
+
+type Spawn = Callable[[str, Callable[[], object]], Running]
+"""Begins something that goes on by itself, under a name for people."""
+
+
+def in_thread(name: str, body: Callable[[], object]) -> Running:
+    """Begin something in a thread of its own, which does not outlive the process."""
+    thread = Thread(target=body, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+class ShardRuntime:
+    """A real machine's. ``runtime``: this node's directory on tmpfs."""
+
+    def __init__(self, runtime: Path) -> None:
+        """Make nothing yet."""
+        self._runtime = runtime
+
+    def spawn(self, name: str, body: Callable[[], object]) -> Running:
+        """Begin something in a thread of its own."""
+        return in_thread(name, body)
+
+    def mutex(self) -> Lock:
+        """Return a lock between threads of this process."""
+        return Lock()
+
+    def lock(self, shard: int) -> LocalLock:
+        """Return the lock by which one process of this machine at a time runs a shard."""
+        return LocalLock(self._runtime / f"shard-{shard:04d}.lock")
+
+    def daemon_runs(self) -> bool:
+        """Whether a process of this machine is the node's daemon. Never blocks."""
+        return daemon_lock(self._runtime).is_held()
+
+    def boot(self) -> str:
+        """Return what names this boot of the machine."""
+        return boot_id()
+
+    def _file(self, shard: int) -> Path:
+        return self._runtime / f"shard-{shard:04d}.db"
+
+    def store(self, shard: int) -> LeaseStore:
+        """Return an empty database for a shard. Raises Environment."""
+        return LeaseStore(self._file(shard))
+
+    def taken_over(self, shard: int) -> tuple[LeaseStore, bytes] | None:
+        """Return the database that a run left which stopped for a restart, and what it said; each is found once."""
+        return LeaseStore.taken_over(self._file(shard))
+
+    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
+        """Return a chain whose mount work keeps no request waiting."""
+        return CeilingExtender(right, time, policy)
+
+    def spool(self, ledger: StoredLedger) -> LedgerSpool:
+        """Return the queue by which blocks reach a run's ledger."""
+        return LedgerSpool(ledger)
+
+
+def stopping_ns(policy: PolicyNumbers) -> Span:
+    """Return how long an orderly stop may take; so long before the end of its keys a shard without others stops."""
+    return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
+
+
+class HostedShard:
+    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its parts
+        self,
+        identity: ShardIdentity,
+        shard: Shard,
+        store: LeaseStore,
+        server: ShardServer,
+        chain: CeilingExtender,
+        ledger: StoredLedger,
+        spool: LedgerSpool,
+        guard: Lock,
+        shard_runtime: ShardRuntime,
+        time: NodeTime,
+        policy: PolicyNumbers,
+    ) -> None:
+        """Begin to serve a started shard."""
+        self.identity = identity
+        self.server = server
+        self.spool = spool
+        self._shard = shard
+        self._store = store
+        self._ledger = ledger
+        self._boot = shard_runtime.boot
+        self.chain = chain
+        self._guard = guard
+        self._time = time
+        self._ending = shard_runtime.mutex()
+        self._ended = False
+        self._patience_ns = stopping_ns(policy)
+        self._threads = [
+            shard_runtime.spawn("tenure-shard", self._serve),
+            shard_runtime.spawn("tenure-ledger", spool.run),
+        ]
+
+    def _serve(self) -> None:
+        """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
+        try:
+            self.server.run()
+        except Exception:  # noqa: BLE001 - whatever it is: the next incarnation begins empty
+            _log.exception("shard-broken")
+
+    def ended(self) -> str | None:
+        """Return why this shard serves nobody any more although it was not stopped, or None."""
+        return self.broken() or self._shard.over()
+
+    def broken(self) -> str | None:
+        """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
+        alive = [each.is_alive() for each in self._threads]
+        if all(alive) or self._ended:
+            return None
+        return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
+
+    @property
+    def going_by(self) -> int:
+        """The newest map that it goes by. Never blocks."""
+        return self._shard.going_by
+
+    @property
+    def leases(self) -> int:
+        """How many leases are out. Never blocks."""
+        return self._store.leases
+
+    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
+        """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
+
+        ``follows``: how the chains ended that its own follows.
+        """
+        while not self._go_by(newest, follows):
+            self._time.sleep(MS)  # others have their turn
+
+    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
+        with self._guard:
+            return self._ended or self._shard.go_by(newest, follows)
+
+    def why_full(self) -> str | None:
+        """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
+        return self._store.why_full() if self._store.full else None
+
+    def stop(self) -> None:
+        """Stop orderly: grant nothing more, wait until every lease is relinquished or over, link the last record.
+
+        Holders are served meanwhile. Waits for leases that are out, at most about the longest term by the time since
+        boot. Where the mount, the tmpfs or the clock does not allow an orderly end, the shard just ends, as in a crash:
+        its successor's floor is then the ceiling.
+        """
+        deadline = self._time.boot_ns() + self._patience_ns
+        tries = 0
+        if self._ended:
+            return
+        try:
+            while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended:
+                stop = self._tried(self._shard.stop_orderly)
+                if isinstance(stop, StoppedOrderly | Deposed):
+                    break
+                tries += not isinstance(stop, NotYet)
+                self._time.sleep(PAUSE_NS)
+        finally:
+            self.abandon()
+
+    def suspend(self) -> None:
+        """Stop for a restart: whoever takes the lock next on this boot goes on with all leases. Idempotent.
+
+        Serves nobody any more, and waits for nobody's lease; where none is out this is an orderly stop. Where the
+        mount, the tmpfs or the clock does not allow it, or the shard is broken, it just ends, as in a crash.
+        """
+        with self._ending:
+            if self._ended:
+                return
+            broken, self._ended = self.broken(), True
+            self.server.stop(at_once=True)
+            self._threads[0].join()
+            said = None if broken else self._stopped_at_once()
+            self._end_parts(said if isinstance(said, Suspension) else None)
+
+    def _stopped_at_once(self) -> Suspension | Stop | None:
+        goes_on = self._store.leases and not self._shard.is_of_no_map
+        step = self._suspended if goes_on else self._shard.stop_orderly
+        for _ in range(START_TRIES):
+            said = self._tried(step)
+            if isinstance(said, Suspension | StoppedOrderly | Deposed):
+                return said
+            self._time.sleep(PAUSE_NS)
+        return None
+
+    def _suspended(self) -> Suspension | Deposed | InDoubt:
+        return self._shard.suspend(self._boot())
+
+    def abandon(self) -> None:
+        """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
+            self.server.stop()
+            self._threads[0].join()
+            self._end_parts()
+
+    def _end_parts(self, said: Suspension | None = None) -> None:
+        """Let the ledger be written to its end; then leave ``said`` for whoever goes on, and close the file."""
+        self.chain.close()
+        self.spool.close()
+        self._threads[1].join(LEDGER_END_NS / SECOND)
+        with self._guard:
+            if said is not None:
+                self._leave(said)
+            self._store.close()
+
+    def _leave(self, said: Suspension) -> None:
+        number, size = self._ledger.end
+        left = self.spool.drained and self._store.leave(
+            encode(msgspec.structs.replace(said, ledger_file=number, ledger_bytes=size))
+        )
+        shard, leases = self.identity.number, self._store.leases
+        if left:
+            _log.info("shard-suspended shard=%d leases=%d", shard, leases)
+        else:
+            what = "its file could not be written" if self.spool.drained else "its ledger could not be written"
+            _log.warning("shard-not-suspended shard=%d leases=%d reason=%s", shard, leases, what)
+
+    def _tried[Said](self, step: Callable[[], Said]) -> Said | None:
+        try:
+            with self._guard:
+                return step()
+        except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
+            _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
+            return None

@@ -1,0 +1,291 @@
+"""The pace of all logs: nobody looks at an idle log, and one that is used again is closed like one in use."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from appliance.bag.context import BagContext
+from appliance.bag.logs import create_log
+from appliance.bag.metronome import Metronome
+from appliance.daemon import pace as pace_module
+from appliance.daemon.daemon import BEAT_NS
+from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
+from appliance.formats.pack import PACK
+from appliance.formats.paths import LOCK, SEAL
+from appliance.node.wakes import Wakes
+from tests.support.bags import LOG, T0, Node
+from tests.support.paced import DAILY, PacedNode, PacedWorld
+from tests.support.storage import MemoryStorage
+from timeagent.errors import BadTime, Environment
+from timeagent.units import MINUTE, SECOND
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from appliance.bag.metronome import MetronomeReport
+    from appliance.formats.paths import Bag
+    from timeagent.interval import TimeInterval
+    from timeagent.units import Instant
+
+OPENS_MAX_PER_RACK = 40
+"""Of one node for one idle log: its rack's seal, its packing, and old racks again; 0.07 a second."""
+
+LATE_NS = STAGGER_NS + 2 * BEAT_NS
+"""So long after it is due a bag is closed at the latest, by the one node that does it."""
+
+
+def server(world: PacedWorld) -> MemoryStorage:
+    assert isinstance(world.storage, MemoryStorage)
+    return world.storage
+
+
+def closed(world: PacedWorld, bag: Bag) -> bool:
+    return f"{bag.path}/{LOCK}" in server(world).files
+
+
+def written(node: PacedNode, sequence: int = 1) -> Bag:
+    """Let a new process of a node write; return the bag that it wrote to."""
+    process = node.process()
+    file = process.file(sequence=sequence)
+    process.writer.write(file)
+    return file.bag
+
+
+def closes_at(world: PacedWorld, bag: Bag) -> Instant:
+    """Let time go by until a bag is closed; return when that was."""
+    while not closed(world, bag):
+        world.run(BEAT_NS)
+        assert world.time.midpoint_ns < bag.due_ns + MINUTE, "nobody closes it"
+    return world.time.midpoint_ns
+
+
+def test_nobody_looks_at_an_idle_log_before_something_can_be_due() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=3, idle=4)
+    seal_due_ns = T0 + DAILY.rack_ns + DAILY.seal_delay_ns
+    assert world.opens(seal_due_ns - world.time.midpoint_ns - SECOND) == 0
+
+
+def test_idle_log_is_looked_at_once_a_rack_and_node() -> None:
+    racks, nodes, logs = 9, 3, 4
+    world = PacedWorld(MemoryStorage(), nodes, logs - 1)
+    opens = world.opens(racks * DAILY.rack_ns)
+    assert 0 < opens <= OPENS_MAX_PER_RACK * racks * nodes * logs
+    process = world.nodes[0].process()
+    assert process.horizon.refresh() >= world.time.midpoint_ns - 2 * DAILY.rack_ns, "and its horizon advances"
+    sealed = [path for path in server(world).files if path.endswith(f"/{SEAL}")]
+    assert len(sealed) == racks * logs
+
+
+def test_looks_at_many_logs_are_spread_in_time() -> None:
+    world = PacedWorld(MemoryStorage(), idle=40)
+    world.run(T0 + DAILY.rack_ns + DAILY.seal_delay_ns - world.time.midpoint_ns)
+    per_stretch = [world.opens(SEAL_STAGGER_NS // 8) for _ in range(8)]
+    assert min(per_stretch) > 0
+    assert max(per_stretch) < sum(per_stretch) // 3
+
+
+def test_usually_one_of_many_nodes_does_the_work() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=5)
+    world.run(6 * DAILY.rack_ns)
+    tried = sum(node.mount.calls["publish"] for node in world.nodes)
+    sealed = sum(path.endswith(f"/{SEAL}") for path in server(world).files)
+    assert sealed == tried == 6
+
+
+def test_log_that_is_used_again_after_idling_is_closed_as_promptly_as_one_in_use() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=2)
+    for _ in range(2):
+        bag = written(world.nodes[0])
+        assert closes_at(world, bag) <= bag.due_ns + LATE_NS
+        world.run(3 * MINUTE)
+
+
+def test_every_bag_of_bursts_at_any_time_is_closed_promptly() -> None:
+    chance = random.Random(21)
+    world = PacedWorld(MemoryStorage(), nodes=2)
+    bags: dict[str, Bag] = {}
+    sequence = 0
+
+    def check() -> None:
+        for bag in list(bags.values()):
+            if closed(world, bag):
+                del bags[bag.path]
+            else:
+                assert world.time.midpoint_ns <= bag.due_ns + LATE_NS, bag
+
+    for _ in range(30):
+        for _ in range(chance.choice((1, 1, 2, 6))):
+            sequence += 1
+            bag = written(chance.choice(world.nodes), sequence)
+            bags[bag.path] = bag
+            world.run(chance.choice((BEAT_NS, 4 * BEAT_NS, SECOND, 2 * SECOND)), check)
+        world.run(chance.choice((SECOND, 3 * SECOND, 10 * SECOND, MINUTE, 7 * MINUTE)), check)
+    assert sequence > 30
+    world.run(6 * SECOND, check)
+    assert bags == {}
+
+
+def test_log_in_use_is_looked_at_about_once_a_bag_however_many_wake_it() -> None:
+    world = PacedWorld(MemoryStorage())
+    beats = 0
+
+    def write() -> None:
+        nonlocal beats
+        beats += 1
+        written(world.nodes[0], beats)
+
+    world.run(5 * SECOND, write)  # until the bags that nobody wrote to are closed
+    before = world.nodes[0].mount.opens
+    world.run(20 * DAILY.span_ns, write)
+    assert beats == (5 * SECOND + 20 * DAILY.span_ns) // BEAT_NS
+    assert world.nodes[0].mount.opens - before <= 16 * 20, "closing the bag, and finding the next one"
+
+
+def test_bag_of_a_writer_that_woke_nobody_is_closed_where_somebody_asks_for_the_horizon() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=2)
+    orphan = Node(world.storage, "n3", world.time, world.records)
+    file = orphan.file()
+    orphan.writer.write(file)
+    world.run(10 * SECOND)
+    assert not closed(world, file.bag), "nobody knows of it yet"
+    assert world.nodes[1].process().settled() == []
+    world.run(WOKEN_NS + 2 * BEAT_NS + LATE_NS)
+    assert closed(world, file.bag)
+
+
+def test_bag_of_a_writer_that_woke_nobody_is_closed_within_a_rack() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=2)
+    orphan = Node(world.storage, "n3", world.time, world.records)
+    file = orphan.file()
+    orphan.writer.write(file)
+    world.run(file.bag.rack.end_ns + DAILY.seal_delay_ns + SEAL_STAGGER_NS - world.time.midpoint_ns)
+    assert world.nodes[1].process().settled() == [b"m"]
+
+
+def test_packs_come_as_racks_are_sealed() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=2)
+    written(world.nodes[0])
+    world.run(2 * DAILY.rack_ns)
+    packed = [path for path in server(world).files if path.endswith(f"/{PACK}")]
+    assert len(packed) == 1, "of the rack that somebody wrote to"
+
+
+def test_new_logs_are_looked_for_now_and_then_and_found_at_once_when_they_are_woken() -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    world.run(NEW_LOGS_NS)
+    context = BagContext(world.storage, world.time, world.records, "n1")
+    create_log(context, "new")
+    world.run(NEW_LOGS_NS + BEAT_NS)
+    assert set(node.pace.horizons()) == {LOG, "new"}
+    create_log(context, "woken")
+    node.woken.wake("woken")
+    node.woken.wake("no-such-log")
+    node.woken.wake("..")
+    world.run(BEAT_NS)
+    assert set(node.pace.horizons()) == {LOG, "new", "woken"}
+
+
+def test_damaged_log_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    world = PacedWorld(MemoryStorage())
+    server(world).ensure_directory("logs/a-damaged")
+    server(world).files["logs/a-damaged/log"] = b"damaged"
+    bag = written(world.nodes[0])
+    with caplog.at_level(logging.WARNING):
+        world.run(NEW_LOGS_NS + BEAT_NS)
+    assert "log-not-opened log=a-damaged" in caplog.text
+    assert closes_at(world, bag)
+
+
+def test_turn_that_fails_is_tried_again_and_does_not_stop_the_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = PacedWorld(MemoryStorage(), idle=1)
+    (node,) = world.nodes
+    bag = written(node)
+    around = node.mount.around
+
+    def failing(verb: str, path: str, call: object) -> object:
+        if "idle0" in path:
+            raise Environment("planted", "the mount says no")
+        return around(verb, path, call)  # type: ignore[arg-type]
+
+    node.woken.wake("idle0")
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(node.mount, "around", failing)
+        closes_at(world, bag)
+    assert caplog.text.count("metronome-failed log=idle0 code=planted") > 1
+    world.run(2 * DAILY.rack_ns)
+    assert any("idle0" in path and path.endswith(SEAL) for path in server(world).files)
+
+
+def test_beat_without_usable_time_is_logged_and_what_was_woken_is_taken_up_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = PacedWorld(MemoryStorage())
+    bag = written(world.nodes[0])
+
+    def no_time() -> object:
+        raise BadTime("no-time", "no bound")
+
+    world.time.now = no_time  # type: ignore[method-assign, assignment]
+    with caplog.at_level(logging.WARNING):
+        world.run(BEAT_NS)
+    assert "beat-failed code=no-time" in caplog.text
+    del world.time.now
+    assert closes_at(world, bag) <= bag.due_ns + LATE_NS
+
+
+def test_log_that_was_woken_often_has_one_turn_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    for _ in range(50):
+        node.woken.wake(LOG)
+        world.run(WOKEN_NS + 2 * BEAT_NS)
+    turns: list[Instant] = []
+    turn = Metronome.turn
+
+    def counted(self: Metronome, now: TimeInterval) -> MetronomeReport:
+        turns.append(now.earliest)
+        return turn(self, now)
+
+    monkeypatch.setattr(Metronome, "turn", counted)
+    world.run(T0 + DAILY.rack_ns + DAILY.seal_delay_ns + SEAL_STAGGER_NS - world.time.midpoint_ns)
+    assert len(turns) == 1
+
+
+def test_daemons_own_looks_wake_nobody() -> None:
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    node.pace = Pace(replace(node.process().context, storage=node.mount), node.woken.taken)
+    world.run(10 * SECOND)
+    node.mount.forget()
+    world.run(10 * SECOND)
+    assert node.mount.opens == 0
+
+
+def test_turns_of_one_beat_are_bounded_and_every_log_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace_module, "TURNS_PER_BEAT", 2)
+    world = PacedWorld(MemoryStorage(), idle=6)
+    world.run(2 * DAILY.rack_ns)
+    for log in world.logs:
+        assert any(path.startswith(f"logs/{log}/") and path.endswith(SEAL) for path in server(world).files)
+
+
+def test_what_is_woken_is_told_once_and_again_when_it_is_woken_again(tmp_path: Path) -> None:
+    mine, daemons = Wakes(tmp_path), Wakes(tmp_path)
+    mine.wake("early")
+    assert daemons.taken() == [], "no daemon has run here: nobody would take it away"
+    daemons.open()
+    for _ in range(3):
+        mine.wake("a")
+    mine.wake("b")
+    assert sorted(daemons.taken()) == ["a", "b"]
+    assert daemons.taken() == []
+    mine.wake("a")
+    assert daemons.taken() == ["a"]

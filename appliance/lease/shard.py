@@ -257,14 +257,14 @@ class Shard:
     def go_by(self, newest: ShardMap, follows: Beginning = NOTHING_BEFORE) -> bool:
         """Go by a newer map from the next turn on; False: there is more to do before that, ask again.
 
-        ``follows``: how the chains ended that this one follows, where it becomes whole. A shard that is of that map no
+        ``follows``: how the chains ended that this one follows, where it comes no more. A shard that is of that map no
         more grants nothing from now on; stop_orderly() does not wait for leases that are out then: all that may be
         believed in are double.
         """
         going, half = self._going, newest.half_of(self._identity.number)
         if newest.number <= going.number:
             return True
-        if half is Half.WHOLE and going.half is Half.COMING and not self._risen(follows):
+        if going.half is Half.COMING and half is not Half.COMING and not self._risen(follows):
             return False
         if half in (Half.LEAVING, None) and going.half is Half.WHOLE:
             going.alone_until_ns = self._store.latest_expiry() or 0

@@ -80,12 +80,17 @@ class Succession:
     _known: dict[int, Beginning] = field(default_factory=dict)
 
     def beginning(self, chain: int) -> Beginning | InDoubt:
-        """End every chain that those of a map follow; return what each of these begins with.
+        """End every chain that those of a map follow, and what these follow; return what each of the map's begins with.
+
+        The latter too: a chain may end before it has taken on the numbers of those that it follows.
+
 
         InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
         """
         if chain not in self._known:
-            ended = [self._ended(*chain_of(shard)) for shard in self.predecessors(chain)]
+            places = [chain_of(shard) for shard in self.predecessors(chain)]
+            ended = [self._ended(*place) for place in places]
+            ended += [self.beginning(earlier) for earlier in sorted({earlier for earlier, _ in places})]
             doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
             if doubt is not None:
                 return doubt

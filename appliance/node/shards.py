@@ -216,7 +216,7 @@ class ShardHost:
         Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
         """
         chain, _ = chain_of(shard)
-        if chain == 1 or shard_map.half_of(shard) in (Half.COMING, None):
+        if chain == 1 or shard_map.half_of(shard) is Half.COMING:
             return NOTHING_BEFORE
         if chain not in self._successions:
             patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND

@@ -35,7 +35,7 @@ from appliance.lease.client import (
     Result,
     Suspect,
 )
-from appliance.lease.going_by import NEWER_MAP
+from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
 from appliance.lease.session_client import SessionClient
 from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled, Refused
 from timeagent.clock import boot_id
@@ -343,7 +343,7 @@ class Leasing:
         for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
         due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
-        for lease, result in self._renewed(due, attempt.map):
+        for lease, result in self._renewed(due, attempt.map.number):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
             elif not isinstance(result, LeaseUnavailable):
@@ -428,23 +428,48 @@ class Leasing:
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
         """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime.
 
-        A lease whose domain moves is taken from the shard that comes first, and renewed only when that has succeeded.
+        A lease whose domain moves is taken from the shard that comes first. What is not held as the newest map says,
+        and what a shard has that does not go by it yet, is renewed by the map before.
         """
         newest = self._routes.map
+        self._catch_up(leases, newest)
         self._take_seconds([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
-        return self._renewed([each for each in leases if _is_as_by(each, newest)], newest)
+        ready = [each for each in leases if _is_as_by(each, newest)]
+        answers = self._renewed(ready, newest.number)
+        late = {
+            lease for lease, result in answers if isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET
+        }
+        again = [each for each in leases if each in late or (each not in ready and newest.before is not None)]
+        return [each for each in answers if each[0] not in late] + self._renewed(again, newest.number - 1)
 
-    def _prepared(self, session_lease: SessionLease) -> int | None:
-        """Return the map to be named in a renewal, once its leases are held as by that; None: they are not yet."""
+    def _prepared(self, session_lease: SessionLease) -> list[int]:
+        """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""
         newest = self._routes.map
-        half = newest.half_of(session_lease.shard)
+        half, number = newest.half_of(session_lease.shard), newest.number
+        if half is not Half.WHOLE:
+            with self._lock:
+                leases = list(session_lease.leases.values())
+            self._catch_up(leases, newest)
         if half is Half.LEAVING:
             with self._lock:
                 leases = list(session_lease.leases.values())
             self._take_seconds([each for each in leases if each.keeper is not None], newest)
             if any(each.ended is None and not _is_as_by(each, newest) for each in leases):
-                return None
-        return None if half is None else newest.number
+                return [number - 1]
+        return [] if half is None else [number, number - 1]
+
+    def _catch_up(self, leases: Sequence[Lease], by: ShardMap) -> None:
+        """Let leases go on with their second half where a second move has begun before they heard of the first's end.
+
+        Nothing is written under them until they have another second half, and both are renewed.
+        """
+        with self._lock:
+            for lease in [each.first or each for each in leases]:
+                gone = lease.second is not None and by.half_of(lease.shard) is None
+                if gone and lease.second is not None and by.half_of(lease.second.shard) is Half.LEAVING:
+                    lease.go_on_with_second()
+                    lease.alone_until_ns = lease.expiry_ns
+                    self.session_leases.moved.append(lease)
 
     def _take_seconds(self, leases: Sequence[Lease], by: ShardMap) -> None:
         """Take leases from the shards that come, where they are not held from these yet. What fails is tried again."""
@@ -488,7 +513,7 @@ class Leasing:
         finally:
             self.session_leases.told(shard)
 
-    def _renewed(self, leases: Sequence[Lease], by: ShardMap) -> list[tuple[Lease, Result]]:
+    def _renewed(self, leases: Sequence[Lease], map_number: int) -> list[tuple[Lease, Result]]:
         answers: list[tuple[Lease, Result]] = []
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
@@ -499,7 +524,7 @@ class Leasing:
                     hints=news,
                     caps=_caps(group),
                     give_up_ns=self._first_end(group),
-                    map_number=by.number,
+                    map_number=map_number,
                 )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, LeaseGranted) and lease.correlation_id in news:

@@ -18,6 +18,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.lease.client import Giving, LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.going_by import MAP_NOT_YET
 from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
 from timeagent.errors import BadTime, TenureError
@@ -78,11 +79,11 @@ class SessionLeases:
         policy: PolicyNumbers,
         client: Callable[[int], SessionClient],
         lock: AbstractContextManager[object],
-        prepared: Callable[[SessionLease], int | None],
+        prepared: Callable[[SessionLease], Sequence[int]],
     ) -> None:
         """Have none. ``client``: the way to a shard. ``lock``: the session's, never held while a shard is asked.
 
-        ``prepared``: the map to be named in a renewal; None: not now, its leases are to be held from other shards too.
+        ``prepared``: the maps to be named in a renewal, the next where the shard does not go by the one before yet.
         """
         self._time = time
         self._policy = policy
@@ -189,15 +190,18 @@ class SessionLeases:
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
-        map_number = self._prepared(session_lease)
-        if map_number is None:
-            return
+        numbers = self._prepared(session_lease)
+        if not numbers:
+            return  # its shard has gone: its leases go on with their other halves, or run out
         quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
         end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
-        result = self._client(session_lease.shard).renew_session(
-            session_lease.session_id, session_lease.term_ns, end if end > latest else None, map_number
-        )
+        for number in numbers:
+            result = self._client(session_lease.shard).renew_session(
+                session_lease.session_id, session_lease.term_ns, end if end > latest else None, number
+            )
+            if not (isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET):
+                break
         with self._lock:
             match result:
                 case Stands():

@@ -20,7 +20,7 @@ SEEDS    ?= 10000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases bench-idle nfs-lab sim bench-sim clean
+.PHONY: help install demo test verify check fmt man deb test-deb bench bench-tui bench-leases bench-idle nfs-lab maintenance sim bench-sim clean
 
 help: ## say what there is
 	@echo 'tenure: make TARGET'
@@ -100,6 +100,9 @@ bench-idle: install ## what idle logs cost, by logs and nodes: directories opene
 
 nfs-lab: install ## play the scenarios on real NFS, in virtual machines; exit 0 only when every promise held
 	@$(BIN)/python -m tests.nfs_lab.run $(if $(SHORT),--short) $(ARGS)
+
+maintenance: install ## restart, upgrade, rotate and change under holders; exit 0 only when none lost a lease (SHORT=1)
+	@$(BIN)/python -m tests.faults.maintenance $(if $(SHORT),--short) $(ARGS)
 
 sim: install ## try the promises in SEEDS schedules; exit 0 only when clean
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(ARGS)

@@ -81,16 +81,15 @@ def refuse_root_user(uid: int, *, allow_root: bool) -> None:
         )
 
 
-def time_sources(machine: MachineClock, policy: Policy) -> list[Source]:
-    """Return the sources in order of preference; *assumed* only where the policy states a radius."""
-    sources: list[Source] = [KernelSource(machine)]
-    if policy.assumed_radius_ns:
-        sources.append(AssumedSource(machine, policy.assumed_radius_ns))
-    return sources
+def time_sources(machine: MachineClock, policy: Policy) -> tuple[KernelSource, AssumedSource]:
+    """Return the sources in order of preference; *assumed* refuses where the policy states no radius."""
+    return KernelSource(machine), AssumedSource(machine, policy.assumed_radius_ns)
 
 
-def node_time(settings: Settings, keys: OwnKeys, cluster_id: bytes, policy: Policy) -> AgentTime | EmbeddedTime:
-    """Return the time of the node's agent where one runs, else time made in this process.
+def node_time(
+    settings: Settings, keys: OwnKeys, cluster_id: bytes, policy: Policy, sources: Sequence[Source]
+) -> AgentTime | EmbeddedTime:
+    """Return the time of the node's agent where one runs, else time made in this process of the sources.
 
     Decided once: a process whose agent ends is refused time until it runs again. Two makers of one node's times could
     contradict each other.
@@ -100,7 +99,7 @@ def node_time(settings: Settings, keys: OwnKeys, cluster_id: bytes, policy: Poli
     agent = running_agent(directory, machine, key_id=key_id, radius_ns_max=policy.radius_ns_max, is_own=keys.is_own)
     if agent is not None:
         return agent
-    return EmbeddedTime(machine, time_sources(machine, policy), keys.time, radius_ns_max=policy.radius_ns_max)
+    return EmbeddedTime(machine, sources, keys.time, radius_ns_max=policy.radius_ns_max)
 
 
 class Cluster:
@@ -114,8 +113,10 @@ class Cluster:
         self._storage = storage
         self.policy = PolicyWatch(registers)
         self.keys = OwnKeys(settings)
-        self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest)
+        kernel, assumed = time_sources(SystemClock(), self.policy.newest)
+        self.time = node_time(settings, self.keys, registers.cluster_id, self.policy.newest, (kernel, assumed))
         self.policy.on_change(lambda policy: self.time.limit_radius(policy.radius_ns_max))
+        self.policy.on_change(lambda policy: assumed.state(policy.assumed_radius_ns))
         self.maps = MapWatch(registers, registers.newest_map())
         runtime = runtime_of(settings, registers.cluster_id)
         self.wakes = Wakes(runtime)
@@ -125,7 +126,7 @@ class Cluster:
             registers.cluster_id,
             settings.node,
             self.time,
-            self.policy.attempt_timeout_ns,
+            self.policy,
         )
         chosen = settings.node_writer
         shares = chosen is Sharing.ALWAYS or (chosen is Sharing.AUTO and not is_local(root))
@@ -202,7 +203,7 @@ class Cluster:
                 runtime = ensure_runtime(
                     runtime_of(self.settings, self.registers.cluster_id), group=group_id(self.settings.group)
                 )
-                seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+                seed = self.chance()
                 trust = self.watch_trust()
                 host = ShardHost(
                     self._storage,
@@ -232,6 +233,10 @@ class Cluster:
                 self._trust = TrustWatch(self.registers, self.time, self.keys.look)
                 self._trust.start()
             return self._trust
+
+    def chance(self) -> random.Random:
+        """Return a stream of chance of its own."""
+        return random.Random(self._random.getrandbits(256))  # noqa: S311 - names and jitter
 
     def _check_open(self) -> None:
         if self._process != os.getpid():
@@ -263,7 +268,7 @@ class Cluster:
         check_type(bool, session_leases=session_leases)
         routes = self.routes
         self.check_trusted_now()
-        seed = random.Random(self._random.getrandbits(256))  # noqa: S311 - a stream of its own
+        seed = self.chance()
         session = Session(self.context, self.logs, routes, self.policy, purpose, seed, session_leases=session_leases)
         with self._lock:
             self._check_open()

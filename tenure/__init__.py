@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
     from appliance.recipes.cached_value import CachedValue
+    from appliance.recipes.election import Election, Leader, Leadership
     from appliance.recipes.exclusion import Hold, Mutex, RWLock
+    from appliance.recipes.fence_gate import FenceGate
+    from appliance.recipes.mount_election import MountElection, MountLeadership
     from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
@@ -45,15 +48,21 @@ _HOMES: Final = {
     "Cluster": "appliance.cluster",
     "Committed": "appliance.bag.outcome",
     "Damaged": "timeagent.errors",
+    "Election": "appliance.recipes.election",
     "Environment": "timeagent.errors",
+    "FenceGate": "appliance.recipes.fence_gate",
     "Fold": "appliance.views.fold",
     "Hold": "appliance.recipes.exclusion",
+    "Leader": "appliance.recipes.election",
+    "Leadership": "appliance.recipes.election",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
     "Leases": "appliance.session.session",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "Mode": "appliance.formats.lease",
+    "MountElection": "appliance.recipes.mount_election",
+    "MountLeadership": "appliance.recipes.mount_election",
     "Mutex": "appliance.recipes.exclusion",
     "NotCommitted": "appliance.bag.outcome",
     "NotTrusted": "timeagent.errors",
@@ -92,15 +101,21 @@ __all__ = [
     "Cluster",
     "Committed",
     "Damaged",
+    "Election",
     "Environment",
+    "FenceGate",
     "Fold",
     "Hold",
+    "Leader",
+    "Leadership",
     "Lease",
     "LeaseLost",
     "Leases",
     "Message",
     "MessageBatch",
     "Mode",
+    "MountElection",
+    "MountLeadership",
     "Mutex",
     "NotCommitted",
     "NotTrusted",

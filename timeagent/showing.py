@@ -22,7 +22,7 @@ from .errors import BadTime
 from .interval import TimeInterval
 from .sampled import Look, SampledClock
 from .signedtime import ClockStatus, SignedTime
-from .sources.local import AssumedSource
+from .sources.local import NOTHING_ASSUMED, AssumedSource
 from .sources.nonce import NonceClient
 from .sources.port import Source
 from .units import DAY, Span, span_text
@@ -194,8 +194,7 @@ def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], ra
     shown = [_asked(machine, source) for source in measuring]
     if radius:
         return [*shown, _asked(machine, AssumedSource(machine, radius))]
-    reason = "no radius is stated: --assume-radius, or assumed_radius_ns in a cluster's policy"
-    return [*shown, _silent("assumed", reason)]
+    return [*shown, _silent(AssumedSource.name, NOTHING_ASSUMED)]
 
 
 def _asked(machine: MachineClock, source: Source) -> SourceView:

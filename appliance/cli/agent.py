@@ -27,6 +27,7 @@ from timeagent.roughtime.client import load_servers
 from timeagent.roughtime.malfeasance import RoughEvidenceFiles
 from timeagent.roughtime.server import DIRECTORY, Delegations, RoughServer, load_delegations, rough_door
 from timeagent.signedtime import SignedTime
+from timeagent.sources.local import AssumedSource
 from timeagent.sources.nonce import DOOR_NAME, bind_unix, nonce_door
 from timeagent.sources.peer import Refusing
 from timeagent.sources.port import bind_udp
@@ -75,11 +76,12 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     settings = load_agent_settings(cluster.settings.directory)
     clock = SystemClock()
     chance = random.Random(os.urandom(32))  # noqa: S311 - nonces, seeded from the system
+    assumed = AssumedSource(clock, cluster.policy.newest.assumed_radius_ns)
     listed = listed_sources(
         clock,
         settings,
         chance,
-        assumed_radius_ns=cluster.policy.newest.assumed_radius_ns,
+        assumed=assumed,
         touch=lambda: cluster.context.storage.server_clock("tmp"),
         refuses=lambda node: refuses_peer(cluster.watch_trust(), node),
         own_word=lambda chance: agent.own_word(chance),  # noqa: PLW0108 - it is made of them
@@ -102,6 +104,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
+    cluster.policy.on_change(lambda policy: assumed.state(policy.assumed_radius_ns))
     cluster.policy.start()
     doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
     if settings.listen is not None:
@@ -109,7 +112,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
     if settings.roughtime_listen is not None and delegations is not None:
         server = RoughServer(agent.now, delegations)
         doors.append(rough_door(bind_udp(settings.roughtime_listen.host, settings.roughtime_listen.port), server))
-    shown = [each.name for each in listed]
+    shown = [each.name for each in listed if each.source is not assumed or cluster.policy.newest.assumed_radius_ns]
     if as_json:
         print_json("tenure.time.run", {"node": cluster.settings.node, "directory": str(directory), "sources": shown})
     note(f"tenure: time agent of node {cluster.settings.node}; sources: {', '.join(shown) or 'none'}")

@@ -25,7 +25,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from appliance.cluster import node_time
+from appliance.cluster import node_time, time_sources
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
@@ -299,7 +299,9 @@ def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     if settings.listen is not None:
         found.append(judge_listening(str(settings.listen), _bind_problem(settings.listen.host, settings.listen.port)))
     keys = OwnKeys(settings)
-    time = node_time(settings, keys, registers.cluster_id, registers.newest_policy())
+    policy = registers.newest_policy()
+    sources = time_sources(SystemClock(), policy)
+    time = node_time(settings, keys, registers.cluster_id, policy, sources)
     trust = TrustWatch(registers, time)
     others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, version("tenure"))
     others.look()

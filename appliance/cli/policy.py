@@ -20,7 +20,7 @@ _WORDS: Final = {
     "rack_ns": "length of a rack of such a log",
     "seal_delay_ns": "from a rack's end to its sealing",
     "radius_ns_max": "a clock known less well neither grants nor writes",
-    "assumed_radius_ns": "radius of a clock that nothing measures, for processes that start from now on; 0: none",
+    "assumed_radius_ns": "radius of a clock that nothing measures; 0: none",
     "r1_tolerance_ns": "how far a timestamp may be from its signed time",
     "lease_term_max_ns": "longest term of a lease",
     "renew_period_ns": "how often a holder renews",

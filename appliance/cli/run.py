@@ -26,14 +26,16 @@ from timeagent.units import SECOND, parse_span, rfc3339
 
 from ..formats.lease import Mode
 from ..node.runtime import runtime_of
+from ..recipes.election import Election
 from ..recipes.lock import Lock, Owner, locks, unlock
 from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, program_missing
 from ..recipes.run import HEARD, Held, Run
+from ..recipes.semaphore import Semaphore
 from .opening import add_cluster_options, cluster_command, open_cluster
 
 if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
     from appliance.cluster import Cluster
-    from appliance.session.session import Leases
+    from appliance.session.session import Leases, Session
 
 SOFTWARE: Final = 70
 
@@ -49,19 +51,47 @@ def _run(options: Namespace) -> int:
     tree = ProcessTree(options.words)  # while this process has no second thread
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
         signal.signal(signal.SIGHUP, _hung_up)
-    with contextlib.closing(tree), open_cluster(options) as cluster:
-        purpose = options.purpose or f"run {Path(name).name}"
-        with _taken(cluster, options.lease, purpose, options) as leases, contextlib.closing(tree):
-            return _run_under(cluster, leases, tree, options)
+    with (
+        contextlib.closing(tree),
+        open_cluster(options) as cluster,
+        _held(cluster, options) as leases,
+        contextlib.closing(tree),
+    ):
+        return _run_under(cluster, leases, tree)
 
 
-def _run_under(cluster: Cluster, leases: Leases, tree: ProcessTree, options: Namespace) -> int:
-    by_name = {lease.domain: lease for lease in leases}
+@contextlib.contextmanager
+def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
+    """Hold what the command is to be run under, for a block. Raises as ``Session.acquire``."""
+    chosen = [each for each in (options.lease, options.semaphore, options.elect) if each is not None]
+    if len(chosen) != 1:
+        raise BadRequest("no-lease", "run takes --lease, --semaphore or --elect", hint="one of the three")
+    purpose = options.purpose or f"run {Path(options.words[0]).name}"
+    if options.lease is not None:
+        with _taken(cluster, options.lease, purpose, options) as leases:
+            by_name = {lease.domain: lease for lease in leases}
+            yield [by_name[each] for each in dict.fromkeys(options.lease)]
+        return
+    candidate = options.purpose or cluster.settings.node
+    with cluster.session(purpose if options.elect is None else candidate) as session:
+        tool = Election(session, options.elect) if options.elect is not None else _semaphore(session, options.semaphore)
+        with tool.acquire(timeout_s=parse_span(options.wait) / SECOND) as hold:
+            yield [hold.lease]
+
+
+def _semaphore(session: Session, word: str) -> Semaphore:
+    name, _, size = word.rpartition(":")
+    if not name or not size.isascii() or not size.isdecimal():
+        raise BadRequest("bad-semaphore", f"{word!r} is no semaphore", hint="NAME:N, such as licence:4")
+    return Semaphore(session, name, int(size))
+
+
+def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree) -> int:
     with Signals(HEARD) as signals:
         for lease in leases:
             lease.on_lost(lambda _: signals.wake())
         run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note)
-        return run.to_its_end(_environment([by_name[each] for each in dict.fromkeys(options.lease)]))
+        return run.to_its_end(_environment(leases))
 
 
 def _environment(leases: Sequence[Lease]) -> dict[str, str]:
@@ -203,6 +233,9 @@ What CMD finds in its environment: TENURE_FENCE, the fencing token of the first 
 grows: whatever receives what CMD writes should refuse a lower one than it has seen. TENURE_LEASE, that lease's name.
 TENURE_EXPIRY, its expiry at the start in RFC 3339; it is renewed, and so later than that as long as CMD runs.
 TENURE_FENCES, where several are held: a line NAME=FENCE for each.
+
+Of an election the fence is the epoch, and the candidate's name is --purpose, or else the node's. SIGTERM goes to CMD as
+ever, and when that has ended the next candidate leads, at once.
 """
 _LOCK: Final = """\
 Prints the fence, once the lease is held. A keeper in the background renews it until `tenure unlock NAME`, or until the
@@ -227,7 +260,11 @@ COMMANDS: Final = {
         "Run a command under leases; nothing of it outlives them.",
         _run,
         argument("words", metavar="CMD", nargs="+", help="the command, after --, with its arguments"),
-        argument("--lease", metavar="NAME", action="append", required=True, help="may be repeated: all or none"),
+        argument("--lease", metavar="NAME", action="append", help="may be repeated: all or none"),
+        argument(
+            "--semaphore", metavar="NAME:N", help="at most N at a time, in place of --lease; N is the same for all"
+        ),
+        argument("--elect", metavar="NAME", help="as the leader of an election, in place of --lease; see --purpose"),
         *_TAKING,
         add_cluster_options,
         _epilog(_RUN),

@@ -75,6 +75,7 @@ class NodeCollector(Collector):
             yield _gauge("tenure_time_radius_seconds", "How well the time is known here.", radius / SECOND)
         hosted = {shard: each for shard in self._observed.own_shards if (each := self._host.hosted(shard)) is not None}
         yield _gauge("tenure_tmpfs_free_bytes", "Room for what shards remember.", self._observed.room_bytes())
+        yield _gauge("tenure_policy_record_number", "The newest policy known here.", self._observed.policy_number)
         yield from self._key_ends()
         yield from self._nodes()
         yield from self._shards()

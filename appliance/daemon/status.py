@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from ..doctor.check import HealthCheck
     from ..doctor.directory import Room
-    from ..formats.policy import PolicyNumbers
     from ..lease.wire import LeaseView, ShardNumbers
-    from ..node.record_watch import MapWatch
+    from ..node.record_watch import MapWatch, PolicyWatch
     from ..node.releases import Releases
     from ..node.shards import ShardHost
 
@@ -60,7 +59,7 @@ class Observed:
         maps: MapWatch,
         node: str,
         time: NodeTime,
-        policy: PolicyNumbers,
+        policy: PolicyWatch,
         runtime: Path,
         others: Releases,
     ) -> None:
@@ -83,6 +82,11 @@ class Observed:
         newest = self._maps.newest
         owned = {shard for shard in newest.shards if newest.owner_of(shard) == self._node}
         return sorted(owned | set(self._host.everything()))
+
+    @property
+    def policy_number(self) -> int:
+        """The newest policy, by which this node goes."""
+        return self._policy.newest.number
 
     def see_mount(self, root: Path) -> None:
         """Note that the mount answers, and what room is left. Touches the mount. An error is no answer."""

@@ -47,6 +47,7 @@ class Kind(IntEnum):
     CEILING = 9
     PACK = 10
     VIEW = 11
+    EPOCH = 12
 
 
 class Piece(msgspec.Struct, frozen=True):

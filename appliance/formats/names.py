@@ -49,6 +49,11 @@ def check_view(name: str) -> str:
     return _check_file_name("view", name)
 
 
+def check_election(name: str) -> str:
+    """Return the name. Raises BadRequest: as a log's name."""
+    return _check_file_name("election", name)
+
+
 def _check_file_name(what: str, name: str) -> str:
     check_type(str, **{what: name})
     if not _LOG.fullmatch(name):

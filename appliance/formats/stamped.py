@@ -23,6 +23,7 @@ CONTEXTS: Final = {
     Kind.TRUST: "trust record",
     Kind.MAP: "map record",
     Kind.CEILING: "ceiling record",
+    Kind.EPOCH: "epoch record",
 }
 
 

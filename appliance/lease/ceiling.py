@@ -288,14 +288,10 @@ class CeilingChain:
         return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns)
 
     def _find_newest(self) -> _Before | Extension:
-        for _ in range(LOOKS_MAX):
-            numbers = self._port.list_afresh()
-            if not numbers:
-                return self._empty()
-            data = self._port.read(numbers[-1])
-            if data is not None:
-                return self._before(numbers[-1], data)
-        return InDoubt("the newest record of the chain is listed and cannot be read")
+        found = newest_of(self._port)
+        if found is None:
+            return self._empty()
+        return found if isinstance(found, InDoubt) else self._before(*found)
 
     def _empty(self) -> _Before | InDoubt:
         """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
@@ -335,20 +331,13 @@ class CeilingChain:
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
-        try:
-            taken = not self._port.link(record.number, data) and (
-                self._must_win or self._port.read(record.number) != data
-            )
-        except (Environment, TryAgain) as problem:
-            return InDoubt(f"record {record.number} may be linked or not: {problem.message}")
-        if taken:
-            return self._depose(f"record {record.number} of the chain is another's")
-        self._must_win = False
-        try:
-            listed = self._look(record.number)
-        except (Environment, TryAgain) as problem:
-            return InDoubt(f"record {record.number} is linked and not seen: {problem.message}")
-        if not isinstance(listed, list):
+        linked = link_record(self._port, record.number, data, must_win=self._must_win)
+        if linked is None:
+            self._must_win = False
+        listed = linked or look_for(self._port, record.number)
+        if isinstance(listed, Overtaken):
+            return self._depose(listed.reason)
+        if isinstance(listed, InDoubt):
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
@@ -379,16 +368,6 @@ class CeilingChain:
             time=token.encode(),
         )
         return record, sign(Kind.CEILING, record, signer)
-
-    def _look(self, number: int) -> Deposed | InDoubt | list[int]:
-        """Return a listing made afresh in which this record is the newest: a listing counts only if it shows it."""
-        for _ in range(LOOKS_MAX):
-            numbers = self._port.list_afresh()
-            if numbers and numbers[-1] > number:
-                return self._depose(f"record {numbers[-1]} of the chain follows our {number}")
-            if number in numbers:
-                return numbers
-        return InDoubt(f"record {number} is linked and not listed")
 
     def _prune(self, old: list[int]) -> None:
         """Remove a few of this node's old records. A failure costs nothing: the next link tries again."""
@@ -426,6 +405,48 @@ class ChainPort(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The number is another's, or a higher one is there."""
+
+    reason: str
+
+
+def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
+    """Return the newest record of a chain and its number, looked at afresh; None: it is empty. Raises Environment."""
+    for _ in range(LOOKS_MAX):
+        numbers = port.list_afresh()
+        if not numbers:
+            return None
+        data = port.read(numbers[-1])
+        if data is not None:
+            return numbers[-1], data
+    return InDoubt("the newest record of the chain is listed and cannot be read")
+
+
+def link_record(port: ChainPort, number: int, data: bytes, *, must_win: bool = False) -> Overtaken | InDoubt | None:
+    """Link a record; None: these bytes are there, and, ``must_win``, by this very call."""
+    try:
+        taken = not port.link(number, data) and (must_win or port.read(number) != data)
+    except (Environment, TryAgain) as problem:
+        return InDoubt(f"record {number} may be linked or not: {problem.message}")
+    return Overtaken(f"record {number} of the chain is another's") if taken else None
+
+
+def look_for(port: ChainPort, number: int) -> list[int] | Overtaken | InDoubt:
+    """Return a listing made afresh in which a record is the newest: a listing counts only if it shows it."""
+    try:
+        for _ in range(LOOKS_MAX):
+            numbers = port.list_afresh()
+            if numbers and numbers[-1] > number:
+                return Overtaken(f"record {numbers[-1]} of the chain follows our {number}")
+            if number in numbers:
+                return numbers
+    except (Environment, TryAgain) as problem:
+        return InDoubt(f"record {number} is linked and not seen: {problem.message}")
+    return InDoubt(f"record {number} is linked and not listed")
+
+
 UNDER_WAY = InDoubt("the mount has not answered yet")
 
 
@@ -440,7 +461,6 @@ class CeilingExtender:
         self._chain = chain
         self._time = time
         self._policy = policy
-        self._patience_ns = policy.attempt_timeout_ns // 4
         self._changed = Condition()
         self._job: Callable[[], Extension] | None = None
         self._result: Extension | BaseException | None = None
@@ -476,8 +496,12 @@ class CeilingExtender:
         with self._changed:
             if self._job is None and self._result is None:
                 return None
-            self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+            self._await_result()
         return self._done(self._chain.extend, patient=False)
+
+    def _await_result(self) -> None:
+        """Wait a quarter of an attempt, by the policy of now, for what is under way; the lock is given up meanwhile."""
+        self._changed.wait_for(lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND)
 
     @property
     def standing(self) -> tuple[bytes, bytes]:
@@ -522,7 +546,9 @@ class CeilingExtender:
             if self._job is None and self._result is None:
                 self._begin(job)
                 if patient:
-                    self._changed.wait_for(lambda: self._result is not None, self._patience_ns / SECOND)
+                    self._changed.wait_for(
+                        lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND
+                    )
             if self._result is None:
                 return UNDER_WAY
             result, self._result = self._result, None

@@ -237,7 +237,6 @@ class LeaseStore:
         self._connection.set_busy_timeout(LEAVING_MS)
         written = (
             self._write(len(self._unwritten))
-            and not self._unwritten
             and self._write_holders()
             and self._write_sessions(len(self._sessions_unwritten))
         )

@@ -155,7 +155,7 @@ class HostedShard:
         self._time = time
         self._ending = shard_runtime.mutex()
         self._ended = False
-        self._patience_ns = stopping_ns(policy)
+        self._policy = policy
         self._threads = [
             shard_runtime.spawn("tenure-shard", self._serve),
             shard_runtime.spawn("tenure-ledger", spool.run),
@@ -212,7 +212,7 @@ class HostedShard:
         boot. Where the mount, the tmpfs or the clock does not allow an orderly end, the shard just ends, as in a crash:
         its successor's floor is then the ceiling.
         """
-        deadline = self._time.boot_ns() + self._patience_ns
+        deadline = self._time.boot_ns() + stopping_ns(self._policy)
         tries = 0
         if self._ended:
             return

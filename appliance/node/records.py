@@ -191,13 +191,18 @@ def _drop_junk(numbers: list[int], is_record: Callable[[int], bool]) -> set[int]
     return junk
 
 
-class StoredChain:
-    """One ceiling chain on the mount (the lease shard's ChainPort)."""
+def _ceiling_number(data: bytes, where: str) -> int:
+    return open_ceiling(data, where)[0].number
 
-    def __init__(self, storage: Storage, path: str) -> None:
-        """Take the chain's directory. Touches nothing yet."""
+
+class StoredChain:
+    """One chain of numbered records on the mount (a ChainPort): ceilings, or epochs."""
+
+    def __init__(self, storage: Storage, path: str, number_of: Callable[[bytes, str], int] = _ceiling_number) -> None:
+        """Take the chain's directory. Touches nothing yet. ``number_of``: which a record says; raises Damaged."""
         self._storage = storage
         self._path = path
+        self._number_of = number_of
         self._junk: set[int] = set()
 
     def list_afresh(self) -> list[int]:
@@ -211,11 +216,11 @@ class StoredChain:
         return numbers
 
     def _is_record(self, number: int) -> bool:
-        """Whether a file is a ceiling record of its number, whoever signed it: it was linked whole, or never."""
+        """Whether a file is a record of its number, whoever signed it: it was linked whole, or never."""
         path = f"{self._path}/{record_name(number)}"
         data = self._storage.read(path)
         try:
-            if data is None or open_ceiling(data, path)[0].number == number:
+            if data is None or self._number_of(data, path) == number:
                 return True  # one that is gone by now was there when it was listed
         except Damaged as problem:
             _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)

@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from appliance.bag.outcome import Outcome
     from appliance.formats.paths import Bag, Grid
     from timeagent.clock import NodeTime
-    from timeagent.units import Span
 
     from ..bag.listedfiles import ListedFiles
     from ..bag.writing import FrameFile, Writer
+    from ..formats.policy import PolicyNumbers
     from .writer_wire import Incoming
 
 RETRY_NS: Final = SECOND
@@ -95,12 +95,12 @@ class _Link:
 class NodeWriterClient:
     """The socket of this node's writer. Thread-safe; a child after fork makes a connection of its own."""
 
-    def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, patience_ns: Span) -> None:
-        """Connect to nothing yet. ``patience_ns``: how long an answer is waited for."""
+    def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, policy: PolicyNumbers) -> None:
+        """Connect to nothing yet. An answer is waited for as long as an attempt may take by the policy of then."""
         self._path = path
         self._hello = WriterHello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
         self._time = time
-        self._patience_ns = patience_ns
+        self._policy = policy
         self._lock = Lock()
         self._link: _Link | None = None
         self._process = os.getpid()
@@ -124,12 +124,13 @@ class NodeWriterClient:
         except OSError as problem:
             self._break(link)
             return Doubt(f"the node's writer could not be told: {problem}", link.incarnation)
-        call.done.wait(self._patience_ns / SECOND)
+        patience_ns = self._policy.attempt_timeout_ns
+        call.done.wait(patience_ns / SECOND)
         with self._lock:
             link.calls.pop(number, None)
         if call.answer is None:
             self._silent_until_ns = self._time.boot_ns() + SILENCE_NS
-            return Doubt(f"the node's writer said nothing for {span_text(self._patience_ns)}", link.incarnation)
+            return Doubt(f"the node's writer said nothing for {span_text(patience_ns)}", link.incarnation)
         return _handed(call.answer, link.incarnation)
 
     def close(self) -> None:
@@ -154,7 +155,7 @@ class NodeWriterClient:
     def _connect(self) -> _Link | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(self._patience_ns / SECOND)
+            connection.settimeout(self._policy.attempt_timeout_ns / SECOND)
             connection.connect(str(self._path))
             connection.sendall(encode(self._hello))
             welcome = _receive(connection)
@@ -165,7 +166,7 @@ class NodeWriterClient:
             connection.close()
             return None
         connection.settimeout(None)
-        limit_sending(connection, max(1, self._patience_ns // SECOND))
+        limit_sending(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
         link = _Link(connection, welcome.incarnation)
         Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
         return link

@@ -123,6 +123,15 @@ class Tool[H: Hold](ABC):
         last.relinquish()
 
 
+def held_here(lease: Lease, hint: str) -> BadRequest:
+    """Return what is told to a session that asks for what it has."""
+    return BadRequest(
+        "held-here",
+        f"this session has {lease.domain!r} already, in mode {lease.mode}: it would wait for itself",
+        hint=hint,
+    )
+
+
 class Locked(Tool[Hold]):
     """One domain, in one mode."""
 
@@ -150,11 +159,8 @@ class Locked(Tool[Hold]):
             if self._reentrant and covers(lease.mode, self._mode):
                 lease.uses += 1
                 return Hold(self._session, lease)
-        raise BadRequest(
-            "held-here",
-            f"this session has {self._domain!r} already, in mode {lease.mode}: it would wait for itself",
-            hint="give it back first" if self._reentrant else "reentrant=True, or a session for each thread",
-        )
+        hint = "give it back first" if self._reentrant else "reentrant=True, or a session for each thread"
+        raise held_here(lease, hint)
 
 
 class Mutex(Locked):

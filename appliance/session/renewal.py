@@ -527,7 +527,8 @@ class RenewalThread:
 
     def __init__(self, policy: PolicyNumbers, renew_due: Callable[[], None]) -> None:
         """Start nothing yet."""
-        self._pause_ns = _pause_ns(policy.renew_period_ns)
+        self._policy = policy
+        self._period_ns = policy.renew_period_ns
         self._renew_due = renew_due
         self._stop = Event()
         self._lock = Lock()
@@ -536,7 +537,7 @@ class RenewalThread:
     def start(self, period_ns: Span) -> None:
         """Start the thread, once; from now on keep pace with leases that are renewed with this period."""
         with self._lock:
-            self._pause_ns = min(self._pause_ns, _pause_ns(period_ns))
+            self._period_ns = min(self._period_ns, period_ns)
             if self._thread is None and not self._stop.is_set():
                 self._thread = Thread(target=self._run, name="tenure-renewal", daemon=True)
                 self._thread.start()
@@ -550,13 +551,13 @@ class RenewalThread:
             thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._pause_ns / SECOND):
+        while not self._stop.wait(self._pause_ns() / SECOND):
             try:
                 self._renew_due()
             except TenureError as problem:
                 # No renewal now: the leases run towards their expiry, and whoever uses one is told by name.
                 _log.warning("renewal-failed code=%s reason=%s", problem.code, problem.message)
 
-
-def _pause_ns(period_ns: Span) -> Span:
-    return max(period_ns // 8, PAUSE_NS_MIN)
+    def _pause_ns(self) -> Span:
+        """Return how long to wait by now: leases that are held go by the newest policy too."""
+        return max(min(self._period_ns, self._policy.renew_period_ns) // 8, PAUSE_NS_MIN)

@@ -97,7 +97,7 @@ class Heads:
         """With which the run stopped orderly, where it did."""
         for place, fact in enumerate(ordered):
             head, token = fact.head, fact.token
-            floor, settle_to = _lowest(fact, cluster)
+            floor, settle_to = cluster.lowest(head)
             figures = (token.midpoint_ns, token.radius_ns, token.staleness_ns, head.ceiling_ns, floor, settle_to)
             if (head.incarnation, head.sequence) not in self.once or max(figures) >= NUMBER_MAX:
                 continue
@@ -113,12 +113,6 @@ class Heads:
                 strict=True,
             ):
                 column[place] = figure
-
-
-def _lowest(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
-    """Return what no grant of the run may go below: floor and settle_to."""
-    chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
-    return (chain.floor_under(fact.head) if chain else None) or (0, 0)
 
 
 def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:

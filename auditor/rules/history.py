@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
@@ -135,7 +135,7 @@ class RecordedChain:
     shard: ShardName
     facts: list[CeilingFact] = field(default_factory=list)
     _numbered: dict[int, list[CeilingFact]] = field(default_factory=dict)
-    _floors: dict[bytes, list[tuple[int, int, int]]] = field(default_factory=dict)
+    _floors: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     _ends: dict[bytes, CeilingFact] = field(default_factory=dict)
     _cut_off: set[bytes] = field(default_factory=set)
     _highest: dict[bytes, int] = field(default_factory=dict)
@@ -154,8 +154,7 @@ class RecordedChain:
         self.facts.append(fact)
         self._numbered.setdefault(record.number, []).append(fact)
         if record.kind is CeilingKind.RUNNING:
-            stated = self._floors.setdefault(record.incarnation, [])
-            stated.append((record.number, record.floor_ns, record.settle_to_ns))
+            self._floors.setdefault(record.incarnation, (record.floor_ns, record.settle_to_ns))
         else:
             self._ends.setdefault(record.incarnation, fact)
 
@@ -163,11 +162,9 @@ class RecordedChain:
         """Return the records with that number: more than one is a fork."""
         return self._numbered.get(number, [])
 
-    def floor_under(self, head: BatchHead) -> tuple[int, int] | None:
-        """Return shard floor and settle_to of a run, as the record states them that a batch names, or one before."""
-        stated = self._floors.get(head.incarnation, [])
-        at = bisect_right(stated, head.ceiling_number, key=lambda each: each[0])
-        return stated[max(at - 1, 0)][1:] if stated else None
+    def floor_of(self, incarnation: bytes) -> tuple[int, int] | None:
+        """Return shard floor and settle_to of a run, as its first record that is known states them."""
+        return self._floors.get(incarnation)
 
     def has_ended_before(self, number: int) -> bool:
         """Whether no record with that number, or with a higher one, is known, though the chain is in the copy."""
@@ -608,3 +605,13 @@ class ClusterFacts:
     closings: Closings = field(default_factory=Closings)
     """When bags were closed; none: not asked."""
     policies: Policies = field(default_factory=Policies)
+    follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
+    """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
+
+    def lowest(self, head: BatchHead) -> tuple[int, int]:
+        """Return the floor and the settle_to below which no grant of a batch may go, as far as they are known."""
+        name = head.map_number, head.shard
+        chain = self.ceilings.get(name)
+        begun = (chain.floor_of(head.incarnation) if chain else None) or (0, 0)
+        ended = self.follows.get(name, (0, 0)) if head.half is Half.WHOLE else (0, 0)
+        return max(begun[0], ended[0]), max(begun[1], ended[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.shardmap import shard_text
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import Half, WitnessKind
 from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
@@ -15,7 +15,7 @@ from .endings import check_ending, expiry_fell
 from .finding import Check, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
 from .history import GIVEN_BACK, shard_of
-from .moves import check_moved, has_moved
+from .moves import check_moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,16 +71,15 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
         )
         times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
         yield ceiling.finding(subject, reason, [told.where], times)
-    chain = cluster.ceilings.get((head.map_number, head.shard))
-    lowest = chain.floor_under(head) if chain and witness.kind is not WitnessKind.RENEWAL else None
-    if lowest is not None and (witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]):
+    lowest = (0, 0) if witness.kind is WitnessKind.RENEWAL else cluster.lowest(head)
+    if witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]:
         reason = (
             f"{subject} states floor {bound_text(witness.floor_ns)} and settle_to {bound_text(witness.settle_to_ns)}, "
             f"below its shard's own, {bound_text(lowest[0])} and {bound_text(lowest[1])}"
         )
         title = "a floor or settle_to is below its shard's own"
         yield found("floor-fell", subject, reason, [told.where], title=title)
-    if lowest is not None and witness.fence <= lowest[0]:
+    if lowest[0] and witness.fence <= lowest[0]:
         reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest[0]}"
         title = "a fence is not above its shard's own floor"
         yield found("fence-not-growing", subject, reason, [told.where], title=title)
@@ -126,7 +125,7 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
         end = chain.end_of(lease.run) if chain else None
         if end is None or lease.first.head.ceiling_number > end.record.number:  # that was granted without right
             continue
-        floor, settle_to = _asked(lease, history, cluster)
+        floor, settle_to = _asked(lease, cluster)
         record = end.record
         if record.floor_ns < floor or record.settle_to_ns < settle_to:
             reason = (
@@ -137,8 +136,11 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
             yield found("floor-fell", lease.name, reason, [lease.last_expiry.where, end.where])
 
 
-def _asked(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> tuple[int, int]:
-    """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended."""
+def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
+    """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended.
+
+    Half a lease may be out when its shard stops: it asks for what it was by itself before.
+    """
     stated = [told.witness for told in lease.told]
     floor = max(max(each.floor_ns, each.fence) for each in stated)
     settle_to = max(each.settle_to_ns for each in stated)
@@ -149,11 +151,12 @@ def _asked(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -
     if ended is not None and outcome in GIVEN_BACK:
         return max(floor, ended.ending.watermark_ns or 0), settle_to
     run = cluster.runs[lease.run]
-    if ended is None and has_moved(lease, history):
-        return floor, settle_to
     if ended is None and not (lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)):
         return floor, settle_to
-    return max(floor, lease.expiry_ns), max(settle_to, lease.expiry_ns)
+    expiry = lease.expiry_ns
+    if ended is None and lease.words[-1].head.half is Half.LEAVING:
+        expiry = max((each.witness.expiry_ns for each in lease.alone), default=0)
+    return max(floor, expiry), max(settle_to, expiry)
 
 
 class _Statement(NamedTuple):

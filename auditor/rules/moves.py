@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from auditor.evidence.records import ClusterRecords
 
     from .finding import Finding
-    from .history import CeilingFact, ClusterFacts, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName
+    from .history import ClusterFacts, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName
 
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -45,11 +45,6 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
             highest.take(before, [use for use in before.uses if use.accepted and use.alone])
         for lease in later.leases:
             yield from highest.below(lease)
-
-
-def has_moved(lease: LeaseHistory, history: DomainHistory) -> bool:
-    """Whether a lease is held from a chain that comes as well: that one goes on with it."""
-    return lease.words[-1].head.half is Half.LEAVING and bool(_other_halves(lease, history))
 
 
 def _counts_alone(
@@ -138,27 +133,52 @@ def _phase(fact: HeadFact, before: HeadFact | None, records: ClusterRecords) -> 
         reason = f"shards go by map {head.going_by}, which is not there: whose a domain was is not checked"
         yield found("unverifiable-map", path, reason, [Evidence(path)])
     shards = records.maps.get(head.going_by)
-    if shards is not None and head.half is not (half := shards.half_of(shard_of(head))):
-        reason = f"{name} says that its leases are {head.half}; by map {head.going_by}, which it goes by, "
-        reason += "the shard grants none" if half is None else f"they are {half}"
+    half = None if shards is None else shards.half_of(shard_of(head)) or Half.LEAVING
+    if half is not None and head.half is not half:
+        reason = f"{name} says that its leases are {head.half}; by map {head.going_by} they are {half}"
         yield found("wrong-half", name, reason, [fact.where])
+
+
+def followed(
+    chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
+) -> dict[ShardName, tuple[int, int]]:
+    """Return of each chain that follows others the highest floor and settle_to with which those ended."""
+    found: dict[ShardName, tuple[int, int]] = {}
+    for name in chains:
+        ends = [end.record for old in _before(name, chains, maps) if (end := old.terminal) is not None]
+        if ends:
+            found[name] = max(each.floor_ns for each in ends), max(each.settle_to_ns for each in ends)
+    return found
+
+
+def _before(
+    name: ShardName, chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
+) -> Iterator[RecordedChain]:
+    """Yield the chains that one follows: those of the map before it that are not of its own map's layout."""
+    began, before = maps.get(name[0]), maps.get(name[0] - 1)
+    if began is not None and before is not None:
+        left = set(before.layout.shards) - set(began.layout.shards)
+        yield from (chains[old] for shard in sorted(left) if (old := chain_of(shard)) in chains)
 
 
 def _begins_to_count(
     fact: HeadFact, chains: Mapping[ShardName, RecordedChain], maps: Mapping[int, ShardMap]
 ) -> Iterator[Finding]:
-    """floor-fell, r2-breach, chain-fork: a chain that came counts by itself above the ends of all that left."""
-    head, began, before = fact.head, maps.get(fact.head.map_number), maps.get(fact.head.map_number - 1)
-    if began is None or before is None or (began.before is not None and head.going_by <= began.number):
+    """r2-breach, chain-fork: a chain that came counts by itself after all those have ended that it follows."""
+    head, name = fact.head, head_name(fact)
+    began = maps.get(head.map_number)
+    if began is None or (began.before is not None and head.going_by <= began.number):
         return
-    left = set(before.layout.shards) - set(began.layout.shards)
-    own = chains.get((head.map_number, head.shard))
-    rights = own.at(head.ceiling_number) if own is not None else []
-    for old in (chain for shard in sorted(left) if (chain := chains.get(chain_of(shard))) is not None):
-        if old.terminal is None:
+    for old in _before((head.map_number, head.shard), chains, maps):
+        end = old.terminal
+        if end is None:
             yield _goes_on(old, fact)
-        else:
-            yield from _follows(old.terminal, fact, rights)
+        elif not r2_holds(end.token, fact.token):
+            ended = f"the terminal record of {chain_path(*old.shard)}"
+            reason = f"{name} counts by itself surely before {ended}, on which that rests"
+            title = "a chain counts by itself before the one that it follows had ended"
+            times = ("the end", end.token), (f"batch {head.sequence}", fact.token)
+            yield signed_before(*times, name, reason, [end.where, fact.where], title)
 
 
 def _goes_on(old: RecordedChain, fact: HeadFact) -> Finding:
@@ -177,27 +197,6 @@ def _goes_on(old: RecordedChain, fact: HeadFact) -> Finding:
     title = "a chain goes on though one that follows it counts by itself"
     code, verdict = ("r2-breach", None) if surely else ("chain-fork", Verdict.INDETERMINATE)
     return found(code, subject, reason, [last.where, fact.where], times, verdict=verdict, title=title)
-
-
-def _follows(end: CeilingFact, fact: HeadFact, rights: Iterable[CeilingFact]) -> Iterator[Finding]:
-    """Compare with the end of a chain a batch by which one that follows counts, and the ceiling record it names."""
-    old, name = end.record, head_name(fact)
-    ended = f"the terminal record of {chain_path(old.map_number, old.shard)}"
-    for right in rights:
-        new = right.record
-        if new.floor_ns < old.floor_ns or new.settle_to_ns < old.settle_to_ns:
-            reason = (
-                f"{name} counts by itself under ceiling record {new.number}, with floor {bound_text(new.floor_ns)} and "
-                f"settle_to {bound_text(new.settle_to_ns)}; {ended} asks for {bound_text(old.floor_ns)} and "
-                f"{bound_text(old.settle_to_ns)}"
-            )
-            title = "a chain counts by itself below where the one before it ended"
-            yield found("floor-fell", name, reason, [end.where, right.where], title=title)
-    if not r2_holds(end.token, fact.token):
-        reason = f"{name} counts by itself surely before {ended}, on which that rests"
-        title = "a chain counts by itself before the one that it follows had ended"
-        times = ("the end", end.token), (f"batch {fact.head.sequence}", fact.token)
-        yield signed_before(*times, name, reason, [end.where, fact.where], title)
 
 
 def check_maps(maps: Mapping[int, ShardMap]) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
-from appliance.formats.lease import LeaseOutcome
 from appliance.formats.shardmap import Layout
 from appliance.formats.witness import Half
 from timeagent.units import MS, SECOND
@@ -99,33 +98,13 @@ def written_under_a_session_lease_of_before_with_a_lease_of_the_phase(root: Path
 # What counts by itself.
 
 
-@plants("whole-too-early")
-def new_half_that_ran_out_before_the_lease_of_the_old_shard_alone(root: Path) -> ClusterTree:
-    move = Move(root)
-    lease = move.old.grant("alice", move.writer)
-    move.both()
-    move.old.prolong(lease)
-    coming = move.coming[0].grant("alice", move.writer, change={"expiry_ns": move.tree.now_ns + 2 * SECOND})
-    move.new()
-    move.coming[0].expire(coming)
-    move.coming[0].grant("alice", move.other)
-    return move.done()
-
-
-@plants("whole-too-early")
-def new_session_lease_that_ran_out_before_that_of_the_old_shard_alone(root: Path) -> ClusterTree:
-    move = Move(root)
-    session = sessions.begin(move.old, move.writer)
-    sessions.under(session, "alice", move.writer)
-    move.both()
-    sessions.renew(session)
-    short = sessions.begin(move.coming[0], move.writer, {"expiry_ns": move.tree.now_ns + 2 * SECOND})
-    sessions.under(short, "alice", move.writer)
-    move.new()
-    move.tree.until(short.witness.expiry_ns + 2 * move.tree.nodes["n2"].time.radius_ns + MS)
-    sessions.end(short, LeaseOutcome.EXPIRED)
-    move.coming[0].grant("alice", move.other)
-    return move.done()
+def after_a_crash(move: Move) -> Shard:
+    """End the chain of the old shard without its doing; return the new shard, which counts by itself."""
+    end = end_chain(move.tree, move.old)
+    move.publish(3)
+    move.tree.advance(MS)
+    goes_alone(move.coming[0], floor_ns=end.floor_ns, settle_to_ns=end.settle_to_ns)
+    return move.coming[0]
 
 
 @plants("whole-too-early")
@@ -134,11 +113,31 @@ def half_without_the_other_that_becomes_whole(root: Path) -> ClusterTree:
     move.old.grant("alice", move.writer)
     move.both()
     coming = move.coming[0].grant("alice", move.other)
-    end = end_chain(move.tree, move.old)
-    move.publish(3)
-    move.tree.advance(MS)
-    goes_alone(move.coming[0], floor_ns=end.floor_ns, settle_to_ns=end.settle_to_ns)
-    move.coming[0].prolong(coming)
+    after_a_crash(move).prolong(coming)
+    return move.done()
+
+
+@plants("whole-too-early")
+def half_without_the_other_that_becomes_whole_with_its_session_lease(root: Path) -> ClusterTree:
+    move = Move(root)
+    sessions.under(sessions.begin(move.old, move.writer), "alice", move.writer)
+    move.both()
+    session = sessions.begin(move.coming[0], move.other)
+    sessions.under(session, "alice", move.other)
+    after_a_crash(move)
+    sessions.renew(session)
+    return move.done()
+
+
+@plants("whole-too-early")
+def half_without_the_other_above_no_watermark(root: Path) -> ClusterTree:
+    move = Move(root)
+    lease = move.old.grant("alice", move.writer)
+    move.both()
+    coming = move.coming[0].grant("alice", move.other)
+    move.writer.publish(move.grid, lease)
+    move.old.end(lease)
+    after_a_crash(move).prolong(coming)
     return move.done()
 
 
@@ -149,6 +148,7 @@ def chain_that_counts_below_the_end_of_the_one_before(root: Path) -> ClusterTree
     move.publish(3)
     move.tree.advance(MS)
     goes_alone(move.coming[0], floor_ns=move.old.ceiling_ns - 1, settle_to_ns=move.old.ceiling_ns)
+    move.coming[0].grant("alice", move.writer, change={"fence": move.old.ceiling_ns + 1})
     return move.done()
 
 
@@ -159,16 +159,7 @@ def chain_that_counts_without_what_the_one_before_asks_to_be_settled(root: Path)
     move.publish(3)
     move.tree.advance(MS)
     goes_alone(move.coming[0], floor_ns=move.old.ceiling_ns, settle_to_ns=move.old.ceiling_ns - 1)
-    return move.done()
-
-
-@plants("floor-fell")
-def granted_below_the_floor_of_the_record_by_which_its_chain_counts(root: Path) -> ClusterTree:
-    move = in_both(root)
-    move.old.end(move.old.grant("bob", move.writer))
-    move.new()
-    shard = move.coming[0]
-    shard.grant("alice", move.other, change={"floor_ns": shard.floor_ns - 1})
+    move.coming[0].grant("alice", move.writer, change={"fence": move.old.ceiling_ns + 1})
     return move.done()
 
 
@@ -255,10 +246,19 @@ def shard_that_moves_nowhere_and_says_that_it_leaves(root: Path) -> ClusterTree:
 
 
 @plants("wrong-half")
-def old_shard_that_goes_by_a_map_without_it(root: Path) -> ClusterTree:
+def old_shard_whose_leases_are_whole_by_a_map_without_it(root: Path) -> ClusterTree:
+    move = in_both(root)
+    move.publish(3)
+    signs(move.old, 3, Half.WHOLE)
+    return move.done()
+
+
+@plants("wrong-shard")
+def granted_by_a_shard_that_the_map_has_no_more(root: Path) -> ClusterTree:
     move = in_both(root)
     move.publish(3)
     signs(move.old, 3, Half.LEAVING)
+    move.old.grant("alice", move.writer)
     return move.done()
 
 

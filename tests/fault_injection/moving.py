@@ -47,7 +47,7 @@ class Move:
         """Publish phase *both*, and begin the chains that come."""
         owners = self.tree.map.owners
         self.publish(2, change, before=Layout(owners=owners, chains=(1,) * len(owners)))
-        self.old.going_by, self.old.half = 2, Half.LEAVING
+        self.old.going_by, self.old.half, self.old.alone_ns = 2, Half.LEAVING, self.old.latest_ns
         for place, owner in enumerate(self.owners):
             self.coming.append(Shard(self.tree, owner, number=place, map_number=2, half=Half.COMING))
         self.tree.advance(MS)
@@ -97,13 +97,14 @@ def end_chain(tree: ClusterTree, shard: Shard, change: Change | None = None) -> 
 
 def goes_alone(shard: Shard, *, floor_ns: int, settle_to_ns: int) -> None:
     """Have a shard go by the new map, with the highest numbers of the ends of the chains that it follows."""
+    begun: Change = {"floor_ns": shard.floor_ns, "settle_to_ns": shard.settle_to_ns}  # its records say that for ever
     shard.floor_ns = max(shard.floor_ns, floor_ns)
     shard.settle_to_ns = max(shard.settle_to_ns, settle_to_ns)
     for memory in shard.memories.values():
         memory.floor_ns = max(memory.floor_ns, shard.floor_ns)
         memory.settle_to_ns = max(memory.settle_to_ns, shard.settle_to_ns)
     shard.half, shard.going_by = Half.WHOLE, 3
-    shard.extend()
+    shard.extend(change=begun)
 
 
 def moved_tree(root: Path) -> ClusterTree:
@@ -156,6 +157,11 @@ def _moved(move: Move) -> ClusterTree:
     writer.publish(grid, alice_coming, carol_coming)
     alice_coming.shard.end(alice_coming)
     sessions.end(coming_session)
+    # Whoever comes after them writes above all that the old shard had granted by itself.
+    tree.until(old.floor_ns - SECOND)
+    for shard in move.coming:
+        shard.extend()
+    tree.settle_to(grid, old.settle_to_ns)
     for domain in ("alice", "bob", "carol", "dave"):
         tree.advance(MS)
         lease = move.of(domain).grant(domain, other)

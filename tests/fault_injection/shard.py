@@ -94,6 +94,10 @@ class Shard:
         self.sequence = 0
         self.previous = NO_HEAD
         self.keeps_ledger = True
+        self.latest_ns = 0
+        """The latest expiry that it stated."""
+        self.alone_ns = 0
+        """Of a shard that leaves: that up to then."""
         self.memories: dict[str, Memory] = {}
         self.floor_ns, self.settle_to_ns, least = self._predecessor()
         self.ceiling_number = self._newest() + 1
@@ -150,6 +154,7 @@ class Shard:
     def turn(self, *entries: Entry, change: Change | None = None, signer: Signer | None = None) -> Batch:
         """Sign a batch and append it to the ledger. ``change``: fields of the head."""
         self.sequence += 1
+        self.latest_ns = max(self.latest_ns, *(getattr(each, "expiry_ns", 0) for each in entries))
         fields: Change = {
             "cluster_id": self.tree.cluster_id,
             "node": self.node.name,
@@ -265,10 +270,10 @@ class Shard:
         self.end(lease, LeaseOutcome.EXPIRED)
 
     def stop_orderly(self) -> None:
-        """Link an orderly record with what a successor starts from. All leases have ended."""
+        """Link an orderly record with what a successor starts from. All leases have ended, or are half of one."""
         memories = self.memories.values()
-        self.floor_ns = max([self.floor_ns, *(max(m.floor_ns, m.fence) for m in memories)])
-        self.settle_to_ns = max([self.settle_to_ns, *(m.settle_to_ns for m in memories)])
+        self.floor_ns = max([self.floor_ns, self.alone_ns, *(max(m.floor_ns, m.fence) for m in memories)])
+        self.settle_to_ns = max([self.settle_to_ns, self.alone_ns, *(m.settle_to_ns for m in memories)])
         self.extend(kind=CeilingKind.ORDERLY)
         # Last, as the shard writes it: a ledger that lacks its end is known by what it lacks.
         self.turn(Stopped(floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns))

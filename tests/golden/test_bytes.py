@@ -7,6 +7,7 @@ import pytest
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
+from appliance.formats.epoch import open_epoch
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.ledger import open_block
@@ -89,6 +90,11 @@ def ceiling(data: bytes) -> None:
     assert signed.verified_by(Kind.CEILING, values.WITNESS_KEY.verifier())
 
 
+def epoch(data: bytes) -> None:
+    assert open_epoch(data, "f") == values.epoch_record()
+    assert open_signed(Kind.EPOCH, data, "f").verified_by(Kind.EPOCH, values.WITNESS_KEY.verifier())
+
+
 def witness(data: bytes) -> None:
     signed = decode(SignedWitness, data)
     assert signed.witness() == values.witness()
@@ -152,6 +158,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "map": shard_map,
     "birth": birth,
     "ceiling": ceiling,
+    "epoch": epoch,
     "witness": witness,
     "ledger": ledger,
     "frame": frame,

@@ -25,6 +25,7 @@ ONE_PIECE = {
     "map": Kind.MAP,
     "birth": Kind.BIRTH,
     "ceiling": Kind.CEILING,
+    "epoch": Kind.EPOCH,
     "ledger": Kind.LEDGER,
     "frame": Kind.FRAME,
     "lock": Kind.LOCK,

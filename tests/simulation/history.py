@@ -252,6 +252,16 @@ class Calm:
     """The shards that somebody asked for in vain seconds ago, and just now again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Somebody read its clock at a true instant, and surely led by it."""
+
+    true_ns: Instant
+    election: str
+    epoch: int
+    who: str
+
+
 @dataclass(slots=True)
 class CachedUse:
     """One call about a value that is kept in memory, in true time."""
@@ -298,6 +308,7 @@ class History:
     wrote: list[Wrote] = field(default_factory=list)
     holds: list[Hold] = field(default_factory=list)
     waits: list[Waited] = field(default_factory=list)
+    led: list[Led] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     ended_ns: Instant = 0

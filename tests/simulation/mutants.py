@@ -11,6 +11,7 @@ from tests.simulation.mutants_modes import MODES
 from tests.simulation.mutants_moves import MOVES
 from tests.simulation.mutants_packs import PACKS
 from tests.simulation.mutants_policies import POLICIES
+from tests.simulation.mutants_recipes import RECIPES
 from tests.simulation.mutants_renewals import RENEWALS
 from tests.simulation.mutants_restarts import RESTARTS
 from tests.simulation.mutants_sessions import SESSIONS
@@ -21,5 +22,5 @@ from tests.simulation.mutants_trust import TRUST
 
 MUTANTS: tuple[Mutant, ...] = (
     *(BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS),
-    *(BOUNDS + TRUST + RESTARTS),
+    *(BOUNDS + TRUST + RESTARTS + RECIPES),
 )

@@ -173,9 +173,9 @@ LEASES: tuple[Mutant, ...] = (
         "EEXIST on a ceiling record is ignored",
         one(
             ceiling,
-            "CeilingChain._link",
-            "taken = not self._port.link(record.number, data) and self._port.read(record.number) != data",
-            "self._port.link(record.number, data)\ntaken = False",
+            "link_record",
+            "taken = not port.link(number, data) and (must_win or port.read(number) != data)",
+            "port.link(number, data)\ntaken = False",
         ),
         "witnesses",
         "contenders",
@@ -194,7 +194,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "nobody looks for a higher number after linking a ceiling record",
         (
-            (ceiling, "CeilingChain._look", "if numbers and numbers[-1] > number:", "if not numbers:"),
+            (ceiling, "look_for", "if numbers and numbers[-1] > number:", "if not numbers:"),
             (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
         ),
         "witnesses",

@@ -93,6 +93,10 @@ def _held(history: History, counts: Counter[str]) -> None:
             counts["changed modes"] += earlier.lease is later.lease and earlier.mode is not later.mode
     counts["sets"] = sum(each.granted and len(each.domains) > 1 for each in history.waits)
     counts["waited in vain"] = sum(not each.granted for each in history.waits)
+    leads = [(each.epoch, each.who) for each in sorted(history.led, key=lambda each: each.true_ns)]
+    counts["epochs"] = len(set(leads))
+    counts["other leaders"] = sum(before[1] != after[1] for before, after in pairwise(leads))
+    counts["slots"] = sum(hold.domain.startswith("/semaphore:") for hold in history.holds)
     counts["in the queue"] = len(history.queued)
     counts["kept to the end"] = len(history.kept_until)
     for turn in history.turns:

@@ -20,6 +20,7 @@ from tests.simulation.scenarios_leases import (
 )
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_policies import policies
+from tests.simulation.scenarios_recipes import elections, locks
 from tests.simulation.scenarios_restarts import restarts
 from tests.simulation.scenarios_sessions import together
 from tests.simulation.scenarios_sets import paths, queues, sets
@@ -61,6 +62,8 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         evictions,
         bounds,
         outside,
+        locks,
+        elections,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -80,7 +83,7 @@ WEIGHTS: dict[str, int] = {
     "contenders": 4,
     "moves": 3,
     "heirs": 2,
-    "restarts": 2,
+    "restarts": 3,
     "policies": 7,
     "rotations": 3,
     "stalls": 3,
@@ -94,6 +97,8 @@ WEIGHTS: dict[str, int] = {
     "evictions": 2,
     "bounds": 1,
     "outside": 2,
+    "locks": 1,
+    "elections": 2,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

@@ -10,13 +10,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from appliance.admin.trust import move_node
 from appliance.formats.address import Address
 from appliance.node.settings import save_settings
 from tests.support.cluster import Site
 from tests.support.spoken import spoken
+
+if TYPE_CHECKING:
+    from appliance.formats.policy import Policy
 
 
 def free_port() -> int:
@@ -30,8 +33,8 @@ def free_port() -> int:
 class Daemons:
     """A site whose nodes know each other by address alone. Close it: it ends only what it started."""
 
-    def __init__(self, path: Path, *nodes: str) -> None:
-        self.site = Site(path, nodes)
+    def __init__(self, path: Path, *nodes: str, policy: Policy | None = None) -> None:
+        self.site = Site(path, nodes, policy)
         self.running: dict[str, subprocess.Popen[str]] = {}
         self.said: dict[str, dict[str, Any]] = {}
         for node in nodes:
@@ -102,6 +105,12 @@ class Daemons:
         assert process.stdout is not None
         process.stdout.close()
         return code
+
+    def restart(self, node: str) -> None:
+        """Have one stop for a restart, and start it again."""
+        code = self.stop(node)
+        assert code == 0, (self.site.node_dir(node) / "stderr.log").read_text()
+        self.start(node)
 
     def kill(self, node: str) -> None:
         """Let one die, as with its machine."""

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.epoch import EpochRecord
 from appliance.formats.frame import FrameHead
 from appliance.formats.ledger import LedgerBlock
 from appliance.formats.lockfile import LockFile, RackSeal
@@ -25,6 +26,7 @@ RECORDS: tuple[type[Record], ...] = (
     CeilingRecord,
     Checkpoint,
     Ended,
+    EpochRecord,
     FoldIdentity,
     FrameHead,
     LedgerBlock,

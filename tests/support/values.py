@@ -6,6 +6,7 @@ import msgspec
 
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
+from appliance.formats.epoch import EpochKind, EpochRecord
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
@@ -211,6 +212,24 @@ def ceiling_record() -> CeilingRecord:
     )
 
 
+def epoch_record(**changes: object) -> EpochRecord:
+    record = EpochRecord(
+        cluster_id=CLUSTER,
+        election="billing",
+        number=8,
+        epoch=5,
+        candidate="billing-2",
+        node=NODE,
+        incarnation=INCARNATION,
+        kind=EpochKind.LEADS,
+        since_ns=NOW_NS - 30 * SECOND,
+        until_ns=NOW_NS + 10 * SECOND,
+        successor="",
+        time=page_token().encode(),
+    )
+    return msgspec.structs.replace(record, **changes)
+
+
 def ceiling_file() -> bytes:
     return sign(Kind.CEILING, ceiling_record(), WITNESS_KEY)
 
@@ -310,6 +329,7 @@ def all_files() -> dict[str, bytes]:
         "map": sign(Kind.MAP, shard_map(), ROOT_KEY),
         "birth": stamp(Kind.BIRTH, birth(), hand_time()),
         "ceiling": ceiling_file(),
+        "epoch": sign(Kind.EPOCH, epoch_record(), WITNESS_KEY),
         "witness": encode(signed),
         "ledger": block_bytes(batch()),
         "frame": frame_piece(),

@@ -1,6 +1,7 @@
 import pytest
 
 from tests.support.machine import HandMachine
+from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
 from timeagent.sources.local import AssumedSource
@@ -13,7 +14,13 @@ def test_stated_radius_is_labelled() -> None:
     assert AssumedSource(machine, 7).sample() == expected
 
 
-@pytest.mark.parametrize("radius", [0, -1])
-def test_radius_is_positive(radius: int) -> None:
-    with pytest.raises(AssertionError):
-        AssumedSource(HandMachine(), radius)
+def test_source_refuses_while_no_radius_is_stated() -> None:
+    source = AssumedSource(HandMachine(), 0)
+    with pytest.raises(BadTime) as refused:
+        source.sample()
+    assert refused.value.code == "nothing-assumed"
+    source.state(7)
+    assert source.sample().offset == TimeInterval(-7, 7)
+    source.state(0)
+    with pytest.raises(BadTime):
+        source.sample()

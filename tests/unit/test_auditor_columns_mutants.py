@@ -544,13 +544,6 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("whole-too-early",),
     ),
-    "the floor by which a chain counts": (
-        domains,
-        "_lowest",
-        "chain.floor_under(fact.head)",
-        "chain._floors.get(fact.head.incarnation, [(0, 0, 0)])[0][1:]",
-        ("floor-fell",),
-    ),
     "a number used twice": (
         domains,
         "judge_writers",

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from appliance.formats.policy import Policy
+    from timeagent.units import Span
+
 PATIENT = msgspec.structs.replace(POLICY, attempt_timeout_ns=80 * SECOND)
 """A mount that answers is waited for, however busy this machine is."""
 
@@ -66,6 +69,11 @@ class HungChain(MemoryChain):
     def list_afresh(self) -> list[int]:
         assert self.up.wait(60)
         return super().list_afresh()
+
+
+def patient(span: Span) -> Policy:
+    """A policy by which a record is waited for so long."""
+    return msgspec.structs.replace(PATIENT, attempt_timeout_ns=4 * span)
 
 
 class Hosted:
@@ -94,12 +102,12 @@ class Hosted:
 
     def hang(self) -> None:
         self.mount.up.clear()
-        self.chain._patience_ns = MS
+        self.chain._policy = patient(MS)
 
     def thawed(self) -> None:
         self.mount.up.set()
         wait_until(SystemClock(), lambda: not self.chain.waits_for_the_mount)
-        self.chain._patience_ns = 20 * SECOND
+        self.chain._policy = patient(20 * SECOND)
 
     def close(self) -> None:
         self.mount.up.set()

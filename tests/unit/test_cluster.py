@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.admin.records import next_policy, publish_policy
 from appliance.bag.outcome import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
@@ -19,7 +20,8 @@ from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, wait_until
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, LeaseLost, NotTrusted, TenureError, TryAgain
+from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureError, TryAgain
+from timeagent.sampled import EmbeddedTime
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -263,12 +265,25 @@ def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.Monkey
     assert root_path("/elsewhere").as_posix() == "/elsewhere"
 
 
-def test_assumed_time_is_asked_last_and_only_where_the_policy_states_a_radius() -> None:
-    clock = SystemClock()
-    assert [source.name for source in time_sources(clock, fast_policy())] == ["kernel", "assumed"]
-    assert [
-        source.name for source in time_sources(clock, msgspec.structs.replace(fast_policy(), assumed_radius_ns=0))
-    ] == ["kernel"]
+def test_assumed_time_is_asked_last_and_has_a_bound_only_where_the_policy_states_one() -> None:
+    policy = fast_policy()
+    kernel, assumed = time_sources(SystemClock(), policy)
+    assert (kernel.name, assumed.name) == ("kernel", "assumed")
+    assert assumed.sample().offset.radius == policy.assumed_radius_ns
+    _, nothing = time_sources(SystemClock(), msgspec.structs.replace(policy, assumed_radius_ns=0))
+    with pytest.raises(BadTime):
+        nothing.sample()
+
+
+def test_radius_that_a_policy_states_is_taken_up_by_an_open_cluster(site: Site) -> None:
+    with site.open() as cluster:
+        assert isinstance(cluster.time, EmbeddedTime)
+        _, assumed = cluster.time._clock._sources
+        for radius in (8 * MS, 4 * MS):
+            policy = next_policy(site.registers.newest_policy(), {"assumed_radius_ns": radius})
+            publish_policy(site.registers, site.root_key, policy)
+            cluster.policy.refresh()
+            assert assumed.sample().offset.radius == radius
 
 
 # What one session gives back while the cluster is closed must not be granted to another that ends as well: nobody

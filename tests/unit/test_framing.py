@@ -132,5 +132,5 @@ def test_file_of_one_piece_holds_exactly_one_of_its_kind() -> None:
 
 
 def test_numbers_of_kinds_are_for_ever() -> None:
-    names = ["FRAME", "LOCK", "SEAL", "LEDGER", "BIRTH", "POLICY", "TRUST", "MAP", "CEILING", "PACK", "VIEW"]
+    names = ["FRAME", "LOCK", "SEAL", "LEDGER", "BIRTH", "POLICY", "TRUST", "MAP", "CEILING", "PACK", "VIEW", "EPOCH"]
     assert {kind.name: int(kind) for kind in Kind} == {name: n for n, name in enumerate(names, 1)}

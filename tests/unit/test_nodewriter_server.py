@@ -13,15 +13,21 @@ import pytest
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Grid
+from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient, NotTaken
 from appliance.node.writer_server import NodeWriter, NodeWriterServer
 from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, WriterHello, body_bytes, decode_answer, encode
-from tests.support.bags import CLUSTER, T0, Node, frame_file
+from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Span
 
 WRITER = b"W" * 8
+
+
+def patient(span: Span) -> Policy:
+    """A policy by which an answer is waited for so long."""
+    return msgspec.structs.replace(POLICY, attempt_timeout_ns=span)
 
 
 class Log:
@@ -75,7 +81,7 @@ def server(log: Log, path: Path) -> Iterator[NodeWriterServer]:
 
 @pytest.fixture
 def client(server: NodeWriterServer, path: Path, node: Node) -> Iterator[NodeWriterClient]:
-    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 20 * SECOND)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(20 * SECOND))
     yield client
     client.close()
 
@@ -109,7 +115,7 @@ def test_several_processes_share_a_file_while_the_mount_is_slow(
     server: NodeWriterServer, path: Path, log: Log, node: Node
 ) -> None:
     log.go.clear()
-    clients = [NodeWriterClient(path, CLUSTER, "n1", node.time, 30 * SECOND) for _ in range(6)]
+    clients = [NodeWriterClient(path, CLUSTER, "n1", node.time, patient(30 * SECOND)) for _ in range(6)]
     files = [node.file(b"%d" % n, sequence=n + 1) for n in range(6)]
     outcomes: list[object] = []
 
@@ -157,7 +163,7 @@ def test_what_would_spoil_the_file_for_others_is_not_taken(
 
 
 def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path: Path, node: Node) -> None:
-    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 20 * SECOND)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(20 * SECOND))
     file = frame_file(node, [b"m"], log="nowhere")
     bag = msgspec.structs.replace(file.bag, log="nowhere")
     assert client.submit(bag, file.data) is NotTaken.NOT_TAKEN
@@ -165,7 +171,7 @@ def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path
 
 
 def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:
-    client = NodeWriterClient(path, CLUSTER, "n1", node.time, SECOND)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(SECOND))
     file = node.file()
     assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
     server = NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, lambda _: log), path)
@@ -194,11 +200,11 @@ def test_another_cluster_node_or_version_is_turned_away_by_name(
 def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
     server: NodeWriterServer, path: Path, log: Log, node: Node
 ) -> None:
-    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 60 * SECOND)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(60 * SECOND))
     file = node.file()
     assert client.submit(file.bag, file.data) == Committed()  # connected, however slow the machine is
     log.go.clear()
-    client._patience_ns = SECOND // 20
+    client._policy = patient(SECOND // 20)
     assert client.submit(file.bag, file.data) == Doubt("the node's writer said nothing for 50 ms", WRITER)
     log.go.set()
     assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN, "it is left alone for a while"
@@ -220,7 +226,7 @@ def test_a_writer_that_dies_leaves_doubt_at_once(path: Path, node: Node) -> None
         accepted.close()
 
     Thread(target=die_after_taking, daemon=True).start()
-    client = NodeWriterClient(path, CLUSTER, "n1", node.time, 600 * SECOND)
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(600 * SECOND))
     file = node.file()
     doubt = client.submit(file.bag, file.data)
     assert isinstance(doubt, Doubt)

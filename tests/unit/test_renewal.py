@@ -2,12 +2,15 @@
 
 import logging
 from threading import Event
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from appliance.session.renewal import PAUSE_NS_MIN, RenewalThread
 from tests.support.cluster import fast_policy
 from timeagent.errors import BadTime
+from timeagent.units import SECOND
 
 BOUND_S = 20.0
 
@@ -51,16 +54,26 @@ def test_refusal_is_logged_and_the_next_round_comes(caplog: pytest.LogCaptureFix
 
 def test_starting_twice_makes_one_thread_and_shorter_leases_quicken_it() -> None:
     renewal = RenewalThread(fast_policy(), lambda: None)
-    slow = renewal._pause_ns
+    slow = renewal._pause_ns()
     renewal.start(8 * slow)
     thread = renewal._thread
     renewal.start(4 * slow)
     assert renewal._thread is thread
-    assert renewal._pause_ns == slow // 2
+    assert renewal._pause_ns() == slow // 2
     renewal.stop()
     renewal.stop()
     assert thread is not None
     assert not thread.is_alive()
+
+
+def test_policy_that_is_taken_up_quickens_a_session_that_acquires_nothing_any_more() -> None:
+    policy: Any = SimpleNamespace(renew_period_ns=SECOND)
+    renewal = RenewalThread(policy, lambda: None)
+    renewal.start(2 * SECOND)
+    slow = renewal._pause_ns()
+    policy.renew_period_ns = SECOND // 4
+    renewal.stop()
+    assert renewal._pause_ns() == slow // 4
 
 
 def test_stopping_what_never_started_is_nothing() -> None:

@@ -20,8 +20,8 @@ from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, Sh
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.suspension import Suspension
-from appliance.lease.wire import Attend, Denied, Over, Recalled, Revoke, Unavailable
-from tests.support.sessions import prolong, session_of, stated, under
+from appliance.lease.wire import Attend, Denied, Inspect, LeasePage, Over, Recalled, Revoke, Unavailable
+from tests.support.sessions import begin, prolong, session_of, stated, under
 from tests.support.shards import (
     HOLDER,
     POLICY,
@@ -132,15 +132,28 @@ def test_new_ceiling_is_linked_before_the_first_grant(world: World) -> None:
 
 def test_session_leases_go_on_with_all_that_is_under_them(world: World) -> None:
     shard = world.started()
-    session = session_of(shard, world)
+    asked = begin(world)
+    session = stated(one(shard, asked))
     lease = granted(shard, under(world, session, "a"))
     after = restarted(world, shard)
+    assert stated(one(after, asked)).session_id == session.session_id
     world.time.advance(SECOND)
     renewed = one(after, prolong(world, session))
     assert stated(renewed).expiry_ns > session.expiry_ns
     assert renewed.leases == 1  # type: ignore[union-attr]
     assert isinstance(one(after, acquire(world, "a", holder=RIVAL)), Denied)
     assert isinstance(one(after, relinquish(world, lease)), Over)
+
+
+def test_leases_of_several_holders_stay_theirs(world: World) -> None:
+    shard = world.started()
+    for domain, holder in (("a", HOLDER), ("b", RIVAL)):
+        granted(shard, acquire(world, domain, holder=holder))
+    after = restarted(world, shard)
+    page = one(after, Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert [(each.domain, each.holder) for each in page.leases] == [("a", HOLDER), ("b", RIVAL)]
+    assert page.numbers.leases == 2
 
 
 def test_what_is_tentative_is_withdrawn(world: World) -> None:
@@ -213,9 +226,11 @@ def test_file_is_found_once(world: World) -> None:
 
 def test_run_that_went_on_can_stop_again(world: World) -> None:
     lease = granted(shard := world.started(), acquire(world, "a"))
-    for _ in range(3):
+    for turn in range(3):
         shard = restarted(world, shard)
         assert granted(shard, renew(world, lease)).fence == lease.fence
+        assert granted(shard, acquire(world, f"b{turn}", holder=RIVAL)).holder == RIVAL
+    assert world.stores[-1].rows.named == 2
 
 
 def test_file_of_a_run_that_was_killed_is_not_found(world: World) -> None:
@@ -345,6 +360,13 @@ def test_link_that_was_not_done_is_done_again(world: World) -> None:
     world.chain.faults["link"] = ["lost"]
     world.chain.faults["list"] = ["lost"]
     assert isinstance(after.resume(said), InDoubt)
+    assert isinstance(after.resume(said), InDoubt)
+    assert isinstance(after.resume(said), Extended)
+
+
+def test_link_that_was_won_is_won_though_the_look_failed(world: World) -> None:
+    after, said = left(world)
+    world.chain.faults["list"] = [None, "lost"]
     assert isinstance(after.resume(said), InDoubt)
     assert isinstance(after.resume(said), Extended)
 

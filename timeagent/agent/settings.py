@@ -195,14 +195,15 @@ def listed_sources(
     settings: AgentSettings,
     chance: random.Random,
     *,
-    assumed_radius_ns: Span,
+    assumed: AssumedSource,
     touch: Callable[[], Instant],
     refuses: Callable[[str], Refusing],
     own_word: Callable[[bytes], bytes],
 ) -> list[Listed]:
     """Return all sources as an agent asks them.
 
-    ``touch`` asks the file server for its clock; ``refuses`` judges what a node signed; ``own_word`` is the agent's.
+    ``assumed``: what the cluster's policy states, or that it states nothing. ``touch`` asks the file server for its
+    clock; ``refuses`` judges what a node signed; ``own_word`` is the agent's.
     """
     listed = [Listed(source, group=OWN_GROUP) for source in own_sources(clock, settings, chance)]
     for node, endpoint in sorted(settings.peers.items()):
@@ -213,9 +214,7 @@ def listed_sources(
     if settings.mount_radius_ns:
         mount = MountSource(clock, touch, settings.mount_radius_ns)
         listed.append(Listed(mount, Weight.CROSS_CHECK, period_ns=MOUNT_PERIOD_NS))
-    if assumed_radius_ns:
-        listed.append(Listed(AssumedSource(clock, assumed_radius_ns), Weight.ASSUMED))
-    return listed
+    return [*listed, Listed(assumed, Weight.ASSUMED)]
 
 
 def roughtime_sources(

@@ -112,6 +112,9 @@ class KernelSource:
         return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)
 
 
+NOTHING_ASSUMED: Final = "no radius is stated: --assume-radius, or assumed_radius_ns in a cluster's policy"
+
+
 class AssumedSource:
     """``true = CLOCK_REALTIME`` plus or minus a stated radius.
 
@@ -123,13 +126,19 @@ class AssumedSource:
     name = "assumed"
 
     def __init__(self, machine: MachineClock, radius_ns: Span) -> None:
-        """Take the radius from the policy; it must be positive."""
-        assert radius_ns > 0
+        """Take the radius from the policy; 0: none is stated."""
         self._machine = machine
+        self.state(radius_ns)
+
+    def state(self, radius_ns: Span) -> None:
+        """State another radius, from now on; 0: none."""
+        assert radius_ns >= 0
         self._radius_ns = radius_ns
 
     def sample(self) -> Sample:
-        """Return the stated radius. Never fails, never blocks."""
+        """Return the stated radius. Raises BadTime where none is. Never blocks."""
+        if not self._radius_ns:
+            raise BadTime("nothing-assumed", NOTHING_ASSUMED)
         offset = TimeInterval(-self._radius_ns, self._radius_ns)
         return Sample(self.name, offset, self._machine.boot_ns(), ClockStatus.FREE_RUNNING, assumed=True)
 

@@ -23,6 +23,7 @@ from tests.simulation.checkers import (
     heirs,
     homes,
     kept,
+    leaders,
     money,
     narrow,
     overlap,
@@ -33,6 +34,7 @@ from tests.simulation.checkers import (
     resumed,
     served,
     sessions,
+    slots,
     truthful,
     waits,
     witnesses,
@@ -78,6 +80,8 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "patient": patient.check,
     "handover": handover.check,
     "homes": homes.check,
+    "slots": slots.check,
+    "leaders": leaders.check,
 }
 
 TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check, blocked.check)

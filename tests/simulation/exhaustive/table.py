@@ -330,15 +330,15 @@ MUTANTS: dict[str, Mutant] = {
         ONE_BIRTH,
     ),
     "no look after linking a ceiling": Mutant(
-        _in_chain("CeilingChain._link", "self._look(record.number)", "self._port.list_afresh()"),
+        _in_chain("look_for", "numbers[-1] > number", "not numbers[-1]"),
         ChainCast((contender("a", extends=2), contender("b", extends=1)), records_kept=1),
         chains.ONE_OWNER,
     ),
     "EEXIST of a ceiling ignored": Mutant(
         _in_chain(
-            "CeilingChain._link",
-            "not self._port.link(record.number, data) and self._port.read(record.number) != data",
-            "self._port.link(record.number, data) and False",
+            "link_record",
+            "not port.link(number, data) and (must_win or port.read(number) != data)",
+            "port.link(number, data) and False",
         ),
         _CHAIN,
         chains.ONE_OWNER,

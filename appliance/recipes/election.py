@@ -1,0 +1,192 @@
+"""``Election``: one leader at a time, of all nodes, in epochs that only grow: over a lease.
+
+```python
+session = cluster.session("api-2")                        # the candidate's name: the purpose of its session
+election = Election(session, "billing")
+with election.campaign(timeout_s=3600) as leadership:     # waits in the shard's queue, in order of coming
+    while work := next_work():
+        leadership.act(lambda: do(work, fence=leadership.epoch))     # checked before every act
+```
+
+The leader is who has the lease on ``/election:billing/leader``; its **epoch** is the lease's fence, so it grows with
+every leader, also over crashes and moves of the shard. Two of them never lead at one instant of true time, as long as
+clocks keep their bounds: ``acquire`` returns only when no earlier holder can believe any more, and ``check`` asks the
+clock. What a leader that stood still between check and act sends all the same, a ``FenceGate`` refuses by its epoch.
+
+**Hand-over.** ``resign(to="api-3")`` takes a lease on ``/election:billing/nominee/api-3`` before it gives back the
+first one. Whoever comes to the lead and finds somebody else nominated gives it back, stands in the queue of the
+nomination until that is over, and campaigns again. The nomination ends when the nominee leads, when the one who resigns
+stops waiting for that, or with its lease where that one dies; then anybody leads. Epochs that were given back so are
+nobody's: they only make the next one higher.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from appliance.formats.lease import Mode
+from appliance.formats.names import check_domain
+from timeagent.errors import BadRequest, check_callable, check_type
+from timeagent.units import MS, SECOND, Instant, Seconds, span_of
+
+from .exclusion import PATIENCE_S, Hold, Tool, held_here, never
+from .semaphore import tree_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from appliance.formats.lease import Holder
+    from appliance.lease.wire import LeaseView
+    from appliance.session.held import Lease
+    from appliance.session.session import Session
+
+LOOK_NS: Final = 100 * MS
+"""How often who resigns looks whether the nominee leads."""
+
+
+class Leader(msgspec.Struct, frozen=True):
+    """Who leads, as is known here: for people, and to find the leader. It may have changed meanwhile."""
+
+    candidate: str
+    epoch: int
+    node: str
+    since_ns: Instant
+    until_ns: Instant
+    """When its lead ends, unless it is renewed."""
+
+
+class Leadership(Hold):
+    """The lead, for one epoch. Given back at the end of a ``with`` block."""
+
+    def __init__(self, session: Session, lease: Lease, election: Election) -> None:
+        """Lead. Made by ``Election.campaign``."""
+        super().__init__(session, lease)
+        self._election = election
+
+    @property
+    def epoch(self) -> int:
+        """The number of this epoch: every later leader has a higher one. It is the lease's fence."""
+        return self.fence
+
+    def resign(self, *, to: str | None = None, timeout_s: Seconds = 10) -> bool:
+        """Lead no more. ``to``: hand over to that candidate; return whether it led within the time-out. Blocks so long.
+
+        While that is waited for nobody else leads. Raises TryAgain, ShardUnavailable where nobody can be nominated:
+        then the lead is kept.
+        """
+        if to is None:
+            self.relinquish()
+            return True
+        return self._election.hand_over(self, to, span_of(timeout_s, "timeout_s"))
+
+
+class Election(Tool[Leadership]):
+    """One election, as one candidate takes part in it."""
+
+    def __init__(self, session: Session, name: str) -> None:
+        """Ask nobody yet. The candidate is called as its session's purpose, or else as its node."""
+        super().__init__(session)
+        check_type(str, name=name)
+        self._tree = tree_of("election", name)
+        self._lead = check_domain(f"{self._tree}/leader")
+        self._standing = session.standing
+        self.candidate = _name(self._standing.holder)
+        self._nomination(self.candidate)
+
+    def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
+        """Campaign: return when this candidate leads; see ``Tool.acquire``."""
+        session, time = self._session, self._standing.time
+        until = time.boot_ns() + span_of(timeout_s, "timeout_s")
+        if (held := self._standing.in_use(self._lead)) is not None:
+            raise held_here(held, "a session for each candidate")
+        while True:
+            (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up)
+            try:
+                nominee = self._nominee()
+            except BaseException:
+                session.relinquish([lease])
+                raise
+            if nominee is None:
+                return Leadership(session, lease, self)
+            session.relinquish([lease])
+            left = self._left(until)
+            session.relinquish(
+                session.acquire(nominee, mode=Mode.S, timeout_s=left, record_only=True, given_up=given_up)
+            )
+
+    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
+        """Return when this candidate leads. Blocks up to the time-out: see ``Tool.acquire``."""
+        return self.acquire(timeout_s=timeout_s, given_up=given_up)
+
+    def run[R](self, do: Callable[[Leadership], R], *, timeout_s: Seconds = PATIENCE_S) -> R:
+        """Campaign, do something as the leader, resign, and return what came of it. For one epoch."""
+        check_callable(do=do)
+        with self.campaign(timeout_s=timeout_s) as leadership:
+            return do(leadership)
+
+    def leader(self) -> Leader | None:
+        """Return who leads, as far as the shard knows. Raises ShardUnavailable, BadTime. Blocks for the shard."""
+        views = self._out()
+        nominations = self._nominations(views)
+        for each in views:
+            if each.domain == self._lead:
+                name, holder = _name(each.holder), each.holder
+                if not nominations or self._nomination(name) in nominations:
+                    return Leader(name, each.fence, holder.node, each.granted_ns, each.expiry_ns)
+        return None
+
+    def observe(self, *, every_s: Seconds = 1) -> Iterator[Leader | None]:
+        """Yield who leads, and again whenever the epoch is another one; look so often. Raises as ``leader``."""
+        pause = max(MS, span_of(every_s, "every_s"))
+        seen: int | None = None
+        first = True
+        while True:
+            leader = self.leader()
+            epoch = None if leader is None else leader.epoch
+            if first or epoch != seen:
+                yield leader
+            seen, first = epoch, False
+            self._standing.time.sleep(pause)
+
+    def hand_over(self, leadership: Leadership, to: str, timeout_ns: int) -> bool:
+        """Give the lead back so that one candidate has it next; see ``Leadership.resign``."""
+        check_type(str, to=to)
+        if to == self.candidate:
+            raise BadRequest("own-candidate", f"{to!r} leads already", hint="name another candidate, or none")
+        time = self._standing.time
+        until = time.boot_ns() + timeout_ns
+        leadership.check()
+        with self._session.acquire(self._nomination(to), timeout_s=timeout_ns / SECOND, record_only=True):
+            leadership.relinquish()
+            while time.boot_ns() < until:
+                leader = self.leader()
+                if leader is not None and leader.candidate == to:
+                    return True
+                self._session.renew_due()
+                time.sleep(LOOK_NS)
+        return False
+
+    def _nomination(self, candidate: str) -> str:
+        return check_domain(f"{self._tree}/nominee/{candidate}")
+
+    def _out(self) -> list[LeaseView]:
+        now = self._standing.time.now()
+        return [each for each in self._standing.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
+
+    def _nominations(self, views: list[LeaseView]) -> list[str]:
+        return [each.domain for each in views if each.domain != self._lead and each.mode is Mode.X]
+
+    def _nominee(self) -> str | None:
+        """Return a nomination of somebody else, if one is out, and none of this candidate."""
+        nominations = self._nominations(self._out())
+        mine = self._nomination(self.candidate)
+        return None if mine in nominations or not nominations else nominations[0]
+
+    def _left(self, until_boot_ns: int) -> Seconds:
+        return max(0, until_boot_ns - self._standing.time.boot_ns()) / SECOND
+
+
+def _name(holder: Holder) -> str:
+    return holder.purpose or holder.node

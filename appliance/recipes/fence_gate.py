@@ -1,0 +1,97 @@
+"""``FenceGate``: a receiver that remembers the highest fence, and refuses whoever comes with a lower one.
+
+```python
+gate = FenceGate("/var/lib/billing/fences.db")            # without a path: in memory, for as long as this process lives
+with gate.passing(request.fence, name="account/7"):       # raises LeaseLost, code fence-passed: a later holder was here
+    write(request)
+```
+
+A holder that stood still after its last look at the clock, in a swapped-out process, a paused machine, a network that
+was slow, acts when its lease is long over. Nobody but the receiver can stop that: fences only grow, so the
+receiver that has seen a later holder's refuses the earlier one's. A fence is remembered, on disk, before its holder
+passes; and while it passes nobody else does, of whatever process that has the same file. Who keeps its state in a
+database does the same there, in the transaction that writes: ``UPDATE .. WHERE fence <= :fence``.
+
+What a gate does not do: before a later holder has come by, it knows of none, and lets the earlier one pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from threading import RLock
+from typing import TYPE_CHECKING, Final
+
+from timeagent.errors import BadRequest, LeaseLost, TryAgain, check_type
+from timeagent.units import INSTANT_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+IN_MEMORY: Final = ":memory:"
+
+_SEEN: Final = "SELECT fence FROM highest WHERE name = ?"
+_KEEP: Final = "INSERT INTO highest VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET fence = excluded.fence"
+
+
+class FenceGate:
+    """The highest fence of each name that ever passed. Safe to share between threads, and a file between processes."""
+
+    def __init__(self, path: str | Path = IN_MEMORY, *, patience_s: float = 30) -> None:
+        """Open the file, or make it: on a local file system. ``patience_s``: how long one waits for another to pass."""
+        self._lock = RLock()
+        self._database = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("CREATE TABLE IF NOT EXISTS highest (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)")
+
+    @contextlib.contextmanager
+    def passing(self, fence: int, *, name: str = "") -> Iterator[None]:
+        """Let who has this fence pass, for a block in which nobody else does; also the holder that passed last, again.
+
+        ``name``: what the fence is of, where one gate is for several domains or elections. Raises LeaseLost, code
+        ``fence-passed``, if a higher one has passed; TryAgain, ``busy``, where another passes for too long.
+        """
+        check_type(int, fence=fence)
+        check_type(str, name=name)
+        if not 0 < fence <= INSTANT_MAX:
+            raise BadRequest("bad-fence", f"{fence} is no fence", hint="hand over lease.fence as it is")
+        with self._lock:
+            with self._alone():
+                if self._refused(name, fence) is None:
+                    self._database.execute(_KEEP, (name, fence))
+            with self._alone():
+                highest = self._refused(name, fence)
+                if highest is not None:
+                    raise LeaseLost(
+                        "fence-passed",
+                        f"fence {fence} of {name!r} comes too late: {highest} has passed",
+                        hint="another has had the lease since: acquire it again, and see what that one did",
+                    )
+                yield
+
+    def highest(self, *, name: str = "") -> int:
+        """Return the highest fence of a name that has passed: 0 before the first."""
+        with self._lock:
+            row = self._database.execute(_SEEN, (name,)).fetchone()
+        return row[0] if row else 0
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._database.close()
+
+    def _refused(self, name: str, fence: int) -> int | None:
+        highest = self.highest(name=name)
+        return highest if highest > fence else None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep every other process from passing. Raises TryAgain, code ``busy``."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as problem:
+            raise TryAgain("busy", f"another has been passing for long: {problem}", hint="try again") from None
+        try:
+            yield
+        finally:
+            self._database.execute("COMMIT")

@@ -1,0 +1,109 @@
+"""Maintenance under holders: three daemons on this machine, a holder for each shard, and whatever an operator does.
+
+    python -m tests.faults.maintenance [--rounds 10] [--short]      exit 0 only when nobody lost a lease
+
+Each holder is a process of its own that says itself, at every look at its own clock, whether it has its lease. Between
+two steps each of them has to be renewed once more; at the end all of them have what they had at the beginning, and the
+audit finds nothing. A further step is a function in STEPS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.cli import service
+from appliance.node import settings
+from tests.faults.test_moves import audit_is_clean, domain_in
+from tests.support.daemons import Daemons
+from tests.support.holding import Holder, patient_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODES = ("node1", "node2", "node3")
+EARLIER = "0.0.1"
+"""The release from which a daemon is upgraded."""
+
+
+def restart(daemons: Daemons, node: str) -> None:
+    """As ``systemctl restart``."""
+    daemons.restart(node)
+
+
+def upgrade(daemons: Daemons, node: str) -> None:
+    """Go over from an earlier release, with daemons in the place of units."""
+    assert daemons.stop(node) == 0
+    daemons.start_with_release(node, EARLIER)
+    with pytest.MonkeyPatch.context() as patch:
+        own = service.node_unit(daemons.site.root)
+        patch.setattr(service, "is_there", lambda: True)
+        patch.setattr(service, "stop", lambda unit: daemons.stop(node) if unit == own else None)
+        patch.setattr(service, "start", lambda unit: daemons.start(node) if unit == own else None)
+        patch.setattr(settings, "node_directories", lambda _: [daemons.site.node_dir(node)])
+        done = daemons.command("node", "upgrade", "--root", str(daemons.site.root), "--allow-root")
+    assert done.returncode == 0, done.stderr
+
+
+def rotate(daemons: Daemons, node: str) -> None:
+    """Make a node's next keys, which all its processes take up."""
+    _as_operator(daemons, node, "trust", "rotate", "--overlap", "1h")
+
+
+def change_policy(daemons: Daemons, node: str) -> None:
+    """Publish another policy: a period goes up or down."""
+    now = daemons.site.registers.newest_policy().ceiling_period_ns
+    other = "900ms" if now != 900_000_000 else "800ms"
+    _as_operator(daemons, node, "policy", "set", "--ceiling-period", other)
+
+
+def _as_operator(daemons: Daemons, node: str, *words: str) -> None:
+    done = daemons.tenure(node, *words, "--root-key", str(daemons.site.root_key_file))
+    assert done.returncode == 0, done.stderr
+
+
+STEPS: tuple[Callable[[Daemons, str], None], ...] = (restart, upgrade, rotate, change_policy)
+"""What is done at each node in turn, in every round."""
+
+
+def play(place: Path, rounds: int, steps: tuple[Callable[[Daemons, str], None], ...] = STEPS) -> dict[str, str]:
+    """Do it; return how each holder ended, by its domain. Raises AssertionError where one is not renewed."""
+    with Daemons(place, *NODES, policy=patient_policy(place)) as daemons, ExitStack() as stack:
+        daemons.start(*NODES)
+        with daemons.site.open("node1") as cluster:
+            domains = [domain_in(cluster, shard) for shard in range(len(NODES))]
+        holders = [stack.enter_context(Holder(daemons, "node1", domain)).renewed() for domain in domains]
+        for number in range(rounds):
+            for step in steps:
+                for node in NODES if rounds > 1 or step is restart else NODES[:1]:
+                    print(f"round {number + 1}: {step.__name__} {node}", flush=True)
+                    step(daemons, node)
+                    for holder in holders:
+                        holder.renewed()
+        ends = {holder.domain: holder.close() for holder in holders}
+        for node in NODES:
+            assert daemons.stop(node) == 0
+        audit_is_clean(daemons)
+        return ends
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--short", action="store_true", help="one round; all but restarts at one node only")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="tenure-maintenance-") as place:
+        ends = play(Path(place), 1 if options.short else options.rounds)
+    lost = {domain: end for domain, end in ends.items() if end != "kept"}
+    print(f"maintenance: {len(ends) - len(lost)} of {len(ends)} holders kept their leases", lost or "; audit clean")
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

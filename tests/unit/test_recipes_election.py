@@ -1,0 +1,254 @@
+"""Elections over a lease, and what a receiver does that remembers epochs: on a hand-driven clock."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.recipes.election import Election, Leader
+from appliance.recipes.fence_gate import IN_MEMORY, FenceGate
+from appliance.recipes.semaphore import tree_of
+from tests.support.cluster import HandSite, hand_sites
+from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
+from timeagent.units import INSTANT_MAX, MS, SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from timeagent.units import Span
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[HandSite]:
+    yield from hand_sites(tmp_path, shards=3)
+
+
+def candidate(site: HandSite, name: str) -> Election:
+    return Election(site.session(name), "e")
+
+
+def when_it_sleeps(site: HandSite, what: Callable[[], object]) -> None:
+    """Do something once, when somebody waits next."""
+    sleep = site.time.sleep
+
+    def doing(span: Span) -> None:
+        site.time.sleep = sleep  # type: ignore[method-assign]
+        sleep(span)
+        what()
+
+    site.time.sleep = doing  # type: ignore[method-assign]
+
+
+def leads(election: Election) -> bool:
+    try:
+        election.campaign(timeout_s=0).resign()
+    except TryAgain:
+        return False
+    return True
+
+
+def test_one_leads_and_everybody_can_see_who(site: HandSite) -> None:
+    a, b = candidate(site, "a"), candidate(site, "b")
+    assert b.leader() is None
+    with a.campaign() as leadership:
+        leader = b.leader()
+        assert isinstance(leader, Leader)
+        assert (leader.candidate, leader.epoch) == ("a", leadership.epoch)
+        assert not leads(b)
+    assert b.leader() is None
+
+
+def test_epochs_only_grow_also_over_a_crash_of_the_shard(site: HandSite) -> None:
+    epochs = []
+    for crash in (False, True, False):
+        leadership = candidate(site, "a").campaign()
+        epochs.append(leadership.epoch)
+        if crash:
+            site.start(site.shard_of(tree_of("election", "e")))
+        else:
+            leadership.resign()
+    assert sorted(set(epochs)) == epochs
+
+
+def test_leader_that_stood_still_acts_no_more_and_another_leads(site: HandSite) -> None:
+    old = candidate(site, "a").campaign()
+    site.time.advance(old.lease.term_ns + SECOND)
+    new = candidate(site, "b").campaign(timeout_s=0)
+    assert new.act(lambda: "done") == "done"
+    assert new.epoch > old.epoch
+    with pytest.raises(LeaseLost):
+        old.act(lambda: pytest.fail("done"))
+
+
+def test_expired_leader_is_shown_to_nobody(site: HandSite) -> None:
+    old = candidate(site, "a").campaign()
+    site.time.advance(old.lease.term_ns + SECOND)
+    assert candidate(site, "b").leader() is None
+
+
+def test_leader_that_campaigns_again_is_told_at_once(site: HandSite) -> None:
+    a = candidate(site, "a")
+    with a.campaign(), pytest.raises(BadRequest) as told:
+        a.campaign()
+    assert told.value.code == "held-here"
+
+
+def test_lead_is_handed_over_to_the_one_who_is_named_whoever_comes_first(site: HandSite) -> None:
+    leadership = candidate(site, "a").campaign()
+    b, c = candidate(site, "b"), candidate(site, "c")
+    epochs: list[int] = []
+
+    def others_come() -> None:
+        assert not leads(b)
+        assert c.leader() is None
+        epochs.append(c.campaign(timeout_s=0).epoch)
+
+    when_it_sleeps(site, others_come)
+    assert leadership.resign(to="c")
+    leader = b.leader()
+    assert leader is not None
+    assert (leader.candidate, [leader.epoch]) == ("c", epochs)
+    assert leader.epoch > leadership.epoch
+    with pytest.raises(LeaseLost):
+        leadership.check()
+
+
+def test_nominee_that_does_not_come_costs_the_time_out_and_no_more(site: HandSite) -> None:
+    leadership = candidate(site, "a").campaign()
+    began = site.time.boot_ns()
+    assert not leadership.resign(to="nobody", timeout_s=3)
+    assert site.time.boot_ns() < began + 5 * SECOND
+    assert leads(candidate(site, "b"))
+
+
+def test_nomination_of_a_leader_that_died_ends_with_its_lease(site: HandSite) -> None:
+    a = candidate(site, "a")
+    leadership = a.campaign()
+    (nomination,) = a._session.acquire(a._nomination("c"))  # the first two steps of resigning, and no third
+    leadership.relinquish()
+    assert not leads(candidate(site, "b"))
+    site.time.advance(nomination.term_ns + SECOND)
+    assert leads(candidate(site, "b"))
+
+
+def test_who_waits_out_a_nomination_leads_after_it(site: HandSite) -> None:
+    leadership = candidate(site, "a").campaign()
+    epochs: list[int] = []
+
+    def waits() -> None:
+        with pytest.raises(TryAgain):
+            candidate(site, "b").campaign(timeout_s=1)  # inside the patience of who resigns
+        epochs.append(leadership.epoch)
+
+    when_it_sleeps(site, waits)
+    assert not leadership.resign(to="c", timeout_s=3)
+    assert candidate(site, "b").campaign(timeout_s=0).epoch > epochs[0]
+
+
+def test_lead_is_kept_by_who_cannot_nominate(site: HandSite) -> None:
+    leadership = candidate(site, "a").campaign()
+    with pytest.raises(BadRequest, match="leads already"):
+        leadership.resign(to="a")
+    shard = site.transports[site.shard_of(tree_of("election", "e"))]
+    shard.script = ["lost"] * 40
+    with pytest.raises(ShardUnavailable):
+        leadership.resign(to="c", timeout_s=1)
+    shard.script = []
+    leadership.check()
+
+
+def test_run_leads_for_one_epoch_and_resigns_whatever_comes_of_it(site: HandSite) -> None:
+    a = candidate(site, "a")
+    assert a.run(lambda leadership: leadership.epoch) > 0
+    with pytest.raises(ZeroDivisionError):
+        a.run(lambda _: 1 // 0)
+    assert leads(candidate(site, "b"))
+
+
+def test_observer_hears_of_every_new_epoch(site: HandSite) -> None:
+    heard = candidate(site, "o").observe(every_s=0.5)
+    assert next(heard) is None
+    leadership = candidate(site, "a").campaign()
+    first = next(heard)
+    assert isinstance(first, Leader)
+    assert first.epoch == leadership.epoch
+    when_it_sleeps(site, leadership.resign)
+    assert next(heard) is None
+
+
+# -- who comes too late ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Iterator[Callable[..., FenceGate]]:
+    """Make gates, by default of one file."""
+    with contextlib.ExitStack() as made:
+
+        def gate(path: Path | str = tmp_path / "fences.db", **options: float) -> FenceGate:
+            return made.enter_context(contextlib.closing(FenceGate(path, **options)))
+
+        yield gate
+
+
+def test_gate_lets_the_highest_fence_pass_and_refuses_the_one_before(gates: Callable[..., FenceGate]) -> None:
+    for gate in (gates(), gates(IN_MEMORY)):
+        for fence in (5, 5, 7):
+            with gate.passing(fence):
+                pass
+        with pytest.raises(LeaseLost) as refused, gate.passing(5):
+            pytest.fail("passed")
+        assert refused.value.code == "fence-passed"
+        assert gate.highest() == 7
+        with gate.passing(5, name="another"):
+            pass
+
+
+def test_fence_is_remembered_before_its_holder_passes_whatever_becomes_of_it(gates: Callable[..., FenceGate]) -> None:
+    def fails() -> None:
+        with gates().passing(7):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    with pytest.raises(LeaseLost), gates().passing(6):
+        pytest.fail("passed")
+
+
+def test_nobody_passes_beside_another(gates: Callable[..., FenceGate]) -> None:
+    one, other = gates(), gates(patience_s=0)
+    with one.passing(5), pytest.raises(TryAgain) as told, other.passing(6):
+        pytest.fail("passed")
+    assert told.value.code == "busy"
+    with other.passing(6):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [0, -1, INSTANT_MAX + 1, True, "7"])
+def test_what_is_no_fence_is_refused(wrong: int, gates: Callable[..., FenceGate]) -> None:
+    gate = gates()
+    with pytest.raises(BadRequest), gate.passing(wrong):
+        pytest.fail("passed")
+    assert gate.highest() == 0
+
+
+def test_zombie_is_refused_by_the_receiver(site: HandSite, gates: Callable[..., FenceGate]) -> None:
+    """It looked at its clock, was stopped before it acted, and goes on when another leads, and wrote, long since."""
+    gate, written = gates(), []
+
+    def write(fence: int) -> None:
+        with gate.passing(fence):
+            written.append(fence)
+
+    zombie = candidate(site, "a").campaign()
+    zombie.act(lambda: write(zombie.epoch))
+    zombie.check()
+    site.time.advance(zombie.lease.term_ns + 100 * MS)
+    successor = candidate(site, "b").campaign(timeout_s=5)
+    successor.act(lambda: write(successor.epoch))
+    with pytest.raises(LeaseLost) as refused:
+        write(zombie.epoch)  # the line behind its check
+    assert refused.value.code == "fence-passed"
+    assert written == [zombie.epoch, successor.epoch]

@@ -266,7 +266,7 @@ class Shard:
             return True
         if going.half is Half.COMING and half is not Half.COMING and not self._risen(follows):
             return False
-        if half in (Half.LEAVING, None) and going.half is Half.WHOLE:
+        if half in (Half.LEAVING, None) and going.half is not Half.LEAVING:
             going.alone_until_ns = self._store.latest_expiry() or 0
         if half is not going.half:
             self._waiting.dismiss(NEWER_MAP, f"map {newest.number} came while this request waited")

@@ -73,7 +73,8 @@ def audit_is_clean(daemons: Daemons, patience: int = 100) -> dict[str, int]:
     )  # fmt: skip
     found = json.loads(done.stdout)
     summary: dict[str, int] = found["summary"]
-    assert summary["violations"] == 0, [each for each in found["findings"] if each["verdict"] == "violation"]
+    bad = [each for each in found["findings"] if each["verdict"] == "violation"]
+    assert summary["violations"] == 0, json.dumps(bad, indent=1)
     assert summary["witnesses"] > 0
     return summary
 

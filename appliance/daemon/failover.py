@@ -69,6 +69,8 @@ class ShardFailover:
         self._policy = policy
         self._asked: dict[int, Instant] = {}
         self._checked: dict[int, Instant] = {}
+        self._probed: dict[int, Instant] = {}
+        self._counted: dict[int, Instant] = {}
         self._spawn = spawn
         self._leaving: dict[int, Running] = {}
         self._stop = Event()
@@ -129,15 +131,27 @@ class ShardFailover:
             self._leave(shard, f"it is of map {newest.number} no more")
             return
         now = self._time.boot_ns()
-        if now - self._checked.get(shard, 0) < CHECK_NS:
+        if now - self._checked.get(shard, 0) >= CHECK_NS:
+            self._checked[shard] = now
+            if self._host.superseded(shard):
+                _log.warning("shard-superseded shard=%d", shard)
+                self._host.drop(shard)
+                return
+        if owner == self._node or now - self._probed.get(shard, 0) < CHECK_NS or not self._is_free(shard, hosted, now):
             return
-        self._checked[shard] = now
-        if self._host.superseded(shard):
-            _log.warning("shard-superseded shard=%d", shard)
-            self._host.drop(shard)
-        elif owner != self._node and not hosted.leases and self._routes.probe(shard, owner) == "not-here":
+        self._probed[shard] = now
+        if self._routes.probe(shard, owner) == "not-here":
             self.handed_over += 1
             self._leave(shard, f"it belongs to node {owner}, which answers")
+
+    def _is_free(self, shard: int, hosted: HostedShard, now: Instant) -> bool:
+        """Whether nobody holds a lease of a shard: looked through now and then for such as are past, and not ended."""
+        if not hosted.leases:
+            return True
+        if now - self._counted.get(shard, 0) < CHECK_NS:
+            return False
+        self._counted[shard] = now
+        return not hosted.is_held()
 
     def _leave(self, shard: int, why: str) -> None:
         _log.info("shard-leaves shard=%d reason=%s", shard, why)

@@ -249,6 +249,14 @@ class Shard:
         """The newest map that it goes by. Read by other threads."""
         return self._going.number
 
+    def is_held(self) -> bool:
+        """Whether a lease is out that may not be past."""
+        until = self._store.latest_expiry()
+        try:
+            return until is not None and not self._time.now().surely_past(until)
+        except BadTime:
+            return True
+
     @property
     def is_of_no_map(self) -> bool:
         """Whether the newest map that it knows does not have it any more: what it has is nothing worth."""

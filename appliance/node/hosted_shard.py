@@ -189,6 +189,11 @@ class HostedShard:
         """How many leases are out. Never blocks."""
         return self._store.leases
 
+    def is_held(self) -> bool:
+        """Whether a lease is out that may not be past. Blocks for the turn that is under way."""
+        with self._guard:
+            return not self._ended and self._shard.is_held()
+
     def go_by(self, newest: ShardMap, follows: Beginning) -> None:
         """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
 

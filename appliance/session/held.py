@@ -284,13 +284,26 @@ class Lease:
         self.settle_to_ns = max(self.settle_to_ns, second.settle_to_ns)
 
     def halves(self) -> tuple[Lease, ...]:
-        """Return whose witnesses prove that it is held: its own, and both once its own says that it is a half."""
-        if self.second is None:
-            return (self,)
+        """Return whose witnesses prove that it is held: its own, and both once its own says that it is a half.
+
+        Nobody's: what there is proves nothing to readers, until its other half is there and both are renewed.
+        """
         part = part_of(self.signed)
         if self.session_lease is not None:
             part = max(part_of(self.session_lease.signed), part, key=itemgetter(0))
-        return (self, self.second) if part[1] is Half.LEAVING else (self,)
+        match part[1]:
+            case Half.WHOLE:
+                return (self,)
+            case Half.LEAVING if self.second is not None:
+                return (self, self.second)
+            case _:
+                return ()
+
+    def standing(self) -> Lease:
+        """Return the lease that has gone on with this half, or else this."""
+        first = self.first
+        gone_on = first is not None and first.second is None and first.correlation_id == self.correlation_id
+        return first if gone_on and first is not None else self
 
     def go_on_with_second(self) -> None:
         """Be held from the shard that came alone: its half is whole now, and the other shard is of no map any more."""
@@ -518,7 +531,8 @@ class SessionLease:
             for lease in self.leases.values():
                 if lease.second is None:
                     lease.alone_until_ns = before
-        moved = [each.first for each in self.leases.values() if half is Half.WHOLE and each.first is not None]
+        seconds = [each for each in self.leases.values() if each.first is not None and each.first.second is each]
+        moved = [each.first for each in seconds if half is Half.WHOLE and each.first is not None]
         for lease in moved:
             lease.go_on_with_second()
         return moved

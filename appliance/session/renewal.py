@@ -479,14 +479,16 @@ class LeaseRenewer:
 
     def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
         with self._lock:
-            for lease, answer in answers:
+            for asked, answer in answers:
+                lease = asked.standing()
                 match answer:
                     case LeaseGranted() if answer.witness.correlation_id == lease.correlation_id:
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
-                        if lease.first is not None and part_of(lease.signed)[1] is Half.WHOLE:
-                            lease.first.go_on_with_second()
-                            self._moved.append(lease.first)
+                        first = lease.first
+                        if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
+                            first.go_on_with_second()
+                            self._moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
                     case LeaseOver():

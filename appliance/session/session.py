@@ -520,8 +520,7 @@ class Session:
                 self._state.confirm(publication)
                 place = publication.place(outcome.file_name if alone else None)
                 for half, name in publication.proven:
-                    # By now its lease may go on with the second half alone; the first is nothing then.
-                    lease = half.first if half.first is not None and half.first.correlation_id == name else half
+                    lease = half.standing()  # and the first half is nothing any more where that is another
                     if lease.correlation_id == name:
                         lease.committed(publication.messages, publication.digest, publication.sequence, place)
 

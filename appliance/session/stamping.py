@@ -119,11 +119,12 @@ class FrameStamper:
         ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
         Never waits.
         """
-        if any(lease.alone_until_ns is not None for lease in leases):
+        proven = [lease.halves() for lease in leases]
+        if not all(proven):  # the other half of some is being taken
             for lease in leases:
                 lease.check_held(self._time.now(), self._policy.holder_margin_ns)
-            return AheadOfClock(LOOK_AGAIN_NS)  # it is half a lease, and the other half is being taken
-        halves = [half for lease in leases for half in lease.halves()]
+            return AheadOfClock(LOOK_AGAIN_NS)
+        halves = [half for each in proven for half in each]
         proofs = _proofs(halves)
         now, token = self._time.now_and_token()
         first = self._first_timestamp(grid, leases, len(payloads), now)

@@ -237,8 +237,8 @@ MUTANTS = {
     "own shard is sent away": Mutant(
         failover,
         LOOK,
-        f"owner != self._node and {HOME}",
-        HOME,
+        "owner == self._node or now",
+        "now",
         tests.test_own_shard_that_runs_is_left_alone,
     ),
     "sent away at every look": Mutant(
@@ -251,15 +251,15 @@ MUTANTS = {
     "owner is asked at every look": Mutant(
         failover,
         LOOK,
-        "now - self._checked.get(shard, 0) < CHECK_NS",
+        "now - self._probed.get(shard, 0) < CHECK_NS",
         "False",
         tests.test_owner_and_chain_are_asked_now_and_then_only,
     ),
     "owner is asked once": Mutant(
         failover,
         LOOK,
-        "now - self._checked.get(shard, 0) < CHECK_NS",
-        "shard in self._checked",
+        "now - self._probed.get(shard, 0) < CHECK_NS",
+        "shard in self._probed",
         tests.test_owner_and_chain_are_asked_now_and_then_only,
     ),
     "shard of another runs on": Mutant(
@@ -307,8 +307,8 @@ MUTANTS = {
     "a stand-in gives leases up": Mutant(
         failover,
         LOOK,
-        "not hosted.leases",
-        "True",
+        "not self._is_free(shard, hosted, now)",
+        "False",
         tests.test_shard_of_another_node_is_not_handed_over_while_a_lease_is_out,
     ),
     "an application keeps its shard": Mutant(

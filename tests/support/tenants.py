@@ -34,6 +34,9 @@ class Tenant:
     broke: str | None = None
     leases: int = 0
 
+    def is_held(self) -> bool:
+        return self.leases > 0
+
     def ended(self) -> str | None:
         return self.over
 

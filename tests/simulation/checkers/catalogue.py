@@ -36,6 +36,7 @@ from tests.simulation.checkers import (
     sessions,
     slots,
     truthful,
+    unmoved,
     waits,
     witnesses,
 )
@@ -62,6 +63,7 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "witnesses": witnesses.check,
     "empty": empty.check,
     "resumed": resumed.check,
+    "unmoved": unmoved.check,
     "waits": waits.check,
     "served": served.check,
     "bounded": bounded.check,

@@ -244,7 +244,7 @@ class ShardHost:
         if hosted is None:
             return False
         number = hosted.chain.number  # before the listing: it grows
-        newest = newest_record(self._port(hosted.identity.map_number, shard))
+        newest = newest_record(self._port(*chain_of(shard)))
         return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
 
     def everything(self) -> dict[int, HostedShard]:

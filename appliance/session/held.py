@@ -299,6 +299,11 @@ class Lease:
             case _:
                 return ()
 
+    @property
+    def counts_alone(self) -> bool:
+        """Whether it was granted whole: what was not is of no use yet where its second half is missing."""
+        return part_of(self.signed)[1] is Half.WHOLE
+
     def standing(self) -> Lease:
         """Return the lease that has gone on with this half, or else this."""
         first = self.first
@@ -529,7 +534,7 @@ class SessionLease:
             return []
         if half is Half.LEAVING:
             for lease in self.leases.values():
-                if lease.second is None:
+                if lease.second is None and lease.counts_alone:
                     lease.alone_until_ns = before
         seconds = [each for each in self.leases.values() if each.first is not None and each.first.second is each]
         moved = [each.first for each in seconds if half is Half.WHOLE and each.first is not None]

@@ -454,7 +454,7 @@ class Leasing:
             with self._lock:
                 leases = list(session_lease.leases.values())
             self._take_seconds([each for each in leases if each.keeper is not None], newest)
-            if any(each.ended is None and not _is_as_by(each, newest) for each in leases):
+            if any(each.ended is None and each.second is None and each.counts_alone for each in leases):
                 return [number - 1]
         return [] if half is None else [number, number - 1]
 

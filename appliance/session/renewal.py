@@ -160,7 +160,7 @@ class SessionLeases:
                 return lease
             lease.session_lease = session_lease
             session_lease.leases[lease.correlation_id] = lease
-            if part_of(session_lease.signed)[1] is Half.LEAVING and part_of(lease.signed)[1] is Half.WHOLE:
+            if part_of(session_lease.signed)[1] is Half.LEAVING and lease.counts_alone:
                 lease.alone_until_ns = lease.own_expiry_ns
         return lease
 

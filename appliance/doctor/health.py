@@ -18,6 +18,7 @@ from timeagent.console import counted
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339, span_text
 
+from ..formats.shardmap import chain_of, shard_text
 from .check import CheckVerdict, HealthCheck, failed, judged, not_well, passed, unknown, unsure
 from .directory import Room, judge_room
 
@@ -144,10 +145,10 @@ def judge_shard(
     ``until_ns``: when everything is over that an earlier run granted; None: it is.
     """
     stands = f"run by {runner or owner}" + (f", {counted(leases, 'lease')}" if leases is not None else "")
-    name, said, ways = f"shard {shard}", [], []
+    name, said, ways = f"shard {shard_text(shard)}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")
-        ways.append(f"start {owner} again; or tenure shards move {shard} {runner}")
+        ways.append(f"start {owner} again; or tenure shards move {chain_of(shard)[1]} {runner}")
     if until_ns is not None:
         said.append(f"restarted, recovering until {rfc3339(until_ns + SECOND)[_TIME_OF_DAY]} UTC")
         ways.append("wait: what an earlier run granted has to be over first")
@@ -163,10 +164,10 @@ def judge_silent_shard(
     """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
     if stopped:
         way_out = f"tenure node run, on {owner}: nobody has to wait for what it granted before"
-        return unsure(f"shard {shard}", f"stopped in good order by {owner}", way_out)
-    why = why.removeprefix(f"shard {shard} at node {owner}: ")  # it stands there already
+        return unsure(f"shard {shard_text(shard)}", f"stopped in good order by {owner}", way_out)
+    why = why.removeprefix(f"shard {shard_text(shard)} at node {owner}: ")  # it stands there already
     said = f"no answer from {owner}{for_long(silent_ns)}" + (f": {why}" if why else "")
-    return failed(f"shard {shard}", said, way_out or f"is {owner} stopped, or down? tenure status, there")
+    return failed(f"shard {shard_text(shard)}", said, way_out or f"is {owner} stopped, or down? tenure status, there")
 
 
 # -- other nodes -------------------------------------------------------------------------------------------------------

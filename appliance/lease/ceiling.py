@@ -546,9 +546,7 @@ class CeilingExtender:
             if self._job is None and self._result is None:
                 self._begin(job)
                 if patient:
-                    self._changed.wait_for(
-                        lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND
-                    )
+                    self._await_result()
             if self._result is None:
                 return UNDER_WAY
             result, self._result = self._result, None

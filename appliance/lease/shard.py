@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
 
-from ..formats.witness import Half, Stopped
+from ..formats.witness import Half, Resumed, Stopped
 from .ceiling import (
     NOTHING_BEFORE,
     UNDER_WAY,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
+    from ..formats.witness import Entry
     from .ceiling import RightToGrant, ShardIdentity
     from .recall import Waiter
     from .store import LeaseStore
@@ -177,7 +178,7 @@ class Shard:
             self._going.alone_until_ns = said.alone_until_ns
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
-            self._flush()
+            self._flush(Resumed(since_ns=said.signed_ns))
         return resumed
 
     def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
@@ -438,12 +439,13 @@ class Shard:
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
+    def _flush(self, *more: Entry) -> None:
         """Sign what no request waits for. Without usable time chain records wait for the next batch."""
         try:
             turn = self._begin_turn()
         except BadTime:
             return
+        turn.entries.extend(more)
         self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
 
     def _linked(self, extension: Extension) -> Extension:

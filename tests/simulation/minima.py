@@ -23,7 +23,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     "bags": {
         "committed": 500, "decided later": 20, "closed bags": 600, "sealed racks": 100, "bags said": 280,
         "latest readings": 24, "settled readings": 114, "crashes": 60, "pauses": 200, "mount faults": 260,
-        "lying clocks": 60,
+        "lying clocks": 60, "advances at the pace": 18,
     },
     "crowd": {
         "committed": 340, "not-committed": 40, "decided later": 30, "closed bags": 360, "sealed racks": 100,
@@ -32,7 +32,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "packs": {
         "committed": 160, "not-committed": 40, "closed bags": 90, "sealed racks": 70, "packed racks": 10,
-        "given-up packs": 2, "latest readings": 14, "settled readings": 60, "crashes": 200, "mount faults": 120,
+        "given-up packs": 1, "latest readings": 14, "settled readings": 60, "crashes": 200, "mount faults": 120,
     },
     "eclipse": {
         "committed": 300, "not-committed": 120, "closed bags": 400, "sealed racks": 220, "bags said": 800,

@@ -67,12 +67,6 @@ MOVES: tuple[Mutant, ...] = (
         "moves",
     ),
     Mutant(
-        "a lease is renewed as a half before it has the other",
-        one(leasing, "_is_as_by", "half is not Half.LEAVING or lease.second is not None", "True"),
-        "unmoved",
-        "moves",
-    ),
-    Mutant(
         "the half from the shard that comes says less than the other",
         one(leasing, "_above", "lease.shard < shard", "False"),
         "halves",

@@ -37,7 +37,12 @@ POLICIES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a rack is sealed as the newest policy says, however long bags of its log stay open",
-        one(sealer, "Sealer._not_due_until", "max(policy.seal_delay_ns, allowed)", "policy.seal_delay_ns"),
+        one(
+            sealer,
+            "Sealer._delay_ns",
+            "max(policy.seal_delay_ns, birth.span_ns + birth.grace_ns + 4 * policy.radius_ns_max)",
+            "policy.seal_delay_ns",
+        ),
         "due",
         "policies",
     ),

@@ -22,10 +22,13 @@ def blocks(text: str, language: str) -> list[str]:
     return [body for found, body in _BLOCK.findall(text) if found == language]
 
 
-def run_program(program: str, place: str, site: Site, directory: Path) -> str:
-    """Run a program that opens a root there, with that of a site in its place; return what it says. stderr is empty."""
+def run_program(program: str, place: str | None, site: Site, directory: Path) -> str:
+    """Run a program that opens a root there, with that of a site in its place; return what it says. stderr is empty.
+
+    ``place`` None: it opens none.
+    """
     opened = program.replace(f'"{place}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
-    assert opened != program, f"the program opens {place}"
+    assert (opened != program) == (place is not None), f"the program opens {place}"
     done = subprocess.run(
         [sys.executable, "-c", opened],
         capture_output=True,

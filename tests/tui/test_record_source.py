@@ -15,6 +15,7 @@ from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story
+from tests.fault_injection.moving import Move
 from tests.support.copies import indexed_here
 from tests.support.machine import HandMachine
 from timeagent.clock import SystemClock
@@ -25,7 +26,7 @@ from tui.model.gantt import LeaseBars
 from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
 from tui.model.state import LeaseOrigin, Reach, ViewKind
 from tui.model.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
-from tui.model.words import Condition, condition
+from tui.model.words import Condition, condition, node_rows
 from tui.sources.record import RecordSource
 
 
@@ -204,6 +205,28 @@ def test_leases_stand_as_they_stood(copy: Path) -> None:
             assert row.origin is LeaseOrigin.RECORD
             seen.add((row.domain, condition(row, state.clock.now)))
     assert seen >= {("account/1", Condition.HELD), ("account/2", Condition.HELD)}
+
+
+def test_shards_of_a_move_say_which_half_they_are(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    lease = move.old.grant("alice", move.writer)
+    move.both()
+    move.old.prolong(lease)
+    move.coming[0].grant("alice", move.writer)
+    both = move.tree.now_ns
+    move.new()
+    new = move.tree.now_ns
+    source = read(move.done().root)
+
+    def shown(instant: int) -> list[tuple[str, str]]:
+        state = source.state_at(instant)
+        rows = [row for node in state.nodes for row in node_rows(node, state.clock.now)]
+        return sorted((row[1].text, row[-1].text) for row in rows if row[1].text != "-")
+
+    assert shown(both) == [("0", "leaving since 22:00:01"), ("0 (chain 2)", "coming since 22:00:01")]
+    assert shown(new) == [("0 (chain 2)", "")]
+    lines = source.details(NodeSubject("n1"), both)
+    assert any("leaving since" in cell.text for line in lines for cell in line.cells)
 
 
 def followed(source: RecordSource, first: list[Subject], instant: int | None = None) -> set[Subject]:

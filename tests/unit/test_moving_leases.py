@@ -11,7 +11,7 @@ from appliance.bag.outcome import Committed
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.lease.ceiling import Beginning, StoppedOrderly
-from appliance.lease.wire import Inspect, LeasePage, Unavailable
+from appliance.lease.wire import Inspect, LeasePage, Renew, Unavailable
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
 from tests.support.shards import acquire
@@ -192,3 +192,21 @@ def test_lease_is_lost_with_either_half(site: MovingSite) -> None:
     site.start(NEW)  # an empty one: the other has crashed
     site.renews(session)
     assert lease.ended is not None
+
+
+# Half a lease that has no other would count for nothing: it goes on as it was, until it is over or has its second half.
+def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    expiry = lease.expiry_ns
+    site.both()
+    site.coming[NEW].script = ["lost"] * 6
+    site.renews(session)
+    assert (lease.second, lease.expiry_ns) == (None, expiry)
+    named = [each.map_number for each in site.transport(OLD).calls if isinstance(each, Renew)]
+    assert named == [1]
+    site.renews(session)
+    assert lease.second is None
+    site.renews(session)
+    assert len(lease.halves()) == 2
+    assert lease.expiry_ns > expiry

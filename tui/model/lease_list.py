@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from appliance.formats.shardmap import shard_text
+
 from .words import condition, matching
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ def _group(row: LeaseRow, group: LeaseGroup, now: TimeInterval) -> str:
         case LeaseGroup.HOLDER:
             return f"{row.node}/{row.process}"
         case LeaseGroup.SHARD:
-            return f"shard {row.shard}"
+            return f"shard {shard_text(row.shard)}"
         case LeaseGroup.STATE:
             return condition(row, now)
         case LeaseGroup.PURPOSE:

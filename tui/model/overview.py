@@ -19,6 +19,7 @@ from appliance.doctor.health import (
     judge_silent_shard,
 )
 from appliance.formats.ceiling import CeilingKind
+from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
 
 from .clocks import agreement, agreement_words
@@ -95,7 +96,7 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
 
 
 def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
-    name, fresh = f"shard {shard.shard}", shard.freshness
+    name, fresh = f"shard {shard_text(shard.shard)}", shard.freshness
     match fresh.reach:
         case Reach.ANSWERS:
             waits = shard.resumes_ns is not None and not now.surely_past(shard.resumes_ns)
@@ -227,7 +228,7 @@ def _narrowed(title: str, shown: int | None, words: str) -> str:
 
 
 def _silent(state: ClusterState) -> list[str]:
-    return [str(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
+    return [shard_text(shard.shard) for shard in state.shards if shard.freshness.reach is not Reach.ANSWERS]
 
 
 def nothing_words(state: ClusterState, words: str = "") -> str:
@@ -424,6 +425,8 @@ def _shard(shard: ShardView) -> dict[str, Any]:
         "blocks_lost": shard.blocks_lost,
         "ledger_bytes": shard.ledger_bytes,
         **instant_fields("resumes", shard.resumes_ns),
+        "half": shard.half.value,
+        **instant_fields("half_since", shard.half_ns),
     }
 
 

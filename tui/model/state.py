@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from appliance.formats.witness import Half
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class ClockView:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """One shard of the map. Numbers are those of its newest answer, or None."""
+    """One shard of the map, by its number. Numbers are those of its newest answer, or None."""
 
     shard: int
     node: str
@@ -136,6 +137,10 @@ class ShardView:
     """After this, at the latest, no domain waits for what an earlier run of the shard granted."""
     runner: str | None = None
     """Which node runs it, by its own word; ``node`` is the one that the map names."""
+    half: Half = Half.WHOLE
+    """Which half it is in a planned move."""
+    half_ns: Instant | None = None
+    """Since when, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

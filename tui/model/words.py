@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.shardmap import shard_text
+from appliance.formats.witness import Half
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, rfc3339, span_text
 
 from .state import LeaseOrigin, Reach
@@ -152,8 +154,8 @@ def _why_dying(lease: LeaseRow) -> str:
     if lease.holder_present is False:
         return "process gone"
     if lease.origin is LeaseOrigin.EARLIER_RUN:
-        return f"shard {lease.shard} restarted"
-    return f"shard {lease.shard} silent"
+        return f"shard {shard_text(lease.shard)} restarted"
+    return f"shard {shard_text(lease.shard)} silent"
 
 
 def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
@@ -255,7 +257,7 @@ def node_rows(node: NodeView, now: TimeInterval) -> list[tuple[Cell, ...]]:
     return [
         (
             name if index == 0 else Cell(""),
-            Cell(str(shard.shard)),
+            Cell(shard_text(shard.shard)),
             reach_cell(shard),
             _number(shard.leases),
             _ceiling(shard, now),
@@ -299,6 +301,8 @@ def shard_words(shard: ShardView, now: TimeInterval) -> Cell:
         return Cell(f"{shard.node} does not run it" + (f", resumes {resumes}" if waits else ""), Tone.WARN)
     if shard.freshness.reach is Reach.ANSWERS and waits:
         return Cell(f"restarted, resumes {resumes}", Tone.WARN)
+    if shard.half is not Half.WHOLE:
+        return Cell(shard.half + (f" since {clock_text(shard.half_ns, 0)}" if shard.half_ns is not None else ""))
     return Cell("")
 
 

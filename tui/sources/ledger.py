@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind, Piece, pack, piece_at
 from appliance.formats.ledger import open_block
+from appliance.formats.shardmap import shard_number
 from appliance.formats.witness import Ended, Stopped, Witness
 from timeagent.errors import Environment
 
@@ -78,11 +79,11 @@ class LedgerBook:
         """Take in one block. Raises Damaged."""
         block = open_block(piece, where)
         head = block.batch_head(where)
-        signed_ns = head.signed_time(where).midpoint_ns
+        signed_ns, shard = head.signed_time(where).midpoint_ns, shard_number(head.map_number, head.shard)
         for entry in block.decoded(where):
             match entry:
                 case Witness():
-                    self._grant(LedgerLease(entry, head.shard, head.incarnation, signed_ns))
+                    self._grant(LedgerLease(entry, shard, head.incarnation, signed_ns))
                 case Ended():
                     self._end(entry)
                 case Stopped():

@@ -19,6 +19,8 @@ from appliance.cli.daemon import daemon_check, time_agent_check
 from appliance.cluster import time_sources
 from appliance.doctor.check import unknown
 from appliance.formats.ceiling import CeilingKind
+from appliance.formats.shardmap import shard_text
+from appliance.formats.witness import Half
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
@@ -94,7 +96,8 @@ class LiveSource:
         self._own: AskedQuestion[list[HealthCheck]] | None = None
         self._nodes: AskedQuestion[Mapping[str, str | None]] | None = None
         self._others: Releases | None = None
-        self._shards: list[AskedQuestion[ShardAnswer]] = []
+        self._shards: dict[int, AskedQuestion[ShardAnswer]] = {}
+        """By the number of the shard."""
         self._clocks = NodeClocks(machine)
         self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
@@ -130,14 +133,20 @@ class LiveSource:
                 self._others = others
                 self._asked += [self._own, self._nodes]
             for shard, end in answer.chains.items():
-                cluster.routes.expect(answer.shard_map.layout.shards[shard], end.record.node)
-            for shard in range(len(self._shards), len(answer.shard_map.owners)):
-                self._shards.append(
-                    AskedQuestion(f"shard {shard}", SHARD_PERIOD_NS, self._machine, self._asking(shard))
-                )
-                self._asked.append(self._shards[-1])
+                cluster.routes.expect(shard, end.record.node)
+            self._ask_shards(answer)
             self._ask_clocks(answer, cluster, self._open)
         return answer
+
+    def _ask_shards(self, answer: MountAnswer) -> None:
+        """Have every shard of the map asked, and nobody about those that are of it no more."""
+        for shard in answer.shard_map.shards:
+            if shard not in self._shards:
+                name = f"shard {shard_text(shard)}"
+                self._shards[shard] = AskedQuestion(name, SHARD_PERIOD_NS, self._machine, self._asking(shard))
+                self._asked.append(self._shards[shard])
+        for shard in self._shards.keys() - set(answer.shard_map.shards):
+            self._asked.remove(self._shards.pop(shard))
 
     def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
         """Have the clock of each node asked that runs shards, and this machine's own."""
@@ -152,10 +161,10 @@ class LiveSource:
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
         assert self.mount.answer is not None
-        owners = self.mount.answer.shard_map.owners
-        asked = [each.answer for each in self._shards]
-        running = [(n, said.numbers.incarnation) for n, said in enumerate(asked) if said and said.numbers.node == node]
-        owned = [(n, bytes(8)) for n, owner in enumerate(owners) if owner == node]
+        shards = self.mount.answer.shard_map
+        asked = [(shard, each.answer) for shard, each in dict(self._shards).items()]
+        running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]
+        owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
 
     def _asking(self, shard: int) -> Callable[[], ShardAnswer]:
@@ -166,10 +175,11 @@ class LiveSource:
         assert self._open.cluster is not None
         asked_ns = self._machine.realtime_ns()
         cluster = self._open.cluster
-        numbers, leases = cluster.inspect(cluster.map.layout.shards[shard])
+        numbers, leases = cluster.inspect(shard)
         if not numbers.ceiling_ns:
-            raise ShardUnavailable("starting", f"shard {shard} is starting: it may not grant yet")
-        before = self._shards[shard].answer
+            raise ShardUnavailable("starting", f"shard {shard_text(shard)} is starting: it may not grant yet")
+        question = self._shards.get(shard)
+        before = None if question is None else question.answer
         said = tuple(leases)
         earlier: tuple[LeaseView, ...] = ()
         if before is not None:
@@ -204,9 +214,9 @@ class LiveSource:
         mount = self.mount.freshness()
         if answer is None:
             return ClusterState(str(self._where.path), clock, mount)
-        owners = answer.shard_map.owners
-        shards = [self._shard_view(answer, shard) for shard in range(len(owners))]
-        said = [self._shards[shard].answer if shard < len(self._shards) else None for shard in range(len(owners))]
+        asked = dict(self._shards)
+        shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
+        said = {view.shard: asked[view.shard].answer if view.shard in asked else None for view in shards}
         return ClusterState(
             str(answer.root),
             clock,
@@ -216,7 +226,7 @@ class LiveSource:
             answer.policy.radius_ns_max,
             tuple(
                 NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
-                for name in sorted({*answer.nodes, *answer.shard_map.owners})
+                for name in sorted({*answer.nodes, *(each.node for each in shards)})
             ),
             self._rows.rows(answer, shards, said, clock.now),
             answer.logs,
@@ -271,16 +281,16 @@ class LiveSource:
     def _times(self) -> TimeSources:
         return replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness())
 
-    def _shard_view(self, answer: MountAnswer, shard: int) -> ShardView:
-        chain = answer.chains.get(shard)
-        question = self._shards[shard] if shard < len(self._shards) else None
+    @staticmethod
+    def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> ShardView:
+        chain, shards = answer.chains.get(shard), answer.shard_map
         freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
         if question is not None:
             freshness = question.freshness()
             if question.error is not None and question.error.code == NO_ADDRESS:
                 problem = "this node's settings have no address of it"
                 freshness = Freshness(Reach.NOT_ASKED, problem=problem, way_out=question.error.hint)
-        view = ShardView(shard, answer.shard_map.owners[shard], freshness)
+        view = ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
             record = chain.record
@@ -349,7 +359,7 @@ class LiveRows:
         """Whether there are rows that end with time alone, whatever anybody says."""
 
     def rows(
-        self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
+        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
     ) -> LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
@@ -363,11 +373,11 @@ class LiveRows:
         return self._rows
 
     def _told(
-        self, answer: MountAnswer, shards: list[ShardView], said: Sequence[ShardAnswer | None], now: TimeInterval
+        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
     ) -> tuple[list[object], list[object]]:
         """Return all that rows are made from: what is large, to be compared by identity, and small values."""
         things: list[object] = [answer.ledgers]
-        for each in said:
+        for each in said.values():
             things += [None, None] if each is None else [each.leases, each if each.earlier else None]
         values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
         values += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
@@ -375,7 +385,11 @@ class LiveRows:
         return things, values
 
     def _leases(
-        self, answer: MountAnswer, shards: list[ShardView], answers_of: Sequence[ShardAnswer | None], now: TimeInterval
+        self,
+        answer: MountAnswer,
+        shards: list[ShardView],
+        answers_of: Mapping[int, ShardAnswer | None],
+        now: TimeInterval,
     ) -> Iterator[LeaseRow]:
         known: set[str] = set()
         after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
@@ -397,8 +411,9 @@ class LiveRows:
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:
                         continue  # the present run has granted it since, and the lease before it is no matter any more
                     yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
+        views = {view.shard: view for view in shards}
         for ledger in answer.ledgers.leases:
-            shard = shards[ledger.shard] if ledger.shard < len(shards) else None
+            shard = views.get(ledger.shard)
             if shard is None or ledger.witness.domain in known:
                 continue
             row = self._from_ledger(ledger, shard, answer)

@@ -11,6 +11,7 @@ from appliance.formats.framing import Kind, Piece
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
+from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness
 from auditor.evidence.tree import Tree
 from timeagent.console import counted, printable
@@ -81,9 +82,10 @@ def _row_words(state: ClusterState, row: LeaseRow) -> str:
 
 def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -> Iterator[DetailLine]:
     rows = [row for row in state.leases if row.domain == domain]
-    shard = answer.shard_map.shard_of(domain)
-    node = answer.shard_map.owners[shard]
-    yield fact("shard", f"{shard} on {node}", NodeSubject(node))
+    shards = answer.shard_map.shards_of(domain)
+    for shard in shards:
+        node = answer.shard_map.owner_of(shard) or ""
+        yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
     yield BLANK
     yield heading("Holds it now" if rows else "Nobody is known to hold it")
     for row in rows:
@@ -91,7 +93,8 @@ def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -
         yield words(f"  holder {row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
-    yield from _chain(answer, tree, shard, domain)
+    for shard in shards:
+        yield from _chain(answer, tree, shard, domain)
 
 
 def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseSubject) -> Iterator[DetailLine]:
@@ -112,7 +115,8 @@ def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseS
         yield fact("waiting", "not known" if row.waiting is None else str(row.waiting))
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
-    yield from _chain(answer, tree, answer.shard_map.shard_of(subject.domain), subject.domain, subject.identifier)
+    for shard in answer.shard_map.shards_of(subject.domain):
+        yield from _chain(answer, tree, shard, subject.domain, subject.identifier)
 
 
 def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str | None = None) -> Iterator[DetailLine]:
@@ -121,7 +125,7 @@ def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str 
     if end is None:
         yield words("the shard has no ceiling chain: it never ran", tone=Tone.DIM)
         return
-    directory = ledger_path(answer.shard_map.layout.chains[shard], shard, end.record.incarnation, 0).rpartition("/")[0]
+    directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
     names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
     shown = 0
     for (run, _), name in reversed(names[-LEDGERS_READ:]):
@@ -188,7 +192,11 @@ def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
                 else f", heard {span_text(shard.freshness.age_ns // 1_000_000 * 1_000_000)} ago"
             )
             leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
-            yield fact("shard", f"{shard.shard}: {reach.text}{age}, {leases}  {said.text}".rstrip(), tone=reach.tone)
+            yield fact(
+                "shard",
+                f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip(),
+                tone=reach.tone,
+            )
             yield fact("run", shard.incarnation or "not known")
             yield fact("ceiling", moment(shard.ceiling_ns))
     clock = next((each for each in state.clocks if each.node == node), None)

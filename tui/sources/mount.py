@@ -24,6 +24,7 @@ from appliance.doctor.directory import room_of
 from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
+from appliance.formats.shardmap import chain_of
 from appliance.node.own_keys import NOTICE_NS
 from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of
@@ -218,11 +219,7 @@ class OpenMount:
     def read(self) -> MountAnswer:
         """Read what has changed. Raises TenureError where the records cannot be read. Touches the mount."""
         shard_map = self.registers.newest_map()
-        chains = {
-            shard: end
-            for shard in range(len(shard_map.owners))
-            if (end := self._chain(shard_map.layout.chains[shard], shard))
-        }
+        chains = {shard: end for shard in shard_map.shards if (end := self._chain(shard))}
         return MountAnswer(
             self.root,
             self.registers.cluster_id,
@@ -262,8 +259,9 @@ class OpenMount:
 
     # -- chains and ledgers --------------------------------------------------------------------------------------------
 
-    def _chain(self, map_number: int, shard: int) -> ChainEnd | None:
-        chain = StoredChain(self._storage, chain_path(map_number, shard))
+    def _chain(self, shard: int) -> ChainEnd | None:
+        name = chain_of(shard)
+        chain = StoredChain(self._storage, chain_path(*name))
         numbers = chain.list_afresh()
         newest = self._record(chain, numbers[-1]) if numbers else None
         if newest is None:
@@ -271,11 +269,11 @@ class OpenMount:
         if shard not in self._runs or self._runs[shard][0] != newest.incarnation:
             self._runs[shard] = (newest.incarnation, self._incarnations(chain, numbers))
         size = None
-        files = self._ledger_files(map_number, shard)
+        files = self._ledger_files(*name)
         for incarnation in reversed(self._runs[shard][1]):
             size = None
             for number in files.get(incarnation, [])[-_LEDGERS_READ:]:
-                size = self._ledger(ledger_path(map_number, shard, incarnation, number))
+                size = self._ledger(ledger_path(*name, incarnation, number))
         return ChainEnd(newest, size)
 
     def _ledger_files(self, map_number: int, shard: int) -> dict[bytes, list[int]]:

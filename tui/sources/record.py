@@ -7,11 +7,14 @@ what the auditor's replay says of it, in the screens' own values.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from appliance.bag.survey import ClosingState
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.shardmap import shard_number
 from auditor.evidence.opening import open_tree
 from auditor.rules.finding import Verdict
 from auditor.timeline.making import make_index
@@ -186,7 +189,7 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         lease.correlation_id.hex(),
         lease.fence,
         expiry,
-        lease.shard[1],
+        shard_number(*lease.shard),
         LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
         max(expiry, domain.settle_to_ns) + after,
         as_of_ns=lease.told_ns,
@@ -203,21 +206,20 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
 
 
 def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
-    """Return the shards of the newest map. ``domains``: those with leases."""
-    newest = max((name[0] for name in state.shards), default=0)
-    counts: dict[tuple[int, int], int] = {}
-    for domain in domains:
-        counts[domain.shard] = counts.get(domain.shard, 0) + len(domain.leases)
+    """Return the shards whose chains go on. ``domains``: those with leases."""
+    counts = Counter(lease.shard for domain in domains for lease in domain.leases)
     for name, each in sorted(state.shards.items()):
-        if name[0] == newest:
+        if each.kind is not CeilingKind.TERMINAL:
             yield ShardView(
-                name[1],
+                shard_number(*name),
                 each.node,
                 NOT_ASKED,
                 each.incarnation.hex(),
-                leases=counts.get(name, 0),
+                leases=counts[name],
                 ceiling_ns=each.ceiling_ns,
                 ceiling_kind=each.kind,
+                half=each.half,
+                half_ns=each.half_ns,
             )
 
 

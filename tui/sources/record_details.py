@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from appliance.formats.shardmap import shard_number, shard_text
 from auditor.rules.finding import Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
 from timeagent.console import counted, printable
@@ -109,7 +110,7 @@ def _domain(record: AuditedCopy, subject: DomainSubject, at: Instant) -> Iterato
     if known is None:
         yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
         return
-    yield fact("shard", f"{known.shard[1]} of map {known.shard[0]}, on {_node_of(state, known.shard)}")
+    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {_node_of(state, known.shard)}")
     yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
     yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
     yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
@@ -252,8 +253,10 @@ def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[De
     node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
         if shard.node == node:
-            text = f"{name[1]} of map {name[0]}, run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", text, place_of(shard.where))
+            since = f", run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
+            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.where))
+            if shard.half_ns is not None:
+                yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
             yield fact("ceiling", f"{moment(shard.ceiling_ns)}, record {shard.ceiling_number} ({shard.kind})")
     known = state.clocks.get(node)
     if known is None:

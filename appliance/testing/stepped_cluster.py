@@ -1,0 +1,274 @@
+"""``SteppedCluster``: a whole cluster in a test's process, with a clock that moves when the test says so, or waits.
+
+```python
+def test_worker_stops_when_its_lease_is_gone() -> None:
+    with SteppedCluster() as cluster:
+        ours, theirs = cluster.session("ours"), cluster.session("theirs")
+        hold = Mutex(ours, "job").acquire()
+        cluster.pause(ours)                           # as SIGSTOP, or a paused machine: nothing of it is renewed
+        assert Mutex(theirs, "job").acquire().fence > hold.fence        # takes 10 s of the test's clock, and no time
+        with pytest.raises(LeaseLost):
+            hold.check()
+```
+
+Sessions, shards, bags and their protocol are the product's own; the mount is memory, and a shard is called in place.
+Whoever waits, and ``advance``, let time pass; every session that is not paused renews meanwhile, as its thread would.
+For one thread: nothing here is to be shared between several. Seeded: the same test does the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from appliance.admin.founding import found_cluster, publish_map
+from appliance.admin.trust import admit
+from appliance.bag.context import BagContext
+from appliance.formats.lease import Holder
+from appliance.formats.paths import chain_path
+from appliance.formats.policy import Policy, check_policy
+from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.lease.shard import Shard
+from appliance.lease.store import LeaseStore
+from appliance.lease.wire import Revoke
+from appliance.node.records import StoredChain, StoredLedger
+from appliance.recipes.mount_election import MountElection
+from appliance.session.open_logs import LogBook
+from appliance.session.session import Session
+from timeagent.errors import BadRequest, ShardUnavailable, TenureError
+from timeagent.keys import Signer
+from timeagent.trust import Purpose
+from timeagent.units import MS, SECOND, span_of
+
+from ..formats.birth import BagKind
+from .hand_time import HandTime
+from .memory_storage import MemoryStorage
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from appliance.bag.reader import Message
+    from appliance.formats.shardmap import ShardMap
+    from appliance.lease.wire import Reply, Request
+    from appliance.session.held import Lease
+    from timeagent.units import Instant, Seconds, Span
+
+NODE: Final = "node1"
+BEGINS_NS: Final[Instant] = 1_795_212_600 * SECOND
+"""2026-11-20 22:10:00: it is always then when a test begins."""
+BEAT_NS: Final = 250 * MS
+"""How far time goes at once: between two steps sessions renew."""
+
+_log = logging.getLogger(__name__)
+
+
+class SteppedTime(HandTime):
+    """The cluster's clock: whoever sleeps lets time pass for all."""
+
+    def __init__(self, cluster: SteppedCluster, signer: Signer) -> None:
+        """Begin."""
+        super().__init__(signer, BEGINS_NS)
+        self._cluster = cluster
+
+    def sleep(self, span: Span) -> None:
+        """Let time pass for all."""
+        self._cluster.pass_time(span)
+
+
+class InPlace:
+    """The way to one shard: it is called in place, or does not answer."""
+
+    def __init__(self) -> None:
+        """Lead nowhere yet."""
+        self.shard: Shard | None = None
+
+    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+        """Return the replies at once. Raises ShardUnavailable while it is stopped."""
+        del timeout_ns
+        if self.shard is None:
+            raise ShardUnavailable("no-answer", "the test has stopped this shard", hint="start_shard")
+        return self.shard.turn(requests)
+
+
+class SteppedCluster:
+    """One node, some shards, memory in the place of the mount. Use it in a ``with`` block, or close it."""
+
+    def __init__(self, *, shards: int = 1, seed: int = 0, policy: Policy | None = None) -> None:
+        """Found it. ``policy``: its numbers count, in the place of the default's."""
+        self._random = random.Random(seed)  # noqa: S311 - names and jitter, the same in every run
+        cluster_id = self._random.randbytes(16)
+        self.policy = check_policy(policy or Policy(number=1, cluster_id=cluster_id, rack_ns=60 * SECOND))
+        root, self._keys = Signer(self._random.randbytes(32)), {each: self._signer() for each in _PURPOSES}
+        self.time = SteppedTime(self, self._keys[Purpose.TIME])
+        self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
+        self._records = found_cluster(self.storage, Path("/"), self.policy, root, self.policy.cluster_id)
+        admit(self._records, root, NODE, self._keys, BEGINS_NS)
+        publish_map(self._records, root, [NODE] * shards)
+        self.map: ShardMap = self._records.newest_map()
+        self._context = BagContext(self.storage, self.time, self._records, NODE)
+        self._directory = tempfile.TemporaryDirectory(prefix="tenure-testing-")
+        self._stores: list[LeaseStore] = []
+        self._ways = [InPlace() for _ in range(shards)]
+        self._sessions: list[Session] = []
+        self._paused: list[Session] = []
+        self._passing = False
+        for shard in range(shards):
+            self.start_shard(shard)
+
+    def _signer(self) -> Signer:
+        return Signer(self._random.randbytes(32))
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: Seconds) -> None:
+        """Let time pass; sessions that are not paused renew meanwhile."""
+        self.pass_time(span_of(seconds, "seconds"))
+
+    def pass_time(self, span: Span) -> None:
+        """As ``advance``, in nanoseconds."""
+        while span > 0:
+            self.time.advance(min(span, BEAT_NS))
+            span -= BEAT_NS
+            if not self._passing:  # who renews may wait, too
+                self._passing = True
+                try:
+                    self._renew()
+                finally:
+                    self._passing = False
+
+    def _renew(self) -> None:
+        for session in self._sessions:
+            if session not in self._paused:
+                try:
+                    session.renew_due()
+                except TenureError as problem:
+                    _log.info("renewal-failed code=%s", problem.code)
+
+    def pause(self, session: Session) -> None:
+        """Have a session stand still: nothing of it is renewed until it is woken."""
+        self._paused.append(session)
+
+    def wake(self, session: Session) -> None:
+        """Let a session that was paused go on: it renews what it still can."""
+        self._paused.remove(session)
+        self._renew()
+
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def session(self, purpose: str = "", *, session_leases: bool = False) -> Session:
+        """Begin a session, as ``Cluster.session`` does: a process of its own."""
+        session = Session(
+            self._context,
+            LogBook(self._context),
+            self,
+            self.policy,
+            purpose,
+            self.chance(),
+            background=False,
+            session_leases=session_leases,
+        )
+        self._sessions.append(session)
+        return session
+
+    def chance(self) -> random.Random:
+        """Return a stream of chance of its own."""
+        return random.Random(self._random.getrandbits(64))  # noqa: S311 - names and jitter, the same in every run
+
+    def lose(self, lease: Lease, reason: str = "the test says so") -> None:
+        """End a lease against its holder's will, as an operator does, and let its holder hear of it."""
+        request = Revoke(
+            request_id=self._random.randbytes(16),
+            domain=lease.domain,
+            correlation_id=lease.correlation_id,
+            by=Holder(node=NODE, process=1, boot=bytes(16), incarnation=bytes(8), purpose=reason),
+        )
+        self.transport(lease.shard).call([request], self.policy.attempt_timeout_ns)
+        self.pass_time(self.policy.renew_period_ns + BEAT_NS)
+
+    def stop_shard(self, shard: int = 0) -> None:
+        """Have a shard answer nobody, as if its node had died."""
+        self.transport(shard).shard = None
+
+    def start_shard(self, shard: int = 0) -> None:
+        """Begin a new run of a shard, which knows nothing of the one before, as after a crash."""
+        way = self.transport(shard)
+        identity = ShardIdentity(self.policy.cluster_id, 1, shard, NODE, self._random.randbytes(8))
+        store = LeaseStore(Path(self._directory.name) / f"{len(self._stores)}.db")
+        self._stores.append(store)
+        signer = self._keys[Purpose.WITNESS]
+        chain = CeilingChain(StoredChain(self.storage, chain_path(1, shard)), self.time, signer, self.policy, identity)
+        running = Shard(
+            identity,
+            self.map,
+            self.policy,
+            store=store,
+            chain=chain,
+            time=self.time,
+            signer=signer,
+            ledger=StoredLedger(self.storage, 1, shard, identity.incarnation),
+            randomness=self.chance(),
+        )
+        began = running.start()
+        assert isinstance(began, Extended), began
+        way.shard = running
+
+    def transport(self, shard: int) -> InPlace:
+        """Return the way to a shard. Raises BadRequest."""
+        if not 0 <= shard < len(self._ways):
+            raise BadRequest("no-such-shard", f"there is no shard {shard}", hint=f"0 to {len(self._ways) - 1}")
+        return self._ways[shard]
+
+    def election(self, name: str, candidate: str, *, term_s: Seconds = 10) -> MountElection:
+        """Take part in an election on the mount alone. Its leader is extended by nobody but ``leadership.extend``."""
+        return MountElection(
+            self.storage,
+            self.time,
+            self._keys[Purpose.WITNESS],
+            (self.policy.cluster_id, NODE),
+            self.chance(),
+            name,
+            candidate,
+            span_of(term_s, "term_s"),
+            background=False,
+        )
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def create_log(self, name: str, kind: str = "maildir") -> None:
+        """Make a log, as ``Cluster.create_log`` does."""
+        LogBook(self._context).opened_or_made(name, BagKind(kind))
+
+    def close_bags(self, log: str) -> Instant:
+        """Let so much time pass that everything that was written by now is final; return the horizon."""
+        return LogBook(self._context).opened(log).horizon.settle(self.time.now().latest + 1)
+
+    def read(self, log: str) -> list[Message]:
+        """Return what is final of a log, in order: after ``close_bags`` that is all."""
+        return list(LogBook(self._context).opened(log).reader.settled())
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all sessions and shards. Idempotent."""
+        for session in self._sessions:
+            session.close()
+        for store in self._stores:
+            store.close()
+        self._stores.clear()
+        self._directory.cleanup()
+
+    def __enter__(self) -> Self:
+        """Use it in a ``with`` block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+_PURPOSES: Final = (Purpose.TIME, Purpose.WITNESS)

@@ -3,6 +3,9 @@
 A lease that is taken by hand belongs to no process: its holder says process 0, and whoever knows its correlation id may
 renew it or give it back. Nothing is written under it. A lease of a process is never touched here, but by revoking it:
 what its process wrote nobody else knows, and a lease that is given back without its watermark would hide that.
+
+While a domain moves to another shard its leases have two halves, which only a session keeps together: by hand none is
+taken or renewed then, and one that was taken before runs out.
 """
 
 from __future__ import annotations
@@ -287,7 +290,14 @@ class ByHand:
 
         Raises ShardUnavailable, BadRequest for what is refused.
         """
-        shard = self._cluster.map.shards_of(domain or getattr(request, "domain", ""))[0]
+        domain = domain or getattr(request, "domain", "")
+        shard, *coming = self._cluster.map.shards_of(domain)
+        if coming and isinstance(request, Acquire | Renew | BeginSession | RenewSession):
+            raise ShardUnavailable(
+                "moving",
+                f"{domain!r} moves to another shard, and is held from two: a lease by hand is of one",
+                hint="try again when tenure shards ls shows no move; a session keeps its leases meanwhile",
+            )
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:

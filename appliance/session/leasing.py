@@ -5,14 +5,12 @@ shard all at once, then all upgraded. A set waits for a domain with what it has 
 younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
 had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
 
-A session that ends while one of its threads waits for a lease must not be granted it behind its own back: the shard
-would have a lease out that nobody gives back, and who stops the shard in good order would wait until it expires. So
-whoever asks is told to give up, gives back what came all the same, and is waited for (``PendingAcquires``).
+While a domain moves to another shard it is held from both. The half from the shard that comes is a lease of its own
+here, which nobody sees: it is renewed, told of messages and given back beside the other (``Lease.second``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -40,7 +38,7 @@ from appliance.lease.session_client import SessionClient
 from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.units import rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
@@ -49,9 +47,8 @@ from .renewal import SessionLeases, is_due
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
     from contextlib import AbstractContextManager
-    from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
@@ -63,59 +60,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from .held import SessionLease
-
-
-ATTEMPTS_WAITED_FOR: Final = 6
-"""How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
-
-_LOOK_NS: Final = 5 * MS
-
-
-class PendingAcquires:
-    """The threads of one session that ask. Shares the session's lock."""
-
-    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
-        """Nobody asks yet."""
-        self._time = time
-        self._policy = policy
-        self._lock = lock
-        self._count = 0
-        self.over = False
-        """Whether nobody may ask any more."""
-
-    @contextlib.contextmanager
-    def under_way(self, given_up: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-        """Count who asks; what is handed on says when to give up: ``given_up`` does, or nobody may ask any more.
-
-        Raises BadRequest, ``session-closed``, also in the place of whatever else came of asking meanwhile.
-        """
-        with self._lock:
-            self.check()
-            self._count += 1
-        try:
-            yield lambda: self.over or given_up()
-        except Exception:
-            self.check()
-            raise
-        finally:
-            with self._lock:
-                self._count -= 1
-
-    def check(self) -> None:
-        """Raise BadRequest if nobody may ask any more."""
-        if self.over:
-            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
-
-    def end(self) -> None:
-        """Let nobody ask any more. Idempotent; does not wait."""
-        with self._lock:
-            self.over = True
-
-    def wait(self) -> None:
-        """Wait for those who ask to have given up: as long as that may take, and no longer."""
-        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
-        while self._count and self._time.boot_ns() < until:
-            self._time.sleep(_LOOK_NS)
 
 
 _log = logging.getLogger(__name__)

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import Half, WitnessKind
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
+    MapFollowed,
     RackSealed,
     RunResumed,
     SessionOver,
@@ -226,6 +227,8 @@ class Context:
     frames: tuple[FrameWritten, ...]
     closings: tuple[BagClosed | RackSealed, ...]
     restarts: tuple[Restart, ...]
+    moves: tuple[MapFollowed, ...]
+    """Which shards were leaving or coming, since when; and what they became then."""
     clock_changes: tuple[ClockChange, ...]
     readings: tuple[ClockReading, ...]
     """What the clocks of the nodes concerned said, in order."""
@@ -273,6 +276,7 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
             or (isinstance(event, RackSealed) and event.where.path in paths)
         ),
         restarts=tuple(each for each in _restarts(timeline) if first <= each.instant_ns <= last),
+        moves=tuple(_moves(timeline, first, last)),
         clock_changes=tuple(_clock_changes(timeline.state_at(first - 1), window)),
         readings=tuple(each.clock for each in window if each.clock is not None and each.clock.node in nodes)[
             :READINGS_MAX
@@ -291,6 +295,11 @@ def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator
     for number, lease in enumerate(leases):
         if any(abs(number - place) <= NEIGHBOURS for place in places):
             yield lease
+
+
+def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFollowed]:
+    newest = {event.shard: event for event in timeline.kinds(MapFollowed) if event.instant_ns <= last}
+    yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
 
 
 def _resumed(event: RunResumed) -> Restart:
@@ -345,6 +354,7 @@ def context_fields(context: Context) -> dict[str, Any]:
         "leases": [_lease_fields(each, context.concerned) for each in context.leases],
         "frames": [event_fields(event) for event in context.frames],
         "closings": [event_fields(event) for event in context.closings],
+        "moves": [event_fields(event) for event in context.moves],
         "restarts": [
             {
                 **instant_fields("instant", each.instant_ns),

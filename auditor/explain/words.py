@@ -82,7 +82,7 @@ def context_lines(context: Context) -> Iterator[str]:
         for each in context.restarts
     ]
     around += [(each.instant_ns, f"clock of {each.node}: {each.what}") for each in context.clock_changes]
-    around += [(each.instant_ns, event_words(each)) for each in context.closings]
+    around += [(each.instant_ns, event_words(each)) for each in (*context.moves, *context.closings)]
     if around:
         yield ""
         yield "Around it:"
@@ -164,8 +164,8 @@ def _frame(piece: Piece, path: str) -> Iterator[str]:
 def _head(head: BatchHead) -> Iterator[str]:
     yield (
         f"batch {head.sequence} of shard {head.shard} (map {head.map_number}) on {head.node}, run "
-        f"{head.incarnation.hex()}, under ceiling record {head.ceiling_number} until {rfc3339(head.ceiling_ns)}, "
-        f"signed at {_time(head.time)}"
+        f"{head.incarnation.hex()}, {head.half} by map {head.going_by}, under ceiling record {head.ceiling_number} "
+        f"until {rfc3339(head.ceiling_ns)}, signed at {_time(head.time)}"
     )
 
 

@@ -21,6 +21,7 @@ from auditor.explain.picture import WIDTH, draw
 from auditor.explain.words import context_lines
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_moves import written_under_the_half_that_leaves
 from tests.fault_injection.faults_time import bag_closed_before_its_message
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.plants import all_plants
@@ -123,6 +124,15 @@ def test_words_name_neighbours_restarts_and_readers(tmp_path: Path, capsys: pyte
     text = capsys.readouterr().out
     assert text.count("\n  * ") == 2
     assert "relinquished at" in text
+
+
+def test_phase_of_a_move_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding, context = surroundings(written_under_the_half_that_leaves(tmp_path), "half-lease-write")
+    assert [(each.shard, each.half.value) for each in context.moves] == [((1, 0), "leaving"), ((2, 0), "coming")]
+    assert run(finding.id, tmp_path) == 1
+    text = capsys.readouterr().out
+    assert "shard 0, chain 1, goes by map 2: leaving" in text
+    assert "leaving by map 2, under ceiling record 1" in text
 
 
 def numbers(element: ET.Element, *names: str) -> list[float]:

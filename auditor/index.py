@@ -55,7 +55,7 @@ CREATE TABLE ceiling (
 CREATE TABLE use (
     domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
     first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER,
-    sequence INTEGER, digest BLOB, alone INTEGER);
+    sequence INTEGER, digest BLOB, staying INTEGER);
 CREATE TABLE frame (
     writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
     first INTEGER, last INTEGER, earliest INTEGER, latest INTEGER);
@@ -162,8 +162,8 @@ class Use:
     """The frame's, in its writer's run."""
     digest: bytes | None = None
     """The frame's; None where it is not known."""
-    alone: bool = True
-    """Whether the lease counts there by itself; else with its other half."""
+    staying: bool = True
+    """Whether the lease counts there without a half from a chain that comes later."""
 
     @property
     def log(self) -> str:
@@ -350,11 +350,11 @@ class Index:
         """Yield (correlation id, use) of a domain, in order of place."""
         sql = (
             "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed, sequence,"
-            " digest, alone FROM use WHERE domain = ? ORDER BY path, offset"
+            " digest, staying FROM use WHERE domain = ? ORDER BY path, offset"
         )
         for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
-            messages, accepted, first, last, proven, *others, alone = numbers
-            figures = (messages, accepted, first, last, bool(proven), *others, bool(alone))
+            messages, accepted, first, last, proven, *others, staying = numbers
+            figures = (messages, accepted, first, last, bool(proven), *others, bool(staying))
             yield cid, Use(Evidence(path, offset, length), *figures)
 
     def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:

@@ -240,13 +240,13 @@ def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths = list(bucket.names.values), list(bucket.paths.values)
     columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
     numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
-    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), rows["alone"].tolist(), strict=True)
+    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), rows["staying"].tolist(), strict=True)
     for cid, frame, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
         _cids(rows), frames, numbers, strict=True
     ):
         told = (messages, messages, first, last, 1, settle_to, signed)
-        sequence, digest, alone = frame
-        yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None, alone
+        sequence, digest, staying = frame
+        yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None, staying
 
 
 def _cids(rows: Rows) -> list[bytes]:

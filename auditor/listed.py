@@ -66,8 +66,8 @@ def index_frame(
             counted.add(witness.correlation_id)
             sure = counts and held.refusal is None
             numbers = (len(timestamps), accepted, first, last, sure, witness.settle_to_ns, stamped)
-            alone = frame.part_of(held)[1] is Half.WHOLE
-            itself = (head.sequence, digest if hashed else None, alone)
+            staying = frame.part_of(held)[1] is not Half.LEAVING
+            itself = (head.sequence, digest if hashed else None, staying)
             index.add("use", witness.domain, witness.correlation_id, where=where, rest=(*numbers, *itself))
         if held.refusal is not None:
             continue

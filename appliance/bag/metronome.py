@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from appliance.formats.paths import Bag, Grid, Rack
-from timeagent.errors import Damaged
+from timeagent.errors import Damaged, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import HOUR, INSTANT_MAX, MINUTE, SECOND, Instant, Span
 
@@ -79,8 +79,8 @@ class Packing:
     def turn(self, now: TimeInterval) -> PackingReport:
         """Pack at most ``PACKS_PER_TURN`` racks; now and then delete what is old.
 
-        Raises BadTime, Environment, TryAgain; then the next turn goes on. Touches the mount only for what is due; does
-        not wait.
+        Raises BadTime, Environment, TryAgain; then the next turn begins with the same racks. Touches the mount only for
+        what is due; does not wait.
         """
         packed, swept, damaged = 0, 0, []
         racks = self._due(now)
@@ -89,6 +89,9 @@ class Packing:
                 report = self._packer.pack(rack)
             except Damaged as problem:
                 damaged.append(problem)
+            except TenureError:
+                self._next = racks[0]
+                raise
             else:
                 packed += report.state is PackState.PACKED
                 swept += report.swept

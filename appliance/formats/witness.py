@@ -106,6 +106,13 @@ class Stopped(Record, frozen=True, tag="stopped"):
     settle_to_ns: U64
 
 
+class Resumed(Record, frozen=True, tag="resumed"):
+    """The run was stopped for a restart, and goes on: it has signed nothing since. In the ledger only."""
+
+    since_ns: U64
+    """The latest instant that it had signed."""
+
+
 class Revoked(Record, frozen=True, tag="revoked"):
     """An operator ended a lease: the ``ended`` entry before says the rest. In the ledger only."""
 
@@ -115,7 +122,7 @@ class Revoked(Record, frozen=True, tag="revoked"):
     """Who did, and, as the purpose, why: that process's word, which nobody has signed but the shard."""
 
 
-type Entry = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
+type Entry = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Resumed | Stopped
 
 
 class Half(StrEnum):
@@ -220,7 +227,7 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
     return reason or keyring.refuses_time(token)
 
 
-_ENTRY: Final[Any] = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Stopped
+_ENTRY: Final[Any] = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Resumed | Stopped
 _entry_lists: Final = msgspec.msgpack.Decoder(list[_ENTRY])
 _encode: Final = msgspec.msgpack.Encoder().encode
 _WITNESS: Final = array_head(len(SignedWitness.__struct_fields__))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
 
-from ..formats.witness import Stopped
+from ..formats.witness import Resumed, Stopped
 from .ceiling import UNDER_WAY, Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
 from .domain import HINT_BYTES_MAX, Bounds, Break
 from .eviction import Eviction
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
+    from ..formats.witness import Entry
     from .ceiling import RightToGrant, ShardIdentity
     from .recall import Waiter
     from .store import LeaseStore
@@ -145,7 +146,7 @@ class Shard:
             self._eviction.floor_ns, self._eviction.settle_to_ns = said.floor_ns, said.settle_to_ns
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
-            self._flush()
+            self._flush(Resumed(since_ns=said.signed_ns))
         return resumed
 
     def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
@@ -348,12 +349,13 @@ class Shard:
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
+    def _flush(self, *more: Entry) -> None:
         """Sign what no request waits for. Without usable time chain records wait for the next batch."""
         try:
             turn = self._begin_turn()
         except BadTime:
             return
+        turn.entries.extend(more)
         self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
 
     def _linked(self, extension: Extension) -> Extension:

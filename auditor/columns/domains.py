@@ -84,6 +84,7 @@ class Heads:
         """Which map the chain of its shard began under: these are numbered in order."""
         self.whole = np.array([fact.head.half is Half.WHOLE for fact in ordered], np.bool_)
         """Whether the leases in it need no other half."""
+        self.leaving = np.array([fact.head.half is Half.LEAVING for fact in ordered], np.bool_)
         self.runs = list(dict.fromkeys(fact.head.incarnation for fact in ordered))
         numbered = {run: number for number, run in enumerate(self.runs)}
         self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
@@ -474,20 +475,21 @@ class _Leases:
         self.bad[name[np.minimum(grant["floor"], grant["settle_to"]) < before]] = True
 
     def check_moves(self) -> None:
-        """Check that what counts by itself begins above what an earlier chain had that did, in each domain.
+        """Check that what counts by itself begins above what an earlier chain had before it left, in each domain.
 
-        What may count by itself is taken to. A lease under a session lease may, whatever its own witnesses say. Then
-        nothing that was written under the one lies above what was under the other.
+        A lease under a session lease may be either, whatever its own witnesses say. Then nothing that was written under
+        the one lies above what was under the other.
         """
         if self.first_of_chain.sum() == len(np.unique(self.name_of)):
             return
-        alone = np.logical_or.reduceat(self.told & self.heads.whole[self.head], self.start)
-        alone = self.held & (alone | self.rows["under"][self.start])
-        asked = np.where(alone, np.where(self.given, self.watermark, self.expiry), 0)
-        settle_to = np.where(alone & ~self.given, self.expiry, 0)
         grant = self.rows[self.start]
-        self.suspect_leases(alone & (grant["floor"] < self._of_chains_before(asked)))
-        self.suspect_leases(alone & (grant["settle_to"] < self._of_chains_before(settle_to)))
+        whole = np.logical_or.reduceat(self.told & self.heads.whole[self.head], self.start)
+        staying = np.logical_or.reduceat(self.told & ~self.heads.leaving[self.head], self.start)
+        whole, staying = (self.held & (each | grant["under"]) for each in (whole, staying))
+        asked = np.where(staying, np.where(self.given, self.watermark, self.expiry), 0)
+        settle_to = np.where(staying & ~self.given, self.expiry, 0)
+        self.suspect_leases(whole & (grant["floor"] < self._of_chains_before(asked)))
+        self.suspect_leases(whole & (grant["settle_to"] < self._of_chains_before(settle_to)))
 
     def _of_chains_before(self, values: Column) -> Column:
         """Return for each lease the highest of some values of leases of its domain in earlier chains, 0 without any."""

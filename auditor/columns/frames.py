@@ -162,11 +162,11 @@ class FrameColumns:
         except (NotPlain, Damaged, ValueError):
             return None
         clean = tokens.clean & batch.within_bags(tokens)
-        alone = _check_witnesses(batch, witnesses, tokens, clean)
+        staying = _check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
         digests = numbers(b"".join(batch.cut.digests), 4)
         self._keep_frames(batch, tokens, chosen, digests, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, alone, digests, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, staying, digests, rank)
         self._tell_heads(batch, witnesses, clean, rank)
         file, begins = batch.cut.file.tolist(), batch.begins.tolist()
         ends = np.searchsorted(batch.cut.file[chosen], np.arange(len(files) + 1)).tolist()
@@ -208,7 +208,7 @@ class FrameColumns:
         witnesses: Witnesses,
         tokens: _Tokens,
         clean: Flags,
-        alone: Flags,
+        staying: Flags,
         digests: NDArray[np.uint64],
         rank: int,
     ) -> None:
@@ -225,7 +225,7 @@ class FrameColumns:
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
         rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
-        rows["alone"] = alone[chosen]
+        rows["staying"] = staying[chosen]
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
@@ -417,7 +417,7 @@ def _listed(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column
 def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> Flags:
     """Strike out the frames that have no witness of a lease, or one that may not be as it is.
 
-    Returns of each lease that a frame carries whether it needs no other half.
+    Returns of each lease that a frame carries whether it counts without a half from a chain that comes later.
     """
     clean &= witnesses.once_each(len(clean))
     if not witnesses.count:
@@ -439,9 +439,9 @@ def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean
         )
         clean[frame[~fits]] = False
     frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
-    alone, together = witnesses.with_other_halves(saying)
+    staying, together = witnesses.with_other_halves(saying)
     fits &= together
     fits &= witnesses.floor[witnesses.which] < batch.cut.first[frame]
     fits &= batch.cut.last[frame] < witnesses.expiry[saying]
     clean[frame[~fits]] = False
-    return alone
+    return staying

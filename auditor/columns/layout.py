@@ -71,14 +71,14 @@ USE: Final = np.dtype(
         ("signed", "<i8"),
         ("sequence", "<i8"),
         ("digest", "<u8", (4,)),
-        ("alone", "?"),
+        ("staying", "?"),
         *_PLACE,
         *_RAW,
     ]
 )
 """One clean frame written under one lease: every message accepted, every signature good.
 
-``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; ``alone``: the lease needs no other.
+``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; ``staying``: see ``Use``.
 """
 
 GRANT: Final = 0

@@ -375,7 +375,7 @@ class Witnesses:
         return stands, np.where(under, of, self.which)
 
     def with_other_halves(self, saying: Column) -> tuple[Flags, Flags]:
-        """Say of each lease that a frame carries whether it is whole, and whether it is that or with its other half.
+        """Say of each lease that a frame carries whether it is no half that leaves, and whether it has what it needs.
 
         ``saying``: the witness of each that says until when. It says how much of a lease it is as well, unless the
         lease's own goes by a newer map.
@@ -386,8 +386,7 @@ class Witnesses:
         newest = np.where(going_by[own] > going_by[said], own, said)
         half = halves[newest]
         rows = np.flatnonzero(half)
-        whole = half == 0
-        fits = whole.copy()
+        fits = half == 0
         if len(rows):
             holder, _ = self._told.distinct("holder.node", "holder.purpose")
             which = self.which[rows]
@@ -396,7 +395,7 @@ class Witnesses:
             there = np.zeros((len(rows), len(_HALVES)), np.bool_)
             there[whose, half[rows]] = True
             fits[rows] = there[whose, 1] & there[whose, 2]
-        return whole, fits
+        return half != _HALVES.index(Half.LEAVING), fits
 
     def _on_paths(self, signed: Records, raw: list[bytes]) -> Flags:
         counts = np.array([min(known.head.count, _LEAVES_MAX) for known, _ in self.batches], np.int64)

@@ -11,19 +11,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import Half, WitnessKind
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
+    MapFollowed,
     RackSealed,
+    RunResumed,
     SessionOver,
     event_fields,
 )
 from timeagent.console import bound_fields, instant_fields, printable
-from timeagent.units import SECOND
+from timeagent.units import SECOND, span_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -190,13 +192,14 @@ def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTra
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A run of a shard that begins while another was known."""
+    """A run of a shard that begins while another was known, or goes on."""
 
     instant_ns: Instant
     node: str
     shard: int
     incarnation: bytes
-    after_orderly: bool
+    how: str
+    """In words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,8 @@ class Context:
     frames: tuple[FrameWritten, ...]
     closings: tuple[BagClosed | RackSealed, ...]
     restarts: tuple[Restart, ...]
+    moves: tuple[MapFollowed, ...]
+    """Which shards were leaving or coming, since when; and what they became then."""
     clock_changes: tuple[ClockChange, ...]
     readings: tuple[ClockReading, ...]
     """What the clocks of the nodes concerned said, in order."""
@@ -271,6 +276,7 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
             or (isinstance(event, RackSealed) and event.where.path in paths)
         ),
         restarts=tuple(each for each in _restarts(timeline) if first <= each.instant_ns <= last),
+        moves=tuple(_moves(timeline, first, last)),
         clock_changes=tuple(_clock_changes(timeline.state_at(first - 1), window)),
         readings=tuple(each.clock for each in window if each.clock is not None and each.clock.node in nodes)[
             :READINGS_MAX
@@ -291,15 +297,26 @@ def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator
             yield lease
 
 
+def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFollowed]:
+    newest = {event.shard: event for event in timeline.kinds(MapFollowed) if event.instant_ns <= last}
+    yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
+
+
+def _resumed(event: RunResumed) -> Restart:
+    assert event.clock is not None, "a batch has a signed time"
+    pause = span_text(event.instant_ns - event.since_ns)
+    return Restart(event.instant_ns, event.clock.node, event.shard[1], event.place[1], f"went on after {pause}")
+
+
 def _restarts(timeline: Timeline) -> list[Restart]:
-    found: list[Restart] = []
+    found = [_resumed(event) for event in timeline.kinds(RunResumed)]
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)
         record = event.record
         if before is not None and before.record.incarnation != record.incarnation:
-            orderly = before.record.kind.value != "running"
-            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, orderly))
+            how = "began a new run after " + ("a crash" if before.record.kind.value == "running" else "an orderly stop")
+            found.append(Restart(event.instant_ns, record.node, record.shard, record.incarnation, how))
         last[event.shard] = event
     return found
 
@@ -337,13 +354,14 @@ def context_fields(context: Context) -> dict[str, Any]:
         "leases": [_lease_fields(each, context.concerned) for each in context.leases],
         "frames": [event_fields(event) for event in context.frames],
         "closings": [event_fields(event) for event in context.closings],
+        "moves": [event_fields(event) for event in context.moves],
         "restarts": [
             {
                 **instant_fields("instant", each.instant_ns),
                 "node": each.node,
                 "shard": each.shard,
                 "incarnation": each.incarnation.hex(),
-                "after_orderly_stop": each.after_orderly,
+                "how": each.how,
             }
             for each in context.restarts
         ],

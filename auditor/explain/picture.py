@@ -311,9 +311,10 @@ class Picture:
             ),
             "box: frames that readers accept; circle: void or refused; bag: dashed line when due, line when closed",
         ]
-        for each in context.restarts[:6]:
-            how = "after an orderly stop" if each.after_orderly else "after a crash"
-            lines.append(f"{_clock(each.instant_ns)} shard {each.shard} began anew on {each.node}, {how} (dashed)")
+        lines += [
+            f"{_clock(each.instant_ns)} shard {each.shard} on {each.node} {each.how} (dashed)"
+            for each in context.restarts[:6]
+        ]
         lines += [f"{_clock(each.instant_ns)} clock of {each.node}: {each.what}" for each in context.clock_changes[:6]]
         for line in lines:
             self._text(12, self._y, line, "small")

@@ -12,7 +12,7 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
+from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.report.formats import finding_lines, time_line
 from auditor.timeline.events import event_words
@@ -77,13 +77,12 @@ def context_lines(context: Context) -> Iterator[str]:
     around: list[tuple[int, str]] = [
         (
             each.instant_ns,
-            f"shard {each.shard} began a new run on {each.node}, after "
-            + ("an orderly stop" if each.after_orderly else "a crash"),
+            f"shard {each.shard} on {each.node} {each.how}",
         )
         for each in context.restarts
     ]
     around += [(each.instant_ns, f"clock of {each.node}: {each.what}") for each in context.clock_changes]
-    around += [(each.instant_ns, event_words(each)) for each in context.closings]
+    around += [(each.instant_ns, event_words(each)) for each in (*context.moves, *context.closings)]
     if around:
         yield ""
         yield "Around it:"
@@ -165,8 +164,8 @@ def _frame(piece: Piece, path: str) -> Iterator[str]:
 def _head(head: BatchHead) -> Iterator[str]:
     yield (
         f"batch {head.sequence} of shard {head.shard} (map {head.map_number}) on {head.node}, run "
-        f"{head.incarnation.hex()}, under ceiling record {head.ceiling_number} until {rfc3339(head.ceiling_ns)}, "
-        f"signed at {_time(head.time)}"
+        f"{head.incarnation.hex()}, {head.half} by map {head.going_by}, under ceiling record {head.ceiling_number} "
+        f"until {rfc3339(head.ceiling_ns)}, signed at {_time(head.time)}"
     )
 
 
@@ -204,6 +203,8 @@ def _entry(entry: Entry) -> Iterator[str]:
             )
         case CeilingCopy():
             yield "a copy of a ceiling record"
+        case Resumed():
+            yield f"the run goes on after a restart: it had signed nothing since {rfc3339(entry.since_ns)}"
         case Stopped():
             yield f"the run stopped orderly with floor {bound_text(entry.floor_ns)}"
 

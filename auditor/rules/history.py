@@ -338,10 +338,17 @@ class LeaseHistory:
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
-    def alone(self) -> list[Told | SessionWitnessFact]:
-        """Those words by which it counts without another half."""
-        granted = self.first.head
-        return [each for each in self.words if newer(each.head, granted).half is Half.WHOLE]
+    def whole(self) -> list[Told | SessionWitnessFact]:
+        """Those words by which it counts by itself."""
+        return [each for each in self.words if self._half(each) is Half.WHOLE]
+
+    @property
+    def staying(self) -> list[Told | SessionWitnessFact]:
+        """Those words by which it counts without a half from a chain that comes later."""
+        return [each for each in self.words if self._half(each) is not Half.LEAVING]
+
+    def _half(self, word: Told | SessionWitnessFact) -> Half:
+        return newer(word.head, self.first.head).half
 
     @property
     def holder(self) -> Holder:

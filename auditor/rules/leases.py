@@ -139,7 +139,7 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
 def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
     """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended.
 
-    Half a lease may be out when its shard stops: it asks for what it was by itself before.
+    Half a lease may be out when its shard stops: it asks for what it was before the shard left.
     """
     stated = [told.witness for told in lease.told]
     floor = max(max(each.floor_ns, each.fence) for each in stated)
@@ -155,7 +155,7 @@ def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
         return floor, settle_to
     expiry = lease.expiry_ns
     if ended is None and lease.words[-1].head.half is Half.LEAVING:
-        expiry = max((each.witness.expiry_ns for each in lease.alone), default=0)
+        expiry = max((each.witness.expiry_ns for each in lease.staying), default=0)
     return max(floor, expiry), max(settle_to, expiry)
 
 

@@ -2,8 +2,8 @@
 
 In phase *both* a domain that moves is held from the chain that leaves and from the one that comes, and a lease of
 either is half of one. Each chain is judged by itself, as any other: what may not overlap in it does not overlap in the
-two together. What is left is asked here: of leases of the old chain that counted *alone*, and of leases of the new one
-from when they do.
+two together. What is left is asked here: of leases of the old chain as they counted before it left, and of leases of
+the new one from when they count by themselves.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
     """whole-too-early, grant-overlap: leases of each chain of a domain against those of each chain before."""
     for earlier, later in itertools.combinations(history.by_map(), 2):
         for lease in later.leases:
-            if lease.held and lease.alone:
+            if lease.held and lease.whole:
                 yield from _counts_alone(lease, earlier, later, cluster)
         highest = HighestUses()
         for before in earlier.leases:
-            highest.take(before, [use for use in before.uses if use.accepted and use.alone])
+            highest.take(before, [use for use in before.uses if use.accepted and use.staying])
         for lease in later.leases:
             yield from highest.below(lease)
 
@@ -54,17 +54,17 @@ def _counts_alone(
 
     Its holder keeps to the floors of both its halves.
     """
-    since = lease.alone[0]
+    since = lease.whole[0]
     own = [lease, *(each for each in earlier.leases if each.holder == lease.holder)]
     floor = max(each.floor_ns for each in own)
     settle_to = max(told.witness.settle_to_ns for each in own for told in each.told)
     for before in earlier.leases:
-        alone = before.alone
-        if not alone or not before.held or before.holder == lease.holder:
+        staying = before.staying
+        if not staying or not before.held or before.holder == lease.holder:
             continue
         if not conflicts(before.told[-1].witness.mode, lease.mode_at(since.position)):
             continue
-        ended, last = before.ended, max(alone, key=lambda each: each.witness.expiry_ns)
+        ended, last = before.ended, max(staying, key=lambda each: each.witness.expiry_ns)
         halves = _other_halves(before, later)
         if ended is None and halves:  # that half says how it ended; while it has not, its own chain excludes others
             ended = next((end for each in halves if (end := each.ended_before(since.position)) is not None), None)
@@ -76,7 +76,7 @@ def _counts_alone(
             asked, settled, because = ended.ending.watermark_ns or 0, 0, "it was given back with the watermark"
         else:
             asked = settled = last.witness.expiry_ns
-            because = "by itself it could be written under until"
+            because = "before that left it could be written under until"
         if floor < asked or settle_to < settled:
             reason = (
                 f"{lease.name} of {lease.holder.node} counts by itself since batch {since.head.sequence}, with the "

@@ -14,7 +14,7 @@ import msgspec
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import BatchHead, Ended, Half, Witness
+from appliance.formats.witness import BatchHead, Ended, Half, Resumed, Witness
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
@@ -124,6 +124,12 @@ class MapFollowed(_OfShard, frozen=True):
 
     going_by: int
     half: Half
+
+
+class RunResumed(_OfShard, frozen=True):
+    """A run of a shard goes on after a restart: it had signed nothing since then."""
+
+    since_ns: Instant
 
 
 class FrameWritten(_Signed, frozen=True):
@@ -245,6 +251,11 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
         place = (self.who, self.run, self.sequence, 0)
         return MapFollowed(self.clock.midpoint_ns, place, self.clock, where, self.shard, head.going_by, head.half)
 
+    def resumed(self, entry: Resumed, position: int, where: Evidence) -> RunResumed:
+        """Return that its shard goes on after a restart."""
+        place = (self.who, self.run, self.sequence, position)
+        return RunResumed(self.clock.midpoint_ns, place, self.clock, where, self.shard, entry.since_ns)
+
     def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
         """Return the ends of leases that a later witness tells of."""
         place = (self.who, self.run, self.sequence, position)
@@ -262,6 +273,7 @@ type Event = (
     | SessionOver
     | CeilingLinked
     | MapFollowed
+    | RunResumed
     | FrameWritten
     | BagClosed
     | RackSealed
@@ -278,6 +290,7 @@ KINDS: Final = (
     LogBorn,
     CeilingLinked,
     MapFollowed,
+    RunResumed,
     SessionOver,
     LeaseEnded,
     SessionTold,
@@ -351,6 +364,8 @@ def kind_of(event: Event) -> str:
             return f"session-{event.ending.outcome}"
         case CeilingLinked():
             return f"ceiling-{event.record.kind}"
+        case RunResumed():
+            return "shard-resumed"
         case MapFollowed():
             return f"shard-{event.half}"
         case FrameWritten():
@@ -397,6 +412,9 @@ def _words(event: Event) -> str:
                 f"shard {record.shard} ceiling {record.number} ({record.kind}) by {record.node}, run "
                 f"{record.incarnation.hex()}, until {clock(record.ceiling_ns)}"
             )
+        case RunResumed():
+            pause = span_text(event.instant_ns - event.since_ns)
+            return f"shard {event.shard[1]} goes on as run {event.place[1].hex()} after a restart of {pause}"
         case MapFollowed():
             return f"shard {event.shard[1]}, chain {event.shard[0]}, goes by map {event.going_by}: {event.half}"
         case FrameWritten():

@@ -14,7 +14,7 @@ from appliance.formats.framing import Kind
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.paths import parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Ended, Half, Witness
+from appliance.formats.witness import Ended, Half, Resumed, Witness
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
@@ -86,6 +86,8 @@ class ShardFacts:
                 self._found.add(batch.said(entry, position, where, shift), ended_name(entry))
             case SessionWitness() | SessionEnded():
                 self._found.add(batch.said(entry, position, where, shift))
+            case Resumed():
+                self._found.add(batch.resumed(entry, position, where))
             case _:
                 pass
 

@@ -26,6 +26,7 @@ from .events import (
     LogBorn,
     MapFollowed,
     RackSealed,
+    RunResumed,
     SessionOver,
     SessionTold,
 )
@@ -86,6 +87,8 @@ class Working:
                 self._ceiling(event)
             case MapFollowed():
                 self._followed(event)
+            case RunResumed():
+                self._resumed(event)
             case BagClosed():
                 self._closed(event)
             case RackSealed():
@@ -229,6 +232,10 @@ class Working:
         if known is not None:
             followed = {"going_by": known.going_by, "half": known.half, "half_ns": known.half_ns}
             self.shards[event.shard] = replace(self.shards[event.shard], **followed)
+        if known is not None and same:
+            self.shards[event.shard] = replace(
+                self.shards[event.shard], restarts=known.restarts, paused_ns=known.paused_ns
+            )
         if known is not None and not same and record.kind is CeilingKind.RUNNING:
             self._forget(event.shard, record.incarnation)
         if record.kind is CeilingKind.TERMINAL:
@@ -239,6 +246,12 @@ class Working:
         if known is not None and event.going_by >= known.going_by:
             since = known.half_ns if known.half is event.half else event.instant_ns
             self.shards[event.shard] = replace(known, going_by=event.going_by, half=event.half, half_ns=since)
+
+    def _resumed(self, event: RunResumed) -> None:
+        known = self.shards.get(event.shard)
+        if known is not None and known.incarnation == event.place[1]:
+            pause = (event.since_ns, event.instant_ns)
+            self.shards[event.shard] = replace(known, restarts=known.restarts + 1, paused_ns=pause)
 
     def _forget(self, shard: ShardName, run: bytes) -> None:
         """A run began: it knows of none of the leases that the runs before it had out."""

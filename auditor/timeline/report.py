@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, piece_at
-from timeagent.console import bound_fields, instant_fields, printable
+from timeagent.console import bound_fields, counted, instant_fields, printable
 from timeagent.errors import Damaged
 from timeagent.units import SECOND, rfc3339, span_text
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .events import FrameWritten
-    from .state import BagState, LeaseState, StateAt
+    from .state import BagState, LeaseState, ShardState, StateAt
     from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"
@@ -85,13 +85,20 @@ def _shards(state: StateAt) -> list[tuple[str, ...]]:
             each.incarnation.hex(),
             clock(each.ceiling_ns),
             str(each.ceiling_number),
-            each.kind.value,
+            each.kind.value + _restarts(each),
             clock(each.floor_ns),
             str(each.going_by or each.shard[0]),
             each.half.value + (f" since {clock(each.half_ns)}" if each.half_ns is not None else ""),
         )
         for _, each in sorted(state.shards.items())
     ]
+
+
+def _restarts(shard: ShardState) -> str:
+    if shard.paused_ns is None:
+        return ""
+    since, until = shard.paused_ns
+    return f", {counted(shard.restarts, 'restart')}, the last at {clock(until)} after {span_text(until - since)}"
 
 
 def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
@@ -198,6 +205,8 @@ def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
         **instant_fields("started", each.started_ns),
         "runs": each.runs,
         "going_by": each.going_by or name[0],
+        "restarts": each.restarts,
+        **instant_fields("resumed", None if each.paused_ns is None else each.paused_ns[1]),
         "half": each.half.value,
         **instant_fields("half_since", each.half_ns),
     }

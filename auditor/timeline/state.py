@@ -169,6 +169,10 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
     half: Half = Half.WHOLE
     half_ns: Instant | None = None
     """Since when it is that, as far as it said so."""
+    restarts: int = 0
+    """How often the present run went on after a restart."""
+    paused_ns: tuple[Instant, Instant] | None = None
+    """From when until when it paused for the newest of them."""
 
 
 class BagPhase(StrEnum):

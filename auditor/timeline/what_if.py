@@ -7,6 +7,7 @@ the same in both and is not looked for.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from auditor.index import Coverage, Index, Use, temporary_database
 from auditor.parts import PartMaker, Reading
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, NamedInterval, found, in_order
-from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs
+from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs, session_histories
 from auditor.rules.leases import check_domain
 from auditor.rules.moves import followed
 from auditor.rules.records import Policies
@@ -208,14 +209,24 @@ def _leases(
         coverage=_NothingMissing(index, 0),
         policies=policies,
     )
+    sessions = session_histories(index, known)
+    for session in sessions.values():
+        session.told = [replace(each, token=lens.token(each.head.node, each.token)) for each in session.told]
+        if session.over is not None:
+            node = nodes[session.over.position[2]]
+            session.over = replace(session.over, token=lens.token(node, session.over.token))
     for domain in sorted(index.all_domains()):
-        history = domain_history(index, known, domain)
+        history = domain_history(index, known, domain, sessions)
         for lease in history.leases:
             lease.told = [replace(each, token=lens.token(each.head.node, each.token)) for each in lease.told]
             lease.endings = [
                 replace(each, token=lens.token(nodes[each.position[2]], each.token)) for each in lease.endings
             ]
             lease.uses = uses.get((domain, lease.correlation_id), [])
+        for earlier, later in itertools.combinations(history.by_map(), 2):
+            both = {use.where for lease in later.leases for use in lease.uses}
+            for lease in earlier.leases:
+                lease.uses = [replace(use, staying=use.staying and use.where not in both) for use in lease.uses]
         yield from check_domain(history, cluster)
 
 

@@ -163,6 +163,18 @@ def chain_that_counts_without_what_the_one_before_asks_to_be_settled(root: Path)
     return move.done()
 
 
+@plants("floor-fell")
+def shard_that_leaves_without_having_been_whole_and_forgets_what_it_has_out(root: Path) -> ClusterTree:
+    move = in_both(root)
+    move.take("alice", move.writer)
+    move.publish(3)
+    move.publish(4, {"chains": (4,)}, before=Layout(owners=move.owners, chains=(2,)))
+    shard = move.coming[0]
+    shard.going_by, shard.half = 4, Half.LEAVING
+    shard.stop_orderly()
+    return move.done()
+
+
 @plants("r2-breach")
 def chain_that_counts_before_the_one_before_has_ended(root: Path) -> ClusterTree:
     move = in_both(root)

@@ -17,6 +17,7 @@ from appliance.formats.witness import (
     Ended,
     Entry,
     Half,
+    Resumed,
     Revoked,
     SignedWitness,
     Stopped,
@@ -94,6 +95,8 @@ class Shard:
         self.sequence = 0
         self.previous = NO_HEAD
         self.keeps_ledger = True
+        self.file = 1
+        """The number of its ledger's file."""
         self.latest_ns = 0
         """The latest expiry that it stated."""
         self.alone_ns = 0
@@ -147,9 +150,17 @@ class Shard:
         self.tree.put(f"{chain_path(self.map_number, self.number)}/{record_name(record.number)}", raw)
         self.turn(CeilingCopy(record=raw))
 
+    def restart(self, pause: int) -> None:
+        """Stop for a restart, and go on after a while."""
+        since = self.node.time.midpoint_ns
+        self.tree.advance(pause)
+        self.file += 1
+        self.extend()
+        self.turn(Resumed(since_ns=since))
+
     @property
     def ledger(self) -> str:
-        return ledger_path(self.map_number, self.number, self.incarnation)
+        return ledger_path(self.map_number, self.number, self.incarnation, self.file)
 
     def turn(self, *entries: Entry, change: Change | None = None, signer: Signer | None = None) -> Batch:
         """Sign a batch and append it to the ledger. ``change``: fields of the head."""

@@ -228,7 +228,7 @@ MUTANTS = {
     "store keeps what was left": Mutant(
         store,
         "LeaseStore.__init__",
-        "left.unlink(missing_ok=True)",
+        "each.unlink(missing_ok=True)",
         "pass",
         store_tests.test_every_start_is_empty_whatever_was_left,
     ),

@@ -41,6 +41,13 @@ MUTANTS = {
         "pass",
         packing_tests.test_turns_that_find_everything_packed_are_far_apart,
     ),
+    "a rack that could not be packed is passed over": Mutant(
+        metronome,
+        "Packing.turn",
+        "self._next = racks[0]",
+        "pass",
+        packing_tests.test_rack_that_the_mount_did_not_let_be_packed_is_packed_by_the_next_turn,
+    ),
     "retention is asked before anything can be old": Mutant(
         packer,
         "Retention.due_ns",

@@ -130,7 +130,7 @@ MUTANTS: dict[str, Fault] = {
     "the ledger does not say who revoked": (
         request_handler,
         "RequestHandler.answer",
-        "self._revocations.note(turn, request, entries)",
+        "self.revocations.note(turn, request, entries)",
         "pass",
         shard_tests.test_ledger_says_who_revoked_and_why_once,
     ),

@@ -72,8 +72,8 @@ MUTANTS = {
         store_tests.test_whoever_reads_the_file_for_long_keeps_no_turn_waiting,
     ),
     "the very same bytes are one's own": Mutant(
-        ceiling, "CeilingChain._link", "self._must_win or self._port.read(record.number) != data",
-        "self._port.read(record.number) != data", tests.test_of_two_who_link_the_same_bytes_one_goes_on,
+        ceiling, "link_record", "must_win or port.read(number) != data", "port.read(number) != data",
+        tests.test_of_two_who_link_the_same_bytes_one_goes_on,
     ),
     "the newest record of the chain may be another": Mutant(
         ceiling, "CeilingChain.resume", "newest is None or newest not in (record, pending)", "newest is None",

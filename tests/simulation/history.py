@@ -76,9 +76,13 @@ class NarrowRead:
     later: tuple[Key, ...]
 
 
+AT_THE_PACE = ", at the pace"
+
+
 @dataclass(frozen=True, slots=True)
 class HorizonSeen:
     who: str
+    """With ``AT_THE_PACE`` behind it where a daemon's metronome saw it."""
     true_ns: Instant
     log: str
     reached_ns: Instant

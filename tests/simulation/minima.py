@@ -23,7 +23,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     "bags": {
         "committed": 500, "decided later": 20, "closed bags": 600, "sealed racks": 100, "bags said": 280,
         "latest readings": 24, "settled readings": 114, "crashes": 60, "pauses": 200, "mount faults": 260,
-        "lying clocks": 60,
+        "lying clocks": 60, "advances at the pace": 18,
     },
     "crowd": {
         "committed": 340, "not-committed": 40, "decided later": 30, "closed bags": 360, "sealed racks": 100,

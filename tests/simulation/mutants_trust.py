@@ -17,7 +17,7 @@ TRUST: tuple[Mutant, ...] = (
         ),
         "published",
         "rotations",
-        first=14_000,
+        first=28_600,
     ),
     Mutant(
         "the keys of one trust record judge for all that come after it",

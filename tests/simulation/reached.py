@@ -15,6 +15,7 @@ from appliance.session.held import LossReason
 from tests.simulation.checkers.forms import CeilingCopy, Ended, SessionWitness, Witness
 from tests.simulation.checkers.naming import author_of
 from tests.simulation.checkers.record import Record
+from tests.simulation.history import AT_THE_PACE
 
 if TYPE_CHECKING:
     from tests.simulation.history import History, Hold
@@ -77,6 +78,11 @@ def _read(history: History, counts: Counter[str]) -> None:
     counts["values flushed"] = sum(each.what == "put" and each.outcome == "committed" for each in history.cached)
     counts["paths"] = len(history.paths)
     counts["committed"] += counts["values written"] + counts["values flushed"]
+    paced: dict[tuple[str, str], set[int]] = {}
+    for each in history.horizons:
+        if each.who.endswith(AT_THE_PACE):
+            paced.setdefault((each.who, each.log), set()).add(each.reached_ns)
+    counts["advances at the pace"] = sum(len(reached) - 1 for reached in paced.values())
     counts["bags said"] = sum(each.names is not None for each in history.answers)
 
 

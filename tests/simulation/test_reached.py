@@ -12,6 +12,7 @@ from appliance.bag.outcome import Unknown
 from appliance.bag.packer import Packer, PackReport, PackState, Retention
 from appliance.bag.writing import LogFileWriter, LookingWriter
 from appliance.daemon.failover import ShardFailover
+from appliance.daemon.pace import Pace
 from appliance.session.session import Session
 from tests.simulation import scenarios, world
 from tests.simulation.actors.registrar import Registrar
@@ -78,6 +79,7 @@ FAULTS: dict[str, tuple[str, str, Places]] = {
     ),
     "no key changes": ("rotations", "trust records", [(Registrar, "_rotation", lambda *_: _skip)]),
     "nobody inherits a shard": ("heirs", "taken over", [(ShardFailover, "_inherits", lambda *_: False)]),
+    "no log is ever due again": ("bags", "advances at the pace", [(Pace, "_set_due", _skip)]),
     "nobody crashes": ("batching", "crashes", [(Scheduler, "crash", lambda *_: None)]),
 }
 """What is wrong, in which scenario that shows, by which word; and what is put in the place of what."""

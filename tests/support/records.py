@@ -16,7 +16,7 @@ from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import Signed, Stamped
 from appliance.formats.view import Checkpoint, FoldIdentity
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Revoked, SignedWitness, Stopped, Witness
+from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
 from timeagent.canonical import Record
 from timeagent.trust import TrustRecord
 
@@ -34,6 +34,7 @@ RECORDS: tuple[type[Record], ...] = (
     LogBirth,
     Policy,
     RackSeal,
+    Resumed,
     SessionEnded,
     SessionWitness,
     Revoked,

@@ -18,8 +18,10 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import NEIGHBOURS, context_of
 from auditor.explain.picture import WIDTH, draw
+from auditor.explain.words import context_lines
 from tests.fault_injection.faults_chains import two_grants_after_one
 from tests.fault_injection.faults_leases import granted_while_held
+from tests.fault_injection.faults_moves import written_under_the_half_that_leaves
 from tests.fault_injection.faults_time import bag_closed_before_its_message
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.plants import all_plants
@@ -94,8 +96,18 @@ def test_restart_between_two_grants_is_told(tmp_path: Path) -> None:
     story.tree.advance(2 * SECOND)
     Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
     _, context = surroundings(story.done(), "early-grant")
-    ((node, orderly),) = ((each.node, each.after_orderly) for each in context.restarts)
-    assert (node, orderly) == ("n1", False)
+    ((node, how),) = ((each.node, each.how) for each in context.restarts)
+    assert (node, how) == ("n1", "began a new run after a crash")
+
+
+def test_restart_that_a_run_outlives_is_told(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.lease()
+    story.shard.restart(2 * SECOND)
+    Shard(story.tree).grant("alice", story.other, change={"floor_ns": 0, "settle_to_ns": 0})
+    _, context = surroundings(story.done(), "early-grant")
+    assert context.restarts[0].how == "went on after 2 s"
+    assert any("shard 0 on n1 went on after 2 s" in line for line in context_lines(context))
 
 
 def test_closing_and_what_readers_made_of_it_are_told(tmp_path: Path) -> None:
@@ -112,6 +124,15 @@ def test_words_name_neighbours_restarts_and_readers(tmp_path: Path, capsys: pyte
     text = capsys.readouterr().out
     assert text.count("\n  * ") == 2
     assert "relinquished at" in text
+
+
+def test_phase_of_a_move_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finding, context = surroundings(written_under_the_half_that_leaves(tmp_path), "half-lease-write")
+    assert [(each.shard, each.half.value) for each in context.moves] == [((1, 0), "leaving"), ((2, 0), "coming")]
+    assert run(finding.id, tmp_path) == 1
+    text = capsys.readouterr().out
+    assert "shard 0, chain 1, goes by map 2: leaving" in text
+    assert "leaving by map 2, under ceiling record 1" in text
 
 
 def numbers(element: ET.Element, *names: str) -> list[float]:

@@ -21,7 +21,8 @@ from appliance.bag.survey import forecast, view_rack
 from appliance.formats.pack import PACK
 from appliance.formats.paths import PRELOCK, RETAINED, SEAL
 from tests.support.bags import POLICY, T0, Node
-from tests.support.storage import MemoryStorage, RecordingStorage
+from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
+from timeagent.errors import Environment
 from timeagent.units import DAY, MINUTE
 
 if TYPE_CHECKING:
@@ -87,6 +88,21 @@ def test_directory_that_came_back_is_swept_when_it_is_some_times_as_old(monkeypa
         storage.ensure_directory(back)
         racks_pass(node, pace, passed)
         assert back not in storage.directories
+
+
+def test_rack_that_the_mount_did_not_let_be_packed_is_packed_by_the_next_turn() -> None:
+    storage = MemoryStorage()
+    node = written(storage)
+    node.time.advance(DELAY_NS + STAGGER_NS)
+    failing = node.again(FailingStorage(storage, Fault.NOT_DONE, at=12))
+    pace = packing(failing)
+    failed = 0
+    for _ in range(RACKS):
+        try:
+            pace.turn(node.time.now())
+        except Environment:
+            failed += 1
+    assert (failed, packs(storage)) == (1, RACKS)
 
 
 def test_turns_that_find_everything_packed_are_far_apart() -> None:

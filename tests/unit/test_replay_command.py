@@ -13,12 +13,14 @@ import pytest
 from auditor.cli import COMMANDS
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
+from tests.fault_injection.moving import moved_tree
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.keys import Signer, public_line
 from timeagent.units import SECOND, rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.fault_injection.tree import ClusterTree
@@ -180,6 +182,15 @@ def test_shift_of_a_clock_changes_what_it_signed_and_nothing_else(
     assert document["what_if"]["shift_ns"] == {"n2": 3 * SECOND}
     same = shown(capsys, tmp_path, "--shift", "n2=0s")["what_if"]
     assert (same["findings_more"], same["findings_fewer"]) == ([], [])
+
+
+# Leases end with their session leases; either half of one is written under with the other.
+@pytest.mark.parametrize("make", [eventful_tree, moved_tree])
+def test_lens_that_changes_nothing_finds_nothing(
+    make: Callable[[Path], ClusterTree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path)
+    assert shown(capsys, tmp_path, "--drop-late")["findings"] == []
 
 
 def test_shift_that_explains_a_finding_makes_it_vanish(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

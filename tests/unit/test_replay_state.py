@@ -15,9 +15,9 @@ from appliance.formats.witness import WitnessKind
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, event_words, order
+from auditor.timeline.events import BagClosed, FrameWritten, LeaseTold, MapFollowed, RunResumed, event_words, order
 from auditor.timeline.fold import Working
-from auditor.timeline.report import newest_delivered
+from auditor.timeline.report import newest_delivered, text_lines
 from auditor.timeline.state import BagPhase, LeasePhase
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
@@ -451,3 +451,39 @@ def test_half_of_a_lease_ends_with_the_chain_that_left(tmp_path: Path) -> None:
 
     assert shards_of(both) == [(1, 0), (2, 0)]
     assert shards_of(new) == [(2, 0)]
+
+
+def test_run_goes_on_after_a_restart_with_its_leases(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    lease, _ = story.written()
+    began, run = story.tree.now_ns, story.shard.incarnation
+    story.shard.restart(SECOND)
+    story.shard.prolong(lease)
+    story.tree.advance(SECOND)
+    again = story.tree.now_ns
+    story.shard.restart(300 * MS)
+    story.shard.end(lease)
+    tree = story.done()
+    timeline = timeline_in(tree)
+    before, after, last = (timeline.state_at(when) for when in (began, again, timeline.end_ns))
+    assert only_lease(after) is LeasePhase.HELD
+    shards = [state.shards[1, 0] for state in (before, after, last)]
+    assert [(each.incarnation, each.runs, each.restarts) for each in shards] == [(run, 1, n) for n in range(3)]
+    assert len({each.started_ns for each in shards}) == 1
+    assert [each.paused_ns and each.paused_ns[1] - each.paused_ns[0] for each in shards] == [
+        None, SECOND, 300 * MS,
+    ]  # fmt: skip
+    said = [event_words(event) for event in timeline.kinds(RunResumed)]
+    assert said[0] == f"shard 0 goes on as run {run.hex()} after a restart of 1 s"
+    assert "2 restarts, the last at" in "\n".join(text_lines(last, {}))
+    assert [each.code for each in audit(Tree(tree.root), signatures=SIGNATURES).findings] == []
+
+
+# Its chain of batches goes on too: who forgets it has forked it.
+def test_run_that_goes_on_under_another_head_is_a_fork(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.written()
+    story.shard.previous = bytes(32)
+    story.shard.restart(SECOND)
+    found = {each.code for each in audit(Tree(story.done().root), signatures=SIGNATURES).findings}
+    assert "chain-fork" in found

@@ -8,7 +8,7 @@ from appliance.bag.authority import Contents
 from appliance.bag.closer import NotDue
 from appliance.daemon.pace import Pace
 from tests.simulation.actors.processes import Kit
-from tests.simulation.history import Answer, HorizonSeen
+from tests.simulation.history import AT_THE_PACE, Answer, HorizonSeen
 from timeagent.errors import TenureError
 from timeagent.units import MS
 
@@ -76,7 +76,7 @@ class Closing:
             kit.pause(self._world.pace_ns // 2)
             pace.beat()
             for name, reached_ns in pace.horizons().items():
-                self._see_horizon(kit, name, reached_ns)
+                self._see_horizon(kit, name, reached_ns, AT_THE_PACE)
 
     def _tolerant(self, work: object) -> None:
         try:
@@ -126,5 +126,6 @@ class Closing:
     def _turn(self, kit: Kit, log: LogKit) -> None:
         self._see_horizon(kit, log.name, log.metronome.turn(kit.time.now()).reached_ns)
 
-    def _see_horizon(self, kit: Kit, log: str, reached_ns: Instant) -> None:
-        self._world.history.horizons.append(HorizonSeen(kit.process.name, self._world.scheduler.now, log, reached_ns))
+    def _see_horizon(self, kit: Kit, log: str, reached_ns: Instant, how: str = "") -> None:
+        who = f"{kit.process.name}{how}"
+        self._world.history.horizons.append(HorizonSeen(who, self._world.scheduler.now, log, reached_ns))

@@ -331,6 +331,10 @@ class CeilingCopy(Form, frozen=True):
     record: bytes
 
 
+class Resumed(Form, frozen=True):
+    since_ns: int
+
+
 class Stopped(Form, frozen=True):
     floor_ns: int
     settle_to_ns: int
@@ -343,7 +347,7 @@ class PackHead(Form, frozen=True):
     seal_digest: bytes
 
 
-type Entry = Witness | Ended | SessionWitness | SessionEnded | Revoked | CeilingCopy | Stopped
+type Entry = Witness | Ended | SessionWitness | SessionEnded | Revoked | CeilingCopy | Resumed | Stopped
 
 _OUTCOMES: Final = word("relinquished", "expired", "revoked", "withdrawn", "dropped", "abandoned", "unknown")
 _FORMS: Final[dict[type, tuple[Field, ...]]] = {
@@ -382,6 +386,7 @@ _FORMS: Final[dict[type, tuple[Field, ...]]] = {
     SessionEnded: (B16, word("dropped", "expired"), u63, u63, u63, maybe(u63), maybe(TOKEN), u63, maybe(B32)),
     Revoked: (text, B16, record(Holder)),
     CeilingCopy: (raw,),
+    Resumed: (u63,),
     Stopped: (u63, u63),
     PackHead: (B16, text, text, B32),
 }  # fmt: skip
@@ -392,6 +397,7 @@ _TAGGED: Final[dict[str, type]] = {
     "session-ended": SessionEnded,
     "revoked": Revoked,
     "ceiling": CeilingCopy,
+    "resumed": Resumed,
     "stopped": Stopped,
 }
 

@@ -313,7 +313,7 @@ def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
 ) -> None:
     line = Line(world.started())
     client = client_of(world, line)
-    held = granted_one(client.acquire(["a"]))
+    held = granted_one([*client.acquire(["a"])])
     line.script = ["request lost"] * (ATTEMPTS - 1)
     began = world.time.boot_ns()
     if giving_back:

@@ -344,6 +344,11 @@ class Shard:
             return finished
         return StoppedOrderly(finished.record.floor_ns, finished.record.settle_to_ns)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a domain."""
+        return self._waiting.count
+
     def over(self) -> str | None:
         """Return why this incarnation will never grant again, or None: another is the owner of its chain."""
         return None if self._chain.deposed is None else self._chain.deposed.reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -158,6 +159,16 @@ def test_leader_that_campaigns_again_is_told_at_once(town: Town) -> None:
     assert told.value.code == "held-here"
     with a.campaign(timeout_s=0):
         pass
+
+
+def test_child_of_a_leader_does_not_lead(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    leadership = town.candidate("a").campaign()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(BadRequest) as told:
+            leadership.check()
+    assert told.value.code == "forked"
+    leadership.check()
 
 
 # -- hand-over ---------------------------------------------------------------------------------------------------------

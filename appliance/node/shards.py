@@ -33,6 +33,7 @@ from ..lease.shard import Shard
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
+from .lease_counts import CountedLedger
 from .records import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
@@ -325,7 +326,7 @@ class ShardHost:
         origin = (lambda: follows) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        ledger = StoredLedger(self._storage, chain_map, place, incarnation)
+        ledger = CountedLedger(self._storage, chain_map, place, incarnation)
         store = self._shard_runtime.store(shard)
         try:
             return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
@@ -343,7 +344,7 @@ class ShardHost:
                 stored = self._port(identity.map_number, identity.shard)
                 right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
                 chain = self._shard_runtime.chain(right, self._time, self._policy)
-                ledger = StoredLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
+                ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
                 hosted = self._begun(
                     identity, shard_map, store, chain, ledger, lambda shard: _resume(shard, said, ledger)
                 )
@@ -364,7 +365,7 @@ class ShardHost:
         shard_map: ShardMap,
         store: LeaseStore,
         chain: CeilingExtender,
-        ledger: StoredLedger,
+        ledger: CountedLedger,
         start: Callable[[Shard], Extension],
         follows: Beginning = NOTHING_BEFORE,
     ) -> HostedShard:

@@ -59,6 +59,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,
         "crashes": 36, "messages lost": 44, "lying clocks": 14, "settled readings": 28,
+        "batches under several leases": 8,
     },
     "machines": {
         "committed": 120, "grants": 56, "statements of the time": 2_600, "closed bags": 60, "readings under leases": 24,
@@ -75,6 +76,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     "together": {
         "committed": 160, "grants": 240, "hand-overs": 100, "session leases": 200, "sets": 40, "revoked": 40,
         "dropped": 28, "expired": 14, "renewals": 130, "crashes": 20, "settled readings": 32,
+        "batches under several leases": 12,
     },
     "contenders": {
         "committed": 64, "grants": 140, "hand-overs": 44, "incarnations": 280, "runs that granted": 96,

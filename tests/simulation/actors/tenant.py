@@ -9,9 +9,12 @@ in; and the chain's records are linked in the shard's own turn, without a thread
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+import apsw
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
@@ -147,11 +150,12 @@ class Store(MemoryStore):
         return {name: state for name in names if (state := self.read(name)) is not None}
 
     def close(self) -> None:
-        if not self._over and not self._connection.in_transaction:
-            self._over = True
-            if self.files.get(self.at, (None, ""))[0] is self._connection:
-                del self.files[self.at]
-            super().close()
+        with suppress(apsw.ConnectionClosedError):  # by who found it taken: a file is one connection here
+            if not self._over and not self._connection.in_transaction:
+                self._over = True
+                if self.files.get(self.at, (None, ""))[0] is self._connection:
+                    del self.files[self.at]
+                super().close()
 
 
 class Queue(Spool):

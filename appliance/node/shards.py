@@ -126,8 +126,8 @@ class ShardHost:
         node = self._settings.node
         return ShardUnavailable(
             "no-daemon",
-            f"the daemon of node {node} does not run, and shard {shard} is run by no application: this cluster has "
-            f"other nodes ({', '.join(others[:NODES_NAMED])}), which only a daemon answers",
+            f"the daemon of node {node} does not run, and shard {shard_text(shard)} is run by no application: this "
+            f"cluster has other nodes ({', '.join(others[:NODES_NAMED])}), which only a daemon answers",
             hint=f"start it, on {node}: tenure node run, or its unit, tenure-node@NAME",
         )
 
@@ -282,7 +282,7 @@ class ShardHost:
 
     def _forget_pulse(self, shard: int) -> None:
         if self._pulse is not None:
-            self._pulse.forget(f"shard {shard}")
+            self._pulse.forget(f"shard {shard_text(shard)}")
 
     def ended(self) -> dict[int, str]:
         """Return the shards that run here no more, though nobody stopped them, each with the reason."""
@@ -392,19 +392,19 @@ class ShardHost:
                     identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy
                 )
             if isinstance(began, Deposed):
-                raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
+                raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             why = began.reason
             self._time.sleep(PAUSE_NS)
         raise Environment(
             "chain-in-doubt",
-            f"shard {shard} cannot begin: {why}",
+            f"shard {shard_text(shard)} cannot begin: {why}",
             hint="the first record of its chain has to be linked: see whether the root is writable and has room",
         )
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
         pulse, on_loop = self._pulse, lambda: self._give_way(shard)
         if pulse is not None:
-            name = f"shard {shard}"
+            name = f"shard {shard_text(shard)}"
             pulse.watch(name)
             on_loop = lambda: pulse.beat(name)  # noqa: E731
         return ShardServer(

@@ -63,13 +63,44 @@ def change_policy(daemons: Daemons, node: str) -> None:
     _as_operator(daemons, node, "policy", "set", "--ceiling-period", other)
 
 
+def move(daemons: Daemons, node: str) -> None:
+    """Give a shard of a node to the next one, if it has any."""
+    owners = daemons.site.registers.newest_map().owners
+    if node in owners:
+        to = NODES[(NODES.index(node) + 1) % len(NODES)]
+        _as_operator(daemons, node, "shards", "move", str(owners.index(node)), to)
+
+
+def reshard(daemons: Daemons, node: str) -> None:
+    """Have one shard, three or five, in turn, over all nodes."""
+    count = {1: 3, 3: 5}.get(len(daemons.site.registers.newest_map().owners), 1)
+    _as_operator(daemons, node, "shards", "reshard", str(count), "--nodes", ",".join(NODES))
+
+
+def leave_and_come_back(daemons: Daemons, node: str) -> None:
+    """Have a node leave, which gives its shards away, and join again, which gives it its share."""
+    site = daemons.site
+    words = (str(site.root), "--node-dir", str(site.node_dir(node)), "--allow-root")
+    key = ("--root-key", str(site.root_key_file))
+    done = daemons.command("leave", *words, *key)
+    assert done.returncode == 75, f"its daemon still runs: {done.stderr}"
+    assert node not in site.registers.newest_map().owners
+    assert daemons.stop(node) == 0
+    done = daemons.command("leave", *words, *key)
+    assert done.returncode == 0, done.stderr
+    daemons.start(node)
+
+
 def _as_operator(daemons: Daemons, node: str, *words: str) -> None:
     done = daemons.tenure(node, *words, "--root-key", str(daemons.site.root_key_file))
     assert done.returncode == 0, done.stderr
 
 
-STEPS: tuple[Callable[[Daemons, str], None], ...] = (restart, upgrade, rotate, change_policy)
+STEPS: tuple[Callable[[Daemons, str], None], ...] = (restart, upgrade, rotate, change_policy, move)
 """What is done at each node in turn, in every round."""
+
+ONCE: tuple[Callable[[Daemons, str], None], ...] = (reshard, reshard, reshard)
+"""What is done to the cluster as a whole, in every round."""
 
 
 def play(place: Path, rounds: int, steps: tuple[Callable[[Daemons, str], None], ...] = STEPS) -> dict[str, str]:

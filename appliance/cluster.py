@@ -216,6 +216,7 @@ class Cluster:
                     seed,
                     trust,
                 )
+                host.follow(self.maps)
                 self._routes = ShardRoutes(
                     host, self.maps, self._storage, self.settings, self.time, self.policy, runtime, trust
                 )

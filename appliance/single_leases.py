@@ -3,6 +3,9 @@
 A lease that is taken by hand belongs to no process: its holder says process 0, and whoever knows its correlation id may
 renew it or give it back. Nothing is written under it. A lease of a process is never touched here, but by revoking it:
 what its process wrote nobody else knows, and a lease that is given back without its watermark would hide that.
+
+While a domain moves to another shard its leases have two halves, which only a session keeps together: by hand none is
+taken or renewed then, and one that was taken before runs out.
 """
 
 from __future__ import annotations
@@ -92,6 +95,7 @@ class ByHand:
         self._check_served(domain)
         request = BeginSession(
             request_id=self._random.randbytes(16),
+            map_number=self._cluster.map.number,
             holder=self._holder(purpose, NO_PROCESS),
             term_ns=min(term_ns, self._policy.lease_term_max_ns),
             expiry_ns_max=self._cluster.time.now().latest + term_ns,
@@ -114,6 +118,7 @@ class ByHand:
         assert view.session_id is not None
         request = RenewSession(
             request_id=self._random.randbytes(16),
+            map_number=self._cluster.map.number,
             session_id=view.session_id,
             term_ns=min(term_ns, self._policy.lease_term_max_ns),
             expiry_ns_max=self._cluster.time.now().latest + term_ns,
@@ -163,6 +168,7 @@ class ByHand:
             asked_at = self._cluster.time.now()
             asked = Acquire(
                 request_id=request_id,
+                map_number=self._cluster.map.number,
                 domain=domain,
                 mode=mode,
                 phase=Phase.HELD,
@@ -213,6 +219,7 @@ class ByHand:
         reply = self._asked(
             Renew(
                 request_id=self._random.randbytes(16),
+                map_number=self._cluster.map.number,
                 domain=view.domain,
                 correlation_id=view.correlation_id,
                 term_ns=min(term_ns, self._policy.lease_term_max_ns),
@@ -283,7 +290,14 @@ class ByHand:
 
         Raises ShardUnavailable, BadRequest for what is refused.
         """
-        shard = self._cluster.map.shards_of(domain or getattr(request, "domain", ""))[0]
+        domain = domain or getattr(request, "domain", "")
+        shard, *coming = self._cluster.map.shards_of(domain)
+        if coming and isinstance(request, Acquire | Renew | BeginSession | RenewSession):
+            raise ShardUnavailable(
+                "moving",
+                f"{domain!r} moves to another shard, and is held from two: a lease by hand is of one",
+                hint="try again when tenure shards ls shows no move; a session keeps its leases meanwhile",
+            )
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:

@@ -11,7 +11,7 @@ from timeagent.errors import BadRequest
 from timeagent.trust import Purpose
 
 from . import trust
-from .records import move_shard
+from .moving import check_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +50,13 @@ def heirs(registers: Registers, node: str) -> list[str]:
     )
 
 
-def give_away(registers: Registers, root_key: Signer, node: str, to: Sequence[str] = ()) -> dict[int, str]:
-    """Publish maps that give a node's shards to others; return which went where. Idempotent: none may be left.
+def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[int, str]:
+    """Return who is to have a node's shards, by place; none may be left.
 
     ``to``: to these in turn; empty: to whom each shard would fall if the node died. Raises BadRequest where there is
-    nobody, TryAgain. Touches the mount.
+    nobody. Touches the mount.
     """
-    mine, gone = shards_of(registers, node), {}
+    mine = shards_of(registers, node)
     others = list(to) or heirs(registers, node)
     if mine and (not others or node in others):
         raise BadRequest(
@@ -64,11 +64,12 @@ def give_away(registers: Registers, root_key: Signer, node: str, to: Sequence[st
             f"no other node answers anywhere: nobody could have the shards {', '.join(map(str, mine))} of {node}",
             hint="tenure trust move NODE HOST:PORT says where one answers; --to names another",
         )
-    for turn, shard in enumerate(mine):
-        heir = to[turn % len(to)] if to else registers.newest_map().heirs(shard, others)[1]
-        move_shard(registers, root_key, shard, heir)
-        gone[shard] = heir
-    return gone
+    newest = registers.newest_map()
+    check_nodes(registers, others)
+    return {
+        place: to[turn % len(to)] if to else newest.heirs(newest.layout.shards[place], others)[1]
+        for turn, place in enumerate(mine)
+    }
 
 
 def revoke(registers: Registers, root_key: Signer, node: str, now: Instant) -> int:

@@ -1,6 +1,6 @@
 """``tenure leave``: a node goes. Its shards are handed over, its daemon stops, its keys count no more.
 
-1. The map gives its shards to others; its daemon hands them over in good order. Needs the root key.
+1. Its shards are moved to others, and nobody loses a lease by it. Needs the root key.
 2. Its units are switched off.
 3. The trust record revokes its keys, and names no address of it. Needs the root key.
 
@@ -18,10 +18,13 @@ from timeagent.console import argument, command, note, present
 from timeagent.errors import BadConfiguration, ShardUnavailable, TryAgain
 from timeagent.units import MS, parse_span
 
-from ..admin.leaving import check_known, give_away, has_left, heirs, revoke, shards_of
+from ..admin.leaving import check_known, given_away, has_left, heirs, revoke, shards_of
+from ..admin.moving import moved
+from ..formats.shardmap import shard_text
 from ..node.runtime import daemon_lock, runtime_of
 from . import service
 from .opening import add_cluster_options, named_root, open_cluster, root_key
+from .shards import carry_out
 
 if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster
@@ -65,11 +68,14 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
     check_known(cluster.registers, node)
     if options.root_key is None:
         return 0
-    given = give_away(cluster.registers, root_key(cluster, options), node, options.to)
-    for shard, heir in given.items():
-        note(f"tenure: shard {shard} goes to {heir}")
+    key, newest = root_key(cluster, options), cluster.registers.newest_map()
+    if newest.before is not None:  # a move that was cut off, perhaps this one
+        carry_out(cluster, key, lambda _: newest.layout)
+    given = given_away(cluster.registers, node, options.to)
+    if given:
+        carry_out(cluster, key, lambda before: moved(before, given))
     until = cluster.time.boot_ns() + parse_span(options.wait)
-    waiting = set(given)
+    waiting = {cluster.map.layout.shards[place] for place in given}
     while waiting:
         cluster.maps.look()
         for shard in sorted(waiting):
@@ -82,7 +88,7 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
         if waiting and cluster.time.boot_ns() >= until:
             raise TryAgain(
                 "not-handed-over",
-                f"nobody runs shard {', '.join(map(str, sorted(waiting)))} yet; {node} keeps its keys",
+                f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys",
                 hint="tenure shards ls says who should; call it again",
             )
         if waiting:

@@ -72,7 +72,7 @@ def start(unit: str) -> None:
 
 
 def stop(unit: str) -> None:
-    """Stop a unit in good order; wait for that. Raises Environment."""
+    """Stop a unit; wait for that. Raises Environment."""
     _systemctl("stop", unit)
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any, Final
 
 from appliance.cluster import Cluster
 from appliance.lease.wire import ShardNumbers, shard_fields
 from timeagent.console import argument, counted, instant_fields, note, present, print_json, say, with_verbs
-from timeagent.errors import ShardUnavailable
+from timeagent.errors import BadRequest, ShardUnavailable
+from timeagent.keys import Signer
 from timeagent.units import Instant, span_text
 
-from ..admin.records import move_shard, reshard
-from ..formats.shardmap import ShardMap, shard_text
+from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded
+from ..formats.shardmap import Layout, ShardMap, shard_text
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 
@@ -65,20 +67,76 @@ def _stand(numbers: ShardNumbers, owner: str, now: Instant) -> str:
 
 
 def _move(cluster: Cluster, options: Namespace) -> int:
-    before = cluster.map.owners
-    record = move_shard(cluster.registers, root_key(cluster, options), options.shard, options.node)
-    text = f"Map {record.number}: shard {options.shard} goes from {before[options.shard]} to {options.node}."
-    return _said(options, record, text)
+    newest, place, node = cluster.registers.newest_map(), options.shard, options.node
+    layout = newest.layout if newest.before is None else newest.before
+    if not 0 <= place < len(layout.owners):
+        raise BadRequest(
+            "no-such-shard",
+            f"map {newest.number} has the shards 0 to {len(layout.owners) - 1}, not {place}",
+            hint="tenure shards ls",
+        )
+    check_nodes(cluster.registers, [node])
+    if newest.before is None and newest.owners[place] == node and _runner(cluster, newest, place) in (None, node):
+        raise BadRequest(
+            "moved-already", f"shard {place} belongs to {node} by map {newest.number}, and runs there", hint="shards ls"
+        )
+    return _carried_out(cluster, options, lambda before: moved(before, {place: node}))
+
+
+def _runner(cluster: Cluster, newest: ShardMap, place: int) -> str | None:
+    """Return which node runs the shard in a place, as far as that is known."""
+    shard = newest.layout.shards[place]
+    try:
+        return cluster.routes.numbers(shard).node
+    except ShardUnavailable:
+        return None
 
 
 def _reshard(cluster: Cluster, options: Namespace) -> int:
-    nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(cluster.map.owners))
-    record = reshard(cluster.registers, root_key(cluster, options), options.count, nodes)
-    return _said(options, record, f"Map {record.number}: {counted(len(record.owners), 'shard')}, all beginning anew.")
+    newest = cluster.registers.newest_map()
+    owners = (newest.before or newest.layout).owners
+    nodes = options.nodes.split(",") if options.nodes else list(dict.fromkeys(owners))
+    check_nodes(cluster.registers, nodes)
+    if newest.before is None and options.count == len(newest.owners):
+        raise BadRequest(
+            "resharded-already",
+            f"map {newest.number} has {options.count} shards already",
+            hint="tenure shards move gives one to another node",
+        )
+    return _carried_out(cluster, options, lambda before: resharded(before, options.count, nodes))
 
 
-def _said(options: Namespace, record: ShardMap, text: str) -> int:
+def _finish(cluster: Cluster, options: Namespace) -> int:
+    newest = cluster.registers.newest_map()
+    if newest.before is None:
+        text = f"Map {newest.number}: no shard is being moved."
+        return present(options, "tenure.map-changed", {"number": newest.number, "owners": list(newest.owners)}, text)
+    return _carried_out(cluster, options, lambda _: newest.layout)
+
+
+def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMap], Layout]) -> int:
+    """Move shards, by three maps; say what is waited for."""
+    record = carry_out(cluster, root_key(cluster, options), layout)
+    owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
+    text = f"Map {record.number}: {counted(len(record.owners), 'shard')} ({owners})."
     return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
+
+
+def carry_out(cluster: Cluster, key: Signer, layout: Callable[[ShardMap], Layout]) -> ShardMap:
+    """Move shards to a layout and wait until that is done; return the map that ends it. Raises what ``begin`` does."""
+    both = begin(cluster.registers, key, layout)
+    note(f"tenure: map {both.number}: {moves_text(both)}; leases are held from both shards meanwhile")
+    cluster.maps.refresh()
+    finish = Finish(
+        cluster.registers,
+        cluster.context.storage,
+        cluster.time,
+        cluster.routes.numbers,
+        lambda why: note(f"tenure: waiting: {why}"),
+    )
+    record = finish.run(key, both)
+    cluster.maps.refresh()
+    return record
 
 
 _VERBS: Final = {
@@ -86,7 +144,7 @@ _VERBS: Final = {
         "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
     ),
     "move": cluster_command(
-        "give one shard to another node",
+        "give one shard to another node, or to its own where another runs it; nobody loses a lease",
         _move,
         argument("shard", metavar="SHARD", type=int),
         argument("node", metavar="NODE"),
@@ -94,13 +152,14 @@ _VERBS: Final = {
         repeated=True,
     ),
     "reshard": cluster_command(
-        "have another number of shards",
+        "have another number of shards; nobody loses a lease",
         _reshard,
         argument("count", metavar="N", type=int),
         argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
         ROOT_KEY,
         repeated=True,
     ),
+    "finish": cluster_command("end a move that was cut off", _finish, ROOT_KEY, repeated=True),
 }
 COMMANDS: Final = {
     "shards": with_verbs(

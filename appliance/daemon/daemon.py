@@ -12,7 +12,6 @@ from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
 from ..doctor.check import not_well
-from ..formats.shardmap import chain_of
 from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..node.releases import Releases
@@ -110,8 +109,6 @@ class Node:
     def _begun_or_awaited(self, shard: int) -> str | None:
         """Begin a shard, unless it has to be waited for; return for what."""
         host, shard_map = self._cluster.routes.host, self._cluster.map
-        if chain_of(shard)[0] > 1:
-            return "the shards that it follows end first"
         why = host.waits_for(shard, shard_map)
         if why is not None:  # that node gives it back when this one answers
             return why

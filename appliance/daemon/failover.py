@@ -1,16 +1,15 @@
 """Which shards a daemon runs: those that the map gives to it, and those of nodes that do not answer.
 
-A shard goes from node to node along its chain: whoever runs it stops in good order, and then the next one begins. So
-a move, a return, and a restart are one thing. Nobody is ever two owners: the chain has one newest record. These rules
-only say who tries when; they rest on clocks and on what others answer, and may be wrong at any time, at the cost of a
-wait for the holders of that shard.
+A shard goes from node to node along its chain: whoever runs it stops in good order, and then the next one begins.
+Nobody is ever two owners: the chain has one newest record. These rules only say who tries when; they rest on clocks and
+on what others answer, and may be wrong at any time, at the cost of a wait for the holders of that shard.
 
-- A shard that runs here and belongs to another node is handed over when that node answers, and does not run it.
+- A shard that runs here and belongs to another node is handed over when no lease of it is out, and that node answers
+  and does not run it. A lease would be lost by it: ``tenure shards move`` brings such a shard home without that.
 - A shard of this node begins as soon as its chain was left in good order, or its owner's ceiling is surely past.
 - A shard of another node is taken over when somebody asked here for it, its ceiling is surely past, and none of the
   nodes before this one in the order of heirs answers.
-- When a map with another number of shards is seen, everything stops in good order, the chains of the map before are
-  ended, and those of the new one begin. Owners have two terms for that; then they are ended without them.
+- When a newer map is seen, what runs here goes by it; a shard that it does not have any more ends at once.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
-from ..formats.shardmap import chain_of
-from ..lease.ceiling import InDoubt
 from ..node.hosted_shard import in_thread
 
 if TYPE_CHECKING:
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.succession import Succession
     from ..node.hosted_shard import HostedShard, Running, Spawn
     from ..node.record_watch import MapWatch
     from ..node.routes import ShardRoutes
@@ -73,9 +69,10 @@ class ShardFailover:
         self._policy = policy
         self._asked: dict[int, Instant] = {}
         self._checked: dict[int, Instant] = {}
+        self._probed: dict[int, Instant] = {}
+        self._counted: dict[int, Instant] = {}
         self._spawn = spawn
         self._leaving: dict[int, Running] = {}
-        self._succession: dict[int, Succession] = {}
         self._stop = Event()
         self.thread: Thread | None = None
         self.taken_over = 0
@@ -128,45 +125,42 @@ class ShardFailover:
                 _log.warning("shard-ended shard=%d reason=%s", shard, over)
                 self._host.drop(shard)
             return
+        self._host.go_by(shard, newest)
         owner = newest.owner_of(shard)
         if owner is None:
-            self._leave(shard, f"map {newest.number} has other shards")
+            self._leave(shard, f"it is of map {newest.number} no more")
             return
         now = self._time.boot_ns()
-        if now - self._checked.get(shard, 0) < CHECK_NS:
+        if now - self._checked.get(shard, 0) >= CHECK_NS:
+            self._checked[shard] = now
+            if self._host.superseded(shard):
+                _log.warning("shard-superseded shard=%d", shard)
+                self._host.drop(shard)
+                return
+        if owner == self._node or now - self._probed.get(shard, 0) < CHECK_NS or not self._is_free(shard, hosted, now):
             return
-        self._checked[shard] = now
-        if self._host.superseded(shard):
-            _log.warning("shard-superseded shard=%d", shard)
-            self._host.drop(shard)
-        elif owner != self._node and self._routes.probe(shard, owner) == "not-here":
+        self._probed[shard] = now
+        if self._routes.probe(shard, owner) == "not-here":
             self.handed_over += 1
             self._leave(shard, f"it belongs to node {owner}, which answers")
+
+    def _is_free(self, shard: int, hosted: HostedShard, now: Instant) -> bool:
+        """Whether nobody holds a lease of a shard: looked through now and then for such as are past, and not ended."""
+        if not hosted.leases:
+            return True
+        if now - self._counted.get(shard, 0) < CHECK_NS:
+            return False
+        self._counted[shard] = now
+        return not hosted.is_held()
 
     def _leave(self, shard: int, why: str) -> None:
         _log.info("shard-leaves shard=%d reason=%s", shard, why)
         self._leaving[shard] = self._spawn(f"tenure-leave-{shard}", lambda: self._host.leave(shard))
 
-    def _may_begin(self, chain: int) -> bool:
-        """End the chains that those of a map follow; whether these may begin."""
-        if chain == 1:
-            return True
-        if chain not in self._succession:
-            self._succession[chain] = self._host.succession(2 * self._policy.granted_ns_max + 2 * SECOND)
-        try:
-            begins = self._succession[chain].beginning(chain)
-        except TenureError as problem:
-            _log.warning("map-not-carried-out code=%s reason=%s", problem.code, problem.message)
-            return False
-        if isinstance(begins, InDoubt):
-            _log.info("map-not-yet reason=%s", begins.reason)
-            return False
-        return True
-
     def _consider(self, shard: int, newest: ShardMap) -> None:
         """See whether a shard that does not run here should."""
         owner = newest.owner_of(shard)
-        if not self._may_begin(chain_of(shard)[0]) or (owner != self._node and not self._inherits(shard, newest)):
+        if owner != self._node and not self._inherits(shard, newest):
             return
         if self._host.try_host(shard, newest):
             self.taken_over += owner != self._node

@@ -124,6 +124,10 @@ class Beginning:
     settle_to_ns: Instant
 
 
+NOTHING_BEFORE: Final = Beginning(0, 0)
+"""What a chain begins with that follows no other."""
+
+
 class RightToGrant(Protocol):
     """What a shard asks of its chain: the chain itself, or one that links by a thread of its own."""
 

@@ -183,6 +183,8 @@ _HINT_BYTES_MAX: Final = 128 * 1024
 """How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
 _NO_HINTS: Final[Mapping[bytes, Hints]] = MappingProxyType({})
 _NO_CAPS: Final[Mapping[bytes, Instant]] = MappingProxyType({})
+_NOTHING_ABOVE: Final[Mapping[str, wire.Above]] = MappingProxyType({})
+FIRST_MAP: Final = 1
 
 
 class Named(Protocol):
@@ -313,12 +315,15 @@ class LeaseClient:
         hints_wanted: bool = False,
         session_id: bytes | None = None,
         sent: tuple[TimeInterval, SignedTime] | None = None,
+        map_number: int = FIRST_MAP,
+        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
         ``wait_ns``: let the shard hold the answer back so long, unless it can grant before; ``keep_ns``: have it keep
         the places in its queues so long, for the same asks to be made again. ``mode``: of those given as a text only.
         ``session_id``: of the session lease whose expiry is theirs. ``sent``: what the clock says, if it was just read.
+        ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
         now, token = sent or self._time.now_and_token()
@@ -328,6 +333,7 @@ class LeaseClient:
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
+                map_number=map_number,
                 domain=each.domain,
                 mode=each.mode,
                 phase=phase,
@@ -339,6 +345,7 @@ class LeaseClient:
                 keep_ns=keep_ns,
                 hints_wanted=hints_wanted,
                 session_id=session_id,
+                above=above.get(each.domain),
             )
             for each in asked
         ]
@@ -386,12 +393,13 @@ class LeaseClient:
         hints: Mapping[bytes, Hints] = _NO_HINTS,
         caps: Mapping[bytes, Instant] = _NO_CAPS,
         give_up_ns: Instant | None = None,
+        map_number: int = FIRST_MAP,
     ) -> list[Result]:
         """Move the expiry of leases of one shard. Unavailable: the lease is what it was. Raises BadTime.
 
         ``hints``: about all that was written so far, by correlation id, of leases about which there is something new.
         ``caps``: by correlation id, the instant beyond which a lease is not wanted, whenever its shard reads this.
-        ``give_up_ns``: no answer is waited for beyond this instant.
+        ``give_up_ns``: no answer is waited for beyond this instant. ``map_number``: as for ``acquire``.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         sent, token = self._time.now_and_token()
@@ -399,6 +407,7 @@ class LeaseClient:
         requests: list[wire.Request] = [
             wire.Renew(
                 request_id=self._randomness.randbytes(16),
+                map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 term_ns=term,
@@ -410,7 +419,7 @@ class LeaseClient:
         found, now = self._exchange(requests, [each.domain for each in leases], token, give_up_ns=give_up_ns)
         return [self._unless_late(each, None, now) for each in found]
 
-    def upgrade(
+    def upgrade(  # noqa: PLR0913 - as above
         self,
         leases: Sequence[Named],
         *,
@@ -421,11 +430,13 @@ class LeaseClient:
         keep_ns: Span = 0,
         hints_wanted: bool = False,
         caps: Mapping[bytes, Instant] = _NO_CAPS,
+        map_number: int = FIRST_MAP,
+        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
     ) -> list[Result]:
         """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
 
         ``mode``: make held ones stronger. ``request_id``: that of one lease's request, when it is asked again.
-        ``caps``: as for ``renew``.
+        ``caps``: as for ``renew``; ``map_number``, ``above``: as for ``acquire``.
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
@@ -434,6 +445,7 @@ class LeaseClient:
         requests: list[wire.Request] = [
             wire.Upgrade(
                 request_id=request_id or self._randomness.randbytes(16),
+                map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 term_ns=term,
@@ -442,6 +454,7 @@ class LeaseClient:
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
                 hints_wanted=hints_wanted,
+                above=above.get(each.domain),
             )
             for each in leases
         ]

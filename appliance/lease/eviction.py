@@ -32,6 +32,10 @@ class Eviction:
         self.floor_ns, self.settle_to_ns = floor_ns, settle_to_ns
         self._store.rows.begin(floor_ns, settle_to_ns)
 
+    def rise(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
+        """Have no less than this."""
+        self.floor_ns, self.settle_to_ns = max(self.floor_ns, floor_ns), max(self.settle_to_ns, settle_to_ns)
+
     def memory(self) -> Memory:
         """Return what a domain has that is not remembered."""
         hints = nothing_known(self.floor_ns)

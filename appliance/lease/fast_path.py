@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ..formats.lease import Holder
     from .domain import DomainDefaults, Kept, Memory
+    from .going_by import GoingBy
     from .recall import Waiter
     from .store import LeaseStore
     from .turn import Draft, Turn
@@ -94,6 +95,7 @@ class FastPath:
         holders: Mapping[Holder, bytes],
         refused_new: Callable[[Acquire], object | None],
         other: Other,
+        going: GoingBy,
     ) -> None:
         """Take the ports. ``holders``: those that were found good, encoded.
 
@@ -105,6 +107,7 @@ class FastPath:
         self._holders = holders
         self._refused_new = refused_new
         self._other = other
+        self._going = going
         self._unknown: DomainDefaults | None = None
 
     def answered(
@@ -194,6 +197,7 @@ class FastPath:
         highest, ceiling = min(bounds.ceiling_ns, bounds.signed_ns_max), bounds.ceiling_ns
         fence_min = max(bounds.shard_floor_ns, now)
         in_range = now >= _INTS_MIN and ceiling <= _INTS_MAX
+        since, newest = self._going.since, self._going.number
         for position in positions:
             request = requests[position]
             if (
@@ -202,6 +206,8 @@ class FastPath:
                 or request.mode is not Mode.X
                 or request.phase is not Phase.HELD
                 or request.session_id is not None
+                or not since <= request.map_number <= newest
+                or request.above is not None
                 or (domain := request.domain) in queues
                 or not in_range
             ):

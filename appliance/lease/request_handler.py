@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadRequest, BadTime
+from timeagent.units import rfc3339
 
 from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
-from ..formats.witness import Ended, Witness
+from ..formats.witness import Ended, Half, Witness
 from .domain import Again, Break, Command, Free, Grant, Nothing, hints_for
-from .state import decide, named
+from .state import decide, named, raised
 from .turn import Holders, Later, Revocations, Turn, holder_refused
 from .wire import (
     NO_REQUEST,
@@ -51,16 +52,16 @@ if TYPE_CHECKING:
 
     from timeagent.clock import NodeTime
 
-    from ..formats.shardmap import ShardMap
     from .ceiling import RightToGrant, ShardIdentity
     from .domain import LeaseRecord, State
     from .eviction import Eviction
+    from .going_by import GoingBy
     from .recall import Waiter
     from .sessions import Sessions
     from .store import LeaseStore
     from .turn import Draft
     from .waiting import WaitingRoom
-    from .wire import Reply
+    from .wire import Above, Reply
     from .witness_ledger import BatchSigner
 
 
@@ -117,13 +118,19 @@ def _view(domain: str, lease: LeaseRecord, waiting: int) -> LeaseView:
     )
 
 
+def _above(command: Command) -> Above | None:
+    """Return what the other half says of the lease that is asked for, where that is said."""
+    request = command.request if isinstance(command, Grant) else command
+    return request.above if isinstance(request, Acquire | Upgrade) else None
+
+
 class RequestHandler:
     """Answers the requests of one shard's turns."""
 
     def __init__(  # noqa: PLR0913 - the parts
         self,
         identity: ShardIdentity,
-        shard_map: ShardMap,
+        going: GoingBy,
         randomness: random.Random,
         *,
         store: LeaseStore,
@@ -136,7 +143,7 @@ class RequestHandler:
     ) -> None:
         """Take the parts."""
         self._identity = identity
-        self._map = shard_map
+        self._going = going
         self._randomness = randomness
         self._store = store
         self._eviction = eviction
@@ -160,8 +167,8 @@ class RequestHandler:
             case Relinquish():
                 return self.apply(turn, request.domain, request, request.request_id)
             case Revoke():
-                if (refused := holder_refused(request, request.by)) is not None:
-                    return refused
+                if (stranger := holder_refused(request, request.by)) is not None:
+                    return stranger
                 entries = len(turn.entries)
                 answer = self.apply(turn, request.domain, request)
                 self.revocations.note(turn, request, entries)
@@ -174,9 +181,8 @@ class RequestHandler:
                 return self._sessions.answer(turn, request)
             case Attend():
                 return self._waiting.attend(request, waiter, turn.bounds.now.midpoint)
-            case _ if self.stopping:
-                code, why = self.stopping_reason()
-                return Unavailable(request_id=request.request_id, code=code, message=why)
+            case _ if (refused := self._not_now(request)) is not None:
+                return refused
             case Acquire():
                 problem = self._acquire_refused(request)
                 draft = problem or self.decided(turn, request)
@@ -194,12 +200,24 @@ class RequestHandler:
             case _:
                 return self.apply(turn, request.domain, request, request.request_id)
 
+    def _not_now(self, request: Task) -> Unavailable | None:
+        """Send away who asks a shard that stops, or names a map by which it does not go."""
+        if self.stopping and not isinstance(request, Hello | Inspect | AskClock):
+            code, why = self.stopping_reason()
+            return Unavailable(request_id=request.request_id, code=code, message=why)
+        return self._going.refused(request)
+
     def stopping_reason(self) -> tuple[str, str]:
         """Return code and message for what is not granted because the shard stops."""
         return "stopping", f"shard {self._identity.shard} at node {self._identity.node} is stopping"
 
     def decided(self, turn: Turn, request: Acquire | Upgrade) -> Draft:
         """Decide a request behind those who wait already."""
+        if request.above is not None and self._going.half is Half.COMING:
+            above = request.above
+            if max(above.fence, above.floor_ns, above.settle_to_ns) > turn.bounds.ceiling_ns:
+                why = f"the other half of {request.domain!r} is above the ceiling {rfc3339(turn.bounds.ceiling_ns)}"
+                return Unavailable(request_id=request.request_id, code="above-ceiling", message=why)
         if isinstance(request, Upgrade):
             return self.apply(turn, request.domain, request, request.request_id)
         expiry = None if request.session_id is None else self._sessions.expiry_for(request)
@@ -220,10 +238,10 @@ class RequestHandler:
             check_domain(request.domain)
         except BadRequest as problem:
             return Refused(request_id=request.request_id, code=problem.code, message=problem.message, hint=problem.hint)
-        owners = self._map.shards_of(request.domain)
+        owners = self._going.map.shards_of(request.domain)
         if self._identity.number not in owners:
             where, here = " and ".join(map(shard_text, owners)), shard_text(self._identity.number)
-            why = f"{request.domain!r} belongs to shard {where} of map {self._map.number}, not {here}"
+            why = f"{request.domain!r} belongs to shard {where} of map {self._going.number}, not {here}"
             return Refused(request_id=request.request_id, code="wrong-shard", message=why, hint="ask that shard")
         if self._store.full:
             return Unavailable(request_id=request.request_id, code="store-full", message=self._store.why_full())
@@ -242,6 +260,8 @@ class RequestHandler:
             entries = len(turn.entries)
             state = self._sessions.bring_up(turn, domain, state, command)
             self._waiting.recalls.ended(each for each in turn.entries[entries:] if isinstance(each, Ended))
+        if self._going.half is Half.COMING and (above := _above(command)) is not None:
+            state = raised(state, above.fence, above.floor_ns, above.settle_to_ns)
         decision = decide(domain, state, command, turn.bounds)
         if decision.state is not state:
             if self._store.sessions:
@@ -315,6 +335,9 @@ class RequestHandler:
             map_number=self._identity.map_number,
             shard=self._identity.shard,
             incarnation=self._identity.incarnation,
+            going_by=self._going.number,
+            half=self._going.half,
+            alone_until_ns=self._going.alone_until_ns,
             floor_ns=self._eviction.floor_ns,
             settle_to_ns=self._eviction.settle_to_ns,
             ceiling_number=self._chain.number,

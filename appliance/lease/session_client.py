@@ -14,7 +14,7 @@ from timeagent.errors import Damaged
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import SignedWitness
 from . import wire
-from .client import LeaseClient, LeaseOver, LeaseUnavailable
+from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable
 from .wire import BeginSession, DropSession, Refused, RenewSession, SessionGranted
 
 if TYPE_CHECKING:
@@ -50,18 +50,28 @@ type SessionResult = Stands | LeaseOver | LeaseUnavailable | Refused | SuspectSe
 class SessionClient(LeaseClient):
     """One holder's dealings with one shard, session leases included. Blocks as its base does."""
 
-    def begin_session(self, term_ns: Span) -> SessionResult:
-        """Ask for a session lease. Raises BadTime."""
+    def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
+        """Ask for a session lease, going by a map. Raises BadTime."""
         until = self._time.now().latest + term_ns
         request_id = self._randomness.randbytes(16)
-        request = BeginSession(request_id=request_id, holder=self._holder, term_ns=term_ns, expiry_ns_max=until)
+        request = BeginSession(
+            request_id=request_id, map_number=map_number, holder=self._holder, term_ns=term_ns, expiry_ns_max=until
+        )
         return self._ask_about_session(request, None)
 
-    def renew_session(self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None) -> SessionResult:
+    def renew_session(
+        self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP
+    ) -> SessionResult:
         """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
         until = self._time.now().latest + term_ns
         request_id = self._randomness.randbytes(16)
-        request = RenewSession(request_id=request_id, session_id=session_id, term_ns=term_ns, expiry_ns_max=until)
+        request = RenewSession(
+            request_id=request_id,
+            map_number=map_number,
+            session_id=session_id,
+            term_ns=term_ns,
+            expiry_ns_max=until,
+        )
         return self._ask_about_session(request, give_up_ns)
 
     def drop_session(

@@ -13,14 +13,27 @@ from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
 
-from ..formats.witness import Resumed, Stopped
-from .ceiling import UNDER_WAY, Deposed, Extended, Extension, InDoubt, NotYet, Stop, StoppedOrderly
+from ..formats.witness import Half, Resumed, Stopped
+from .ceiling import (
+    NOTHING_BEFORE,
+    UNDER_WAY,
+    Beginning,
+    Deposed,
+    Extended,
+    Extension,
+    InDoubt,
+    NotYet,
+    Stop,
+    StoppedOrderly,
+)
 from .domain import HINT_BYTES_MAX, Bounds, Break
 from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
+from .going_by import NEWER_MAP, GoingBy
 from .recall import Recalls
 from .request_handler import RequestHandler
 from .sessions import Sessions
+from .state import raised
 from .suspension import Suspension
 from .turn import Turn, finished
 from .waiting import WaitingRoom
@@ -63,6 +76,9 @@ if TYPE_CHECKING:
 DOMAINS_MAX: Final = 1_000_000
 """How many domains a shard remembers: about three hundred bytes each."""
 
+RAISED_MAX: Final = 4096
+"""How many domains are raised at once: some ten milliseconds."""
+
 SWEEP_MAX: Final = 256
 """How many leases one sweep breaks, and how many domains more than needed it forgets."""
 
@@ -91,8 +107,13 @@ class Shard:
         randomness: random.Random,
         domains_max: int = DOMAINS_MAX,
         hint_bytes_max: int = HINT_BYTES_MAX,
+        follows: Beginning = NOTHING_BEFORE,
     ) -> None:
-        """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume()."""
+        """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume().
+
+        ``shard_map``: the newest that is known, or that by which the run went; the shard is of it. ``follows``: how the
+        chains ended that this one follows; nothing while it is one that comes.
+        """
         assert shard_map.half_of(identity.number) is not None
         self._identity = identity
         self._store = store
@@ -102,12 +123,14 @@ class Shard:
         self._hint_bytes_max = hint_bytes_max
         self._eviction = Eviction(store, policy, domains_max)
         self._signer = signer
-        self._batch_signer = BatchSigner(identity, signer, chain, ledger)
+        self._follows = follows
+        self._going = GoingBy(shard_map, identity.number)
+        self._batch_signer = BatchSigner(identity, self._going, signer, chain, ledger)
         self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
         self._sessions = Sessions(store, randomness)
         self._handler = RequestHandler(
             identity,
-            shard_map,
+            self._going,
             randomness,
             store=store,
             eviction=self._eviction,
@@ -118,7 +141,10 @@ class Shard:
             time=time,
         )
         handler = self._handler
-        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, handler.answer)
+        self._plain = FastPath(
+            store, randomness, handler.holders.good, handler.refused_new, handler.answer, self._going
+        )
+        self._to_raise: list[str] | None = None
         self._stopped: StoppedOrderly | None = None
         self._end_is_told = False
 
@@ -128,7 +154,12 @@ class Shard:
         """Link the first ceiling record; ``Extended``: the shard grants now. InDoubt: ask again. Raises BadTime."""
         began = self._linked(self._chain.begin())
         if isinstance(began, Extended):
-            self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
+            self._eviction.begin(
+                max(self._chain.floor_ns, self._follows.floor_ns),
+                max(self._chain.settle_to_ns, self._follows.settle_to_ns),
+            )
+            if self._going.half is Half.LEAVING:  # what ran before it granted leases that it knows nothing of
+                self._going.alone_until_ns = max(self._chain.floor_ns, self._chain.settle_to_ns)
             self._flush()
         return began
 
@@ -144,6 +175,7 @@ class Shard:
         if isinstance(resumed, Extended):
             self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
             self._eviction.floor_ns, self._eviction.settle_to_ns = said.floor_ns, said.settle_to_ns
+            self._going.alone_until_ns = said.alone_until_ns
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
             self._flush(Resumed(since_ns=said.signed_ns))
@@ -186,6 +218,8 @@ class Shard:
             pending=pending,
             floor_ns=self._eviction.floor_ns,
             settle_to_ns=self._eviction.settle_to_ns,
+            going_by=self._going.number,
+            alone_until_ns=self._going.alone_until_ns,
             recalls=self._waiting.recalls.number,
             revoked=tuple(self._handler.revocations.values()),
         )
@@ -209,6 +243,60 @@ class Shard:
             return None
         return extension
 
+    # -- from map to map -----------------------------------------------------------------------------------------------
+
+    @property
+    def going_by(self) -> int:
+        """The newest map that it goes by. Read by other threads."""
+        return self._going.number
+
+    def is_held(self) -> bool:
+        """Whether a lease is out that may not be past."""
+        until = self._store.latest_expiry()
+        try:
+            return until is not None and not self._time.now().surely_past(until)
+        except BadTime:
+            return True
+
+    @property
+    def is_of_no_map(self) -> bool:
+        """Whether the newest map that it knows does not have it any more: what it has is nothing worth."""
+        return self._going.over
+
+    def go_by(self, newest: ShardMap, follows: Beginning = NOTHING_BEFORE) -> bool:
+        """Go by a newer map from the next turn on; False: there is more to do before that, ask again.
+
+        ``follows``: how the chains ended that this one follows, where it comes no more. A shard that is of that map no
+        more grants nothing from now on; stop_orderly() does not wait for leases that are out then: all that may be
+        believed in are double.
+        """
+        going, half = self._going, newest.half_of(self._identity.number)
+        if newest.number <= going.number:
+            return True
+        if going.half is Half.COMING and half is not Half.COMING and not self._risen(follows):
+            return False
+        if half in (Half.LEAVING, None) and going.half is not Half.LEAVING:
+            going.alone_until_ns = self._store.latest_expiry() or 0
+        if half is not going.half:
+            self._waiting.dismiss(NEWER_MAP, f"map {newest.number} came while this request waited")
+        going.take(newest)
+        return True
+
+    def _risen(self, follows: Beginning) -> bool:
+        """Raise what every domain states from now on, some thousand at a time; whether all is done."""
+        if self._to_raise is None:
+            self._eviction.rise(follows.floor_ns, follows.settle_to_ns)
+            self._to_raise = self._store.remembered()
+        part, self._to_raise = self._to_raise[:RAISED_MAX], self._to_raise[RAISED_MAX:]
+        with self._store.transaction():
+            for domain in part:
+                state = self._store.read(domain)
+                if state is not None:
+                    self._store.put(domain, raised(state, 0, follows.floor_ns, follows.settle_to_ns))
+        return not self._to_raise
+
+    # -- its end -------------------------------------------------------------------------------------------------------
+
     def stop_orderly(self) -> Stop:
         """Grant nothing more; link the orderly record once every lease has ended. Ask again on NotYet and InDoubt.
 
@@ -231,7 +319,7 @@ class Shard:
     def _link_end(self) -> Stop:
         assert self._chain.number or self._chain.deposed, "start() comes first"
         self._handler.stopping = True
-        self._waiting.stop(*self._handler.stopping_reason())
+        (self._waiting.close if self._going.over else self._waiting.stop)(*self._handler.stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
         turn = self._begin_turn()
@@ -242,10 +330,12 @@ class Shard:
             batch = self._batch_signer.sign(turn.entries, turn.token)
         self._batch_signer.publish(batch)
         until = self._store.latest_expiry()
-        if until is not None:
+        if until is not None and not self._going.over:
             return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
         fence, floor, settle_to = self._store.highest()
-        floor, settle_to = max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)
+        alone = self._going.alone_until_ns
+        floor = max(floor, fence, self._eviction.floor_ns, alone)
+        settle_to = max(settle_to, self._eviction.settle_to_ns, alone)
         finished = self._linked(self._chain.finish(floor, settle_to))
         if not isinstance(finished, Extended):
             return finished

@@ -19,7 +19,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds
 from timeagent.units import rfc3339
 
-from ..formats.hints import joined
+from ..formats.hints import joined, nothing_known
 from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
 from ..formats.witness import Ended, Witness, WitnessKind, others_digest
 from .domain import (
@@ -70,6 +70,23 @@ def past_of(memory: Memory) -> Past:
     named = None if setter is None else setter.correlation_id
     rest = [each for each in memory.before_last if each.ending.correlation_id != named]
     return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
+
+
+def raised(state: State, fence: int, floor_ns: Instant, settle_to_ns: Instant) -> State:
+    """Return a state by which grants from now on state no less than this. What is out stays what it is."""
+    memory = state.memory
+    floor, settle_to = max(memory.floor_ns, floor_ns), max(memory.settle_to_ns, settle_to_ns)
+    if (max(memory.fence, fence), floor, settle_to) == (memory.fence, memory.floor_ns, memory.settle_to_ns):
+        return state
+    after = msgspec.structs.replace(
+        memory,
+        fence=max(memory.fence, fence),
+        floor_ns=floor,
+        settle_to_ns=settle_to,
+        floor_set_by=memory.floor_set_by if floor == memory.floor_ns else None,
+        hints=memory.hints if floor == memory.floor_ns else joined(memory.hints, nothing_known(floor)),
+    )
+    return Free(memory=after) if isinstance(state, Free) else Taken(memory=after, leases=dated(state.leases, memory))
 
 
 def dated(leases: tuple[LeaseRecord, ...], memory: Memory) -> tuple[LeaseRecord, ...]:

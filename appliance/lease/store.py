@@ -472,6 +472,10 @@ class LeaseStore:
         before, self._neighbours = self._neighbours, found
         return sorted(before | found)
 
+    def remembered(self) -> list[str]:
+        """Return all domains that are remembered."""
+        return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind >= 0")]
+
     def leased_after(self, domain: str, limit: int) -> list[str]:
         """Return the next leased domains behind one, in order."""
         question = "SELECT domain FROM states WHERE kind > 0 AND domain > ? ORDER BY domain LIMIT ?"

@@ -27,7 +27,7 @@ from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
 from ..formats.shardmap import chain_of
 from ..formats.stamped import sign
-from .ceiling import Beginning, InDoubt
+from .ceiling import NOTHING_BEFORE, Beginning, InDoubt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 LOOKS_MAX: Final = 6
 """How often a chain is looked at in one call: its owner may extend it meanwhile."""
-
-NOTHING: Final = Beginning(0, 0)
 
 type Polite = Callable[[CeilingRecord], str | None]
 """Says why a running record's owner is to be given time, or None."""
@@ -82,16 +80,21 @@ class Succession:
     _known: dict[int, Beginning] = field(default_factory=dict)
 
     def beginning(self, chain: int) -> Beginning | InDoubt:
-        """End every chain that those of a map follow; return what each of these begins with.
+        """End every chain that those of a map follow, and what these follow; return what each of the map's begins with.
+
+        The latter too: a chain may end before it has taken on the numbers of those that it follows.
+
 
         InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
         """
         if chain not in self._known:
-            ended = [self._ended(*chain_of(shard)) for shard in self.predecessors(chain)]
+            places = [chain_of(shard) for shard in self.predecessors(chain)]
+            ended = [self._ended(*place) for place in places]
+            ended += [self.beginning(earlier) for earlier in sorted({earlier for earlier, _ in places})]
             doubt = next((each for each in ended if isinstance(each, InDoubt)), None)
             if doubt is not None:
                 return doubt
-            numbers = [NOTHING, *(each for each in ended if isinstance(each, Beginning))]
+            numbers = [NOTHING_BEFORE, *(each for each in ended if isinstance(each, Beginning))]
             self._known[chain] = Beginning(
                 max(each.floor_ns for each in numbers), max(each.settle_to_ns for each in numbers)
             )

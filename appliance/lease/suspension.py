@@ -47,6 +47,10 @@ class Suspension(Record, frozen=True):
     floor_ns: U64
     """The shard floor and its settle_to: evictions have raised what the ceiling record states."""
     settle_to_ns: U64
+    going_by: U64
+    """The newest map that it went by."""
+    alone_until_ns: U64
+    """While it leaves: until when leases of before may be believed in alone."""
     recalls: U64
     """The number of its last recall: holders have heard up to there."""
     revoked: tuple[Revoked, ...]

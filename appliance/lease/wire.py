@@ -19,7 +19,7 @@ from timeagent.errors import BadRequest, Damaged
 
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import Revoked
+from ..formats.witness import Half, Revoked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +29,8 @@ class BeginSession(Record, frozen=True, tag="begin-session"):
     """Get a session lease: leases that name it in their acquire are kept by its renewals."""
 
     request_id: Bytes16
+    map_number: U64
+    """The map that the asker goes by: so it is in all requests that grant or keep something."""
     holder: Holder
     term_ns: U64
     expiry_ns_max: U64
@@ -38,6 +40,7 @@ class RenewSession(Record, frozen=True, tag="renew-session"):
     """Move the expiry of a session lease, and so that of every lease under it."""
 
     request_id: Bytes16
+    map_number: U64
     session_id: Bytes16
     term_ns: U64
     expiry_ns_max: U64
@@ -105,10 +108,19 @@ class Hello(Record, frozen=True, tag="hello"):
     """The shard that is meant; None: whichever is at this socket. Over TCP one must be named."""
 
 
+class Above(Record, frozen=True):
+    """What the half of a lease from the shard that leaves says: the one that comes gives no less of any."""
+
+    fence: U64
+    floor_ns: U64
+    settle_to_ns: U64
+
+
 class Acquire(Record, frozen=True, tag="acquire"):
     """Take one domain. May be asked again with the same id as long as it is denied: it keeps its place in the queue."""
 
     request_id: Bytes16
+    map_number: U64
     domain: Domain
     mode: Mode
     phase: Phase
@@ -126,12 +138,15 @@ class Acquire(Record, frozen=True, tag="acquire"):
     """Say with the grant where messages of the domain are: in modes S, SIX and X."""
     session_id: Bytes16 | None = None
     """The session lease of this holder under which it is to be taken: then that one's expiry is the lease's."""
+    above: Above | None = None
+    """Asked of a shard that comes; others take no notice."""
 
 
 class Upgrade(Record, frozen=True, tag="upgrade"):
     """Make a tentative lease held, or a held one stronger. Floor and settle_to are stated anew."""
 
     request_id: Bytes16
+    map_number: U64
     domain: Domain
     correlation_id: Bytes16
     term_ns: U64
@@ -141,12 +156,15 @@ class Upgrade(Record, frozen=True, tag="upgrade"):
     wait_ns: U64 = 0
     keep_ns: U64 = 0
     hints_wanted: bool = False
+    above: Above | None = None
+    """As with Acquire."""
 
 
 class Renew(Record, frozen=True, tag="renew"):
     """Move a lease's expiry."""
 
     request_id: Bytes16
+    map_number: U64
     domain: Domain
     correlation_id: Bytes16
     term_ns: U64
@@ -372,8 +390,15 @@ class ShardNumbers(Record, frozen=True):
 
     node: str
     map_number: U64
+    """The map under which its chain began; ``shard``: its place."""
     shard: U64
     incarnation: Bytes8
+    going_by: U64
+    """The newest map that it goes by."""
+    half: Half
+    """How much of a lease it grants by that one."""
+    alone_until_ns: U64
+    """While it leaves: until when leases of before may be believed in alone; 0: none may."""
     floor_ns: U64
     settle_to_ns: U64
     ceiling_number: U64
@@ -526,6 +551,9 @@ def shard_fields(numbers: ShardNumbers) -> dict[str, Any]:
         "node": numbers.node,
         "release": numbers.release,
         "incarnation": numbers.incarnation.hex(),
+        "going_by": numbers.going_by,
+        "half": numbers.half,
+        **bound_fields("alone_until", numbers.alone_until_ns),
         **instant_fields("since", numbers.since_ns),
         "leases": numbers.leases,
         "domains": numbers.domains,

@@ -16,7 +16,7 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 from ..formats.ledger import block_bytes
-from ..formats.witness import NO_HEAD, CeilingCopy, Entry, Half, head_digest, sign_batch
+from ..formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..formats.witness import Batch
     from .ceiling import RightToGrant, ShardIdentity
+    from .going_by import GoingBy
     from .suspension import Suspension
 
 
@@ -34,10 +35,16 @@ class BatchSigner:
     """The head chain of one incarnation. A batch counts once it is published; until then it can be dropped."""
 
     def __init__(
-        self, identity: ShardIdentity, signer: Signer | KeyInUse, chain: RightToGrant, ledger: LedgerSink
+        self,
+        identity: ShardIdentity,
+        going: GoingBy,
+        signer: Signer | KeyInUse,
+        chain: RightToGrant,
+        ledger: LedgerSink,
     ) -> None:
         """Take the ports."""
         self._identity = identity
+        self._going = going
         self._signer = signer
         self._chain = chain
         self._ledger = ledger
@@ -83,8 +90,8 @@ class BatchSigner:
             map_number=self._identity.map_number,
             shard=self._identity.shard,
             incarnation=self._identity.incarnation,
-            going_by=self._identity.map_number,
-            half=Half.WHOLE,
+            going_by=self._going.number,
+            half=self._going.half,
             ceiling_number=self._chain.number,
             ceiling_ns=self._chain.ceiling_ns,
             sequence=self.batches + 1,

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from timeagent.units import Span
 
     from ..formats.policy import PolicyNumbers
-    from ..lease.ceiling import CeilingChain, InDoubt, ShardIdentity, Stop
+    from ..formats.shardmap import ShardMap
+    from ..lease.ceiling import Beginning, CeilingChain, InDoubt, ShardIdentity, Stop
     from ..lease.server import ShardServer
     from ..lease.shard import Shard
     from .records import StoredLedger
@@ -178,6 +179,33 @@ class HostedShard:
             return None
         return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
 
+    @property
+    def going_by(self) -> int:
+        """The newest map that it goes by. Never blocks."""
+        return self._shard.going_by
+
+    @property
+    def leases(self) -> int:
+        """How many leases are out. Never blocks."""
+        return self._store.leases
+
+    def is_held(self) -> bool:
+        """Whether a lease is out that may not be past. Blocks for the turn that is under way."""
+        with self._guard:
+            return not self._ended and self._shard.is_held()
+
+    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
+        """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
+
+        ``follows``: how the chains ended that its own follows.
+        """
+        while not self._go_by(newest, follows):
+            self._time.sleep(MS)  # others have their turn
+
+    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
+        with self._guard:
+            return self._ended or self._shard.go_by(newest, follows)
+
     def why_full(self) -> str | None:
         """Return why this shard takes no new domains for want of room on its tmpfs, or None. Never blocks."""
         return self._store.why_full() if self._store.full else None
@@ -219,7 +247,8 @@ class HostedShard:
             self._end_parts(said if isinstance(said, Suspension) else None)
 
     def _stopped_at_once(self) -> Suspension | Stop | None:
-        step = self._suspended if self._store.leases else self._shard.stop_orderly
+        goes_on = self._store.leases and not self._shard.is_of_no_map
+        step = self._suspended if goes_on else self._shard.stop_orderly
         for _ in range(START_TRIES):
             said = self._tried(step)
             if isinstance(said, Suspension | StoppedOrderly | Deposed):

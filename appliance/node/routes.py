@@ -22,6 +22,7 @@ from timeagent.interval import TimeInterval
 from ..formats.paths import chain_path
 from ..formats.shardmap import chain_of, shard_text
 from ..lease import tls
+from ..lease.going_by import MAP_NOT_YET, NEWER_MAP
 from ..lease.succession import newest_record
 from ..lease.transport import TlsTransport, UnixTransport
 from ..lease.wire import (
@@ -57,6 +58,8 @@ LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""
 
 _GONE: Final = frozenset({"deposed", "not-running"})
+_OF_MAPS: Final = frozenset({NEWER_MAP, MAP_NOT_YET})
+"""Who is told so asks again; the newest map may not be known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class ShardWay:
             raise self._routes.explained(self._shard, problem) from None
         if any(_is_elsewhere(reply) for reply in replies):
             self._routes.missed(self._shard, node)
+        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in replies):
+            self._routes.maps.look()
         return [_not_now(reply) for reply in replies]
 
 

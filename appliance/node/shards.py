@@ -16,7 +16,6 @@ everybody would settle up to a ceiling for nothing.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +25,9 @@ from timeagent.units import MS, SECOND, rfc3339
 
 from ..formats.ceiling import CeilingKind
 from ..formats.paths import chain_path
-from ..formats.shardmap import chain_of
-from ..lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
+from ..formats.shardmap import chain_of, shard_text
+from ..formats.witness import Half
+from ..lease.ceiling import NOTHING_BEFORE, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.succession import Succession, newest_record
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from ..formats.ceiling import CeilingRecord
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import CeilingExtender, Extension
+    from ..lease.ceiling import Beginning, CeilingExtender, Extension
     from ..lease.store import LeaseStore
     from .hosted_shard import Running
     from .own_keys import OwnKeys
-    from .record_watch import TrustWatch
+    from .record_watch import MapWatch, TrustWatch
     from .records import Registers
     from .runtime import LocalLock
     from .settings import Settings
@@ -106,6 +106,12 @@ class ShardHost:
         self.drains = False
         """Whether close() has every lease end, and is not for a restart."""
         self._leaving: dict[int, Running] = {}
+        self._successions: dict[int, Succession] = {}
+        self._maps: MapWatch | None = None
+
+    def follow(self, maps: MapWatch) -> None:
+        """Have the shards that run here without a daemon go by the newest map."""
+        self._maps = maps
 
     def be_daemon(self, pulse: Pulse) -> None:
         """Be the daemon: shards that begin from now on serve other nodes, beat in its pulse, and give way to nobody."""
@@ -159,7 +165,7 @@ class ShardHost:
             if (missing := self.missing_daemon(shard)) is not None:
                 raise missing
             lock = self._shard_runtime.lock(shard)
-            if not lock.try_acquire():
+            if shard_map.owner_of(shard) is None or not lock.try_acquire():
                 return False
             try:
                 if self.waits_for(shard, shard_map) is not None:
@@ -177,7 +183,9 @@ class ShardHost:
 
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
-        assert shard_map.owner_of(shard) is not None, f"no shard {shard} in map {shard_map.number}"
+        follows = self._follows(shard, shard_map)
+        if isinstance(follows, InDoubt):
+            return follows.reason
         newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
 
@@ -187,8 +195,35 @@ class ShardHost:
             return None
         return f"node {newest.node} may grant until {rfc3339(newest.ceiling_ns)}"
 
-    def succession(self, patience_ns: Span) -> Succession:
-        """Return what ends the chains that others follow, giving their owners time to stop in good order."""
+    def go_by(self, shard: int, newest: ShardMap) -> None:
+        """Have a shard that runs here go by a newer map, unless chains that its own follows have not ended yet.
+
+        Blocks as ``HostedShard.go_by``; touches the mount where it becomes whole. Raises BadTime, Damaged.
+        """
+        hosted = self.hosted(shard)
+        if hosted is None or hosted.going_by >= newest.number:
+            return
+        follows = self._follows(shard, newest)
+        if isinstance(follows, InDoubt):
+            _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
+            return
+        hosted.go_by(newest, follows)
+        _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
+
+    def _follows(self, shard: int, shard_map: ShardMap) -> Beginning | InDoubt:
+        """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.
+
+        Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
+        """
+        chain, _ = chain_of(shard)
+        if chain == 1 or shard_map.half_of(shard) is Half.COMING:
+            return NOTHING_BEFORE
+        if chain not in self._successions:
+            patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
+            self._successions[chain] = self._succession(patience)
+        return self._successions[chain].beginning(chain)
+
+    def _succession(self, patience_ns: Span) -> Succession:
         until = self._time.boot_ns() + patience_ns
 
         def polite(newest: CeilingRecord) -> str | None:
@@ -209,7 +244,7 @@ class ShardHost:
         if hosted is None:
             return False
         number = hosted.chain.number  # before the listing: it grows
-        newest = newest_record(self._port(hosted.identity.map_number, shard))
+        newest = newest_record(self._port(*chain_of(shard)))
         return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
 
     def everything(self) -> dict[int, HostedShard]:
@@ -284,13 +319,16 @@ class ShardHost:
         if left is not None and (resumed := self._resumed(identity, shard_map, *left)) is not None:
             return resumed
         stored = self._port(chain_map, place)
-        origin = partial(self.succession(OWNERS_TIME_NS).beginning, chain_map) if chain_map > 1 else None
+        follows = self._follows(shard, shard_map)
+        if isinstance(follows, InDoubt):
+            raise ShardUnavailable("chains-before", f"shard {shard_text(shard)} cannot begin yet: {follows.reason}")
+        origin = (lambda: follows) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         ledger = StoredLedger(self._storage, chain_map, place, incarnation)
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, shard_map, store, chain, ledger, Shard.start)
+            return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
         except BaseException:
             store.close()
             raise
@@ -301,7 +339,7 @@ class ShardHost:
             said = decode(Suspension, raw, "what a run left")
             why = said.difference(fresh, self._shard_runtime.boot())
             if why is None:
-                identity = said.identity(fresh.release)
+                identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
                 stored = self._port(identity.map_number, identity.shard)
                 right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
                 chain = self._shard_runtime.chain(right, self._time, self._policy)
@@ -328,6 +366,7 @@ class ShardHost:
         chain: CeilingExtender,
         ledger: StoredLedger,
         start: Callable[[Shard], Extension],
+        follows: Beginning = NOTHING_BEFORE,
     ) -> HostedShard:
         spool = self._shard_runtime.spool(ledger)
         running = Shard(
@@ -340,6 +379,7 @@ class ShardHost:
             signer=self.keys.witness,
             ledger=spool,
             randomness=self._random,
+            follows=follows,
         )
         shard, why = identity.number, ""
         for _ in range(START_TRIES):
@@ -376,6 +416,15 @@ class ShardHost:
             on_loop=on_loop,
         )
 
+    def _go_on(self, shard: int, newest: ShardMap) -> None:
+        """Have an application's shard go by a newer map, or end with the map before."""
+        try:
+            self.go_by(shard, newest)
+            if newest.owner_of(shard) is None:
+                self.leave(shard)
+        except TenureError as problem:
+            _log.warning("map-not-followed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+
     def _give_way(self, shard: int) -> None:
         """Begin to end an application's shard, beside its loop, once there is a reason. Touches tmpfs only."""
         now = self._time.boot_ns()
@@ -385,6 +434,13 @@ class ShardHost:
         leaving = self._leaving.get(shard)
         if leaving is not None and leaving.is_alive():
             return
+        maps, hosted = self._maps, self.hosted(shard)
+        if maps is not None and hosted is not None:
+            maps.look()
+            if (newest := maps.newest).number > hosted.going_by:
+                name = f"tenure-map-{shard}"
+                self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
+                return
         give_up = self.suspend
         if self._shard_runtime.daemon_runs():
             why: str | None = "the daemon runs"

@@ -22,13 +22,14 @@ nobody's: they only make the next one higher.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
-from timeagent.errors import BadRequest, check_callable, check_type
+from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
 from .exclusion import PATIENCE_S, Hold, Tool, held_here, never
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 LOOK_NS: Final = 100 * MS
 """How often who resigns looks whether the nominee leads."""
+NOTICE_S: Final = 1.0
+"""How long the nominee waits at most until who resigned has seen it: else it might lead, and resign, unnoticed."""
 
 
 class Leader(msgspec.Struct, frozen=True):
@@ -93,7 +96,7 @@ class Election(Tool[Leadership]):
         self._lead = check_domain(f"{self._tree}/leader")
         self._standing = session.standing
         self.candidate = _name(self._standing.holder)
-        self._nomination(self.candidate)
+        self._own = self._nomination(self.candidate)
 
     def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
         """Campaign: return when this candidate leads; see ``Tool.acquire``."""
@@ -104,17 +107,24 @@ class Election(Tool[Leadership]):
         while True:
             (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up)
             try:
-                nominee = self._nominee()
+                nominations = self._nominations(self._out())
+                if self._own in nominations:
+                    with contextlib.suppress(TryAgain):  # who resigned has seen it then, or is not there any more
+                        self._stand_back(self._own, NOTICE_S, given_up)
             except BaseException:
                 session.relinquish([lease])
                 raise
-            if nominee is None:
+            if not nominations or self._own in nominations:
                 return Leadership(session, lease, self)
             session.relinquish([lease])
-            left = self._left(until)
-            session.relinquish(
-                session.acquire(nominee, mode=Mode.S, timeout_s=left, record_only=True, given_up=given_up)
-            )
+            self._stand_back(nominations[0], self._left(until), given_up)
+
+    def _stand_back(self, nomination: str, timeout_s: Seconds, given_up: Callable[[], bool]) -> None:
+        """Wait until a nomination is over: in its queue. Raises as ``acquire``."""
+        session = self._session
+        session.relinquish(
+            session.acquire(nomination, mode=Mode.S, timeout_s=timeout_s, record_only=True, given_up=given_up)
+        )
 
     def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
         """Return when this candidate leads. Blocks up to the time-out: see ``Tool.acquire``."""
@@ -177,12 +187,6 @@ class Election(Tool[Leadership]):
 
     def _nominations(self, views: list[LeaseView]) -> list[str]:
         return [each.domain for each in views if each.domain != self._lead and each.mode is Mode.X]
-
-    def _nominee(self) -> str | None:
-        """Return a nomination of somebody else, if one is out, and none of this candidate."""
-        nominations = self._nominations(self._out())
-        mine = self._nomination(self.candidate)
-        return None if mine in nominations or not nominations else nominations[0]
 
     def _left(self, until_boot_ns: int) -> Seconds:
         return max(0, until_boot_ns - self._standing.time.boot_ns()) / SECOND

@@ -149,8 +149,20 @@ class MountElection:
             raise TryAgain("unreadable", found.reason, hint="try again")
         if found is None:
             return None
-        number, data = found
-        return opened_epoch(data, f"record {number} of the election {self.name!r}", self._of[0], self.name, number)
+        return self._opened(*found)
+
+    def follower(self, number: int) -> EpochRecord | None:
+        """Return the record that follows a number, looked at afresh; None: there is none yet, or it cannot be read."""
+        try:
+            numbers = self.chain.list_afresh()
+            data = self.chain.read(number + 1) if numbers and numbers[-1] > number else None
+        except (Environment, TryAgain):
+            return None
+        return None if data is None else self._opened(number + 1, data)
+
+    def _opened(self, number: int, data: bytes) -> EpochRecord:
+        where = f"record {number} of the election {self.name!r}"
+        return opened_epoch(data, where, self._of[0], self.name, number)
 
     def record(
         self,
@@ -290,9 +302,9 @@ class MountLeadership:
             resigned = self._pending is None
         until_boot = election.time.boot_ns() + patience_ns
         while resigned and to is not None and election.time.boot_ns() < until_boot:
-            leader = election.leader()
-            if leader is not None:
-                return leader.candidate == to
+            follower = election.follower(self._newest.number)
+            if follower is not None:
+                return follower.candidate == to
             election.time.sleep(LOOK_NS // 2)
         return resigned and to is None
 

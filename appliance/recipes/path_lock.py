@@ -48,7 +48,7 @@ class AwaitedSession(Protocol):
     async def close(self) -> None: ...
 
 
-class Opened[S: Session | AwaitedSession](Protocol):
+class AnyCluster[S: Session | AwaitedSession](Protocol):
     """A ``Cluster``, or an ``AsyncCluster``."""
 
     def session(self, purpose: str = "") -> S:
@@ -98,7 +98,7 @@ def _is_covered(path: PurePosixPath, modes: dict[PurePosixPath, Mode]) -> bool:
 class PathLock[S: Session | AwaitedSession]:
     """Locks paths of one tree. Safe to share between threads, or tasks."""
 
-    def __init__(self, cluster: Opened[S], tree: str = "paths", *, purpose: str = "") -> None:
+    def __init__(self, cluster: AnyCluster[S], tree: str = "paths", *, purpose: str = "") -> None:
         """Lock nothing yet; touch nothing. ``tree``: its name in the cluster; trees of other names are not touched."""
         self._cluster = cluster
         self._root: Final = f"/{check_log(tree)}"

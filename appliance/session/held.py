@@ -12,6 +12,8 @@ import os
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,6 +23,7 @@ from timeagent.errors import BadRequest, LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints, joined
+from ..formats.witness import Half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import Revoked, SignedWitness, Witness
+    from appliance.lease.client import Ask
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -173,6 +177,13 @@ def _tell(listener: Listener, loss: Loss) -> None:
         _log.exception("lost-listener-failed domain=%s reason=%s", loss.lease.domain, loss.reason)
 
 
+@lru_cache(4096)  # a lease is written under many times for each witness of it
+def part_of(signed: SignedWitness) -> tuple[int, Half]:
+    """Return by which map a shard signed, and how much of a lease that is."""
+    head = signed.batch_head()
+    return head.going_by, head.half
+
+
 @dataclass(slots=True)
 class Keeper:
     """What the leases of one session share."""
@@ -218,7 +229,7 @@ class Lease:
     """Where the messages are that others wrote about the domain before; None: nothing is known."""
     own: Hints = NOTHING_WRITTEN
     """Where that is which was written under this lease and is known Committed."""
-    _said: Hints = NOTHING_WRITTEN
+    told: Hints = NOTHING_WRITTEN
     """What of it the shard has heard."""
     loss: Loss | None = None
     """Set when it is over against the holder's will."""
@@ -243,12 +254,81 @@ class Lease:
     """The term that its user asked for; None: no term."""
     uses: int = 1
     """How many uses of one session share it: it goes back after the last."""
-    _chain_sequence: int = 0
+    second: Lease | None = field(default=None, repr=False)
+    """While its domain moves to another shard: the half from that one. It is renewed and told of messages as a lease of
+    its own, and nobody else ever sees it."""
+    first: Lease | None = field(default=None, repr=False)
+    """Of such a half: the lease that it belongs to."""
+    alone_until_ns: Instant | None = None
+    """While the second half is missing and its session lease is renewed as half of one: until when it counts alone."""
+    asking: Ask | None = field(default=None, repr=False)
+    """The request for the second half, as long as it is not known what came of it."""
+    chain_sequence: int = 0
+    _stated_fence: int = 0
+    """That of the newest witness: while a lease is held its user sees the same, whichever shard it comes from."""
 
     @property
     def expiry_ns(self) -> Instant:
-        """When it expires, unless it, or its session lease, is renewed."""
-        return self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns
+        """When it expires, unless it, or its session lease, is renewed: of both halves the earlier instant."""
+        own = self.own_expiry_ns if self.session_lease is None else self.session_lease.expiry_ns
+        if self.alone_until_ns is not None:
+            own = min(own, self.alone_until_ns)
+        return own if self.second is None else min(own, self.second.expiry_ns)
+
+    # -- in two halves -------------------------------------------------------------------------------------------------
+
+    def join(self, second: Lease) -> None:
+        """Take the half from the shard to which the domain moves."""
+        self.second, second.first, self.alone_until_ns, self.asking = second, self, None, None
+        self.floor_ns = max(self.floor_ns, second.floor_ns)
+        self.settle_to_ns = max(self.settle_to_ns, second.settle_to_ns)
+
+    def halves(self) -> tuple[Lease, ...]:
+        """Return whose witnesses prove that it is held: its own, and both once its own says that it is a half.
+
+        Nobody's: what there is proves nothing to readers, until its other half is there and both are renewed.
+        """
+        part = part_of(self.signed)
+        if self.session_lease is not None:
+            part = max(part_of(self.session_lease.signed), part, key=itemgetter(0))
+        match part[1]:
+            case Half.WHOLE:
+                return (self,)
+            case Half.LEAVING if self.second is not None:
+                return (self, self.second)
+            case _:
+                return ()
+
+    @property
+    def counts_alone(self) -> bool:
+        """Whether it was granted whole: what was not is of no use yet where its second half is missing."""
+        return part_of(self.signed)[1] is Half.WHOLE
+
+    def standing(self) -> Lease:
+        """Return the lease that has gone on with this half, or else this."""
+        first = self.first
+        gone_on = first is not None and first.second is None and first.correlation_id == self.correlation_id
+        return first if gone_on and first is not None else self
+
+    def go_on_with_second(self) -> None:
+        """Be held from the shard that came alone: its half is whole now, and the other shard is of no map any more."""
+        second = self.second
+        assert second is not None, f"{self.domain!r} has no other half"
+        if self.session_lease is not None:
+            self.session_lease.leases.pop(self.correlation_id, None)
+            self.session_lease.over = self.session_lease.over or not self.session_lease.leases
+        self.second, self.alone_until_ns = None, None
+        self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
+        self.signed, self.own_expiry_ns, self.session_lease = second.signed, second.own_expiry_ns, second.session_lease
+        self.floor_ns, self.settle_to_ns = (
+            max(self.floor_ns, second.floor_ns),
+            max(self.settle_to_ns, second.settle_to_ns),
+        )
+        self.watermark_ns, self.watermark_time = second.watermark_ns, second.watermark_time
+        self.messages, self.chain_head, self.chain_sequence = second.messages, second.chain_head, second.chain_sequence
+        self.told = second.told
+        if self.session_lease is not None:
+            self.session_lease.leases[self.correlation_id] = self
 
     def take(self, signed: SignedWitness, witness: Witness, hints: Hints | None = None) -> None:
         """Adopt a newer witness of the same lease: a renewal or an upgrade. Never lowers expiry, floor or settle_to.
@@ -258,10 +338,12 @@ class Lease:
         """
         assert witness.correlation_id == self.correlation_id
         later = self.session_lease is not None or witness.expiry_ns >= self.own_expiry_ns
-        if later and witness.fence >= self.fence:
+        if later and witness.fence >= self._stated_fence:
             self.signed = signed
             self.own_expiry_ns = witness.expiry_ns
-            self.mode, self.fence = witness.mode, witness.fence
+            self.mode = witness.mode
+            if witness.fence != self._stated_fence:
+                self.fence = self._stated_fence = witness.fence
         self.floor_ns = max(self.floor_ns, witness.floor_ns)
         self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
         self.hints = hints or self.hints
@@ -296,7 +378,9 @@ class Lease:
 
     def lose(self, ended: str, reason: LossReason, revoked: Revoked | None = None) -> None:
         """Be over, against the holder's will. What has ended before stays what it is."""
-        if self.ended is None:
+        if self.first is not None:
+            self.first.lose(ended, reason, revoked)
+        elif self.ended is None:
             self.ended = ended
             self.loss = Loss(self, reason, ended, None if revoked is None else revoked.by)
             if self.keeper is not None:
@@ -399,17 +483,17 @@ class Lease:
         """
         self.messages += messages
         self.own = joined(self.own, Hints(places=(place,)))
-        if sequence > self._chain_sequence:
-            self._chain_sequence = sequence
+        if sequence > self.chain_sequence:
+            self.chain_sequence = sequence
             self.chain_head = digest
 
     def unsaid(self) -> Hints | None:
         """Return where it wrote, if the shard has not heard all of it."""
-        return None if self.own is self._said else self.own
+        return None if self.own is self.told else self.own
 
     def said(self, hints: Hints) -> None:
         """Take note that the shard has heard this."""
-        self._said = hints
+        self.told = hints
 
 
 @dataclass(slots=True, eq=False)
@@ -431,16 +515,32 @@ class SessionLease:
     trouble: LossReason | None = None
     """Why the last renewal failed, if it did."""
 
-    def take(self, signed: SignedWitness, witness: SessionWitness, revoked: Sequence[Revoked] = ()) -> None:
-        """Adopt a newer witness. The leases that it names as ended are lost first: it is not used with them."""
+    def take(self, signed: SignedWitness, witness: SessionWitness, revoked: Sequence[Revoked] = ()) -> list[Lease]:
+        """Adopt a newer witness. The leases that it names as ended are lost first: it is not used with them.
+
+        Return those that go on with their second half alone from now on: it is whole by this witness.
+        """
         told = {each.correlation_id: each for each in revoked}
         for name in witness.ended:
             lease = self.leases.pop(name, None)
             if lease is not None:
                 lease.lose("revoked", LossReason.REVOKED, told.get(name))
+        before, is_half = self.expiry_ns, part_of(self.signed)[1]
         if witness.expiry_ns >= self.expiry_ns:
             self.signed, self.expiry_ns = signed, witness.expiry_ns
         self.trouble = None
+        half = part_of(self.signed)[1]
+        if half is is_half:
+            return []
+        if half is Half.LEAVING:
+            for lease in self.leases.values():
+                if lease.second is None and lease.counts_alone:
+                    lease.alone_until_ns = before
+        seconds = [each for each in self.leases.values() if each.first is not None and each.first.second is each]
+        moved = [each.first for each in seconds if half is Half.WHOLE and each.first is not None]
+        for lease in moved:
+            lease.go_on_with_second()
+        return moved
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which nothing may be begun under its leases."""

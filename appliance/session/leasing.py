@@ -5,14 +5,12 @@ shard all at once, then all upgraded. A set waits for a domain with what it has 
 younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
 had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
 
-A session that ends while one of its threads waits for a lease must not be granted it behind its own back: the shard
-would have a lease out that nobody gives back, and who stops the shard in good order would wait until it expires. So
-whoever asks is told to give up, gives back what came all the same, and is waited for (``PendingAcquires``).
+While a domain moves to another shard it is held from both. The half from the shard that comes is a lease of its own
+here, which nobody sees: it is renewed, told of messages and given back beside the other (``Lease.second``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from appliance.formats.lease import Holder, Mode, Phase
+from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
 from appliance.lease.client import (
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
@@ -35,21 +33,22 @@ from appliance.lease.client import (
     Result,
     Suspect,
 )
+from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import PAGE_LEASES_MAX, Age, Attend, Inspect, LeasePage, Recalled, Refused
+from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled, Refused
 from timeagent.clock import boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.units import rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN
+from ..formats.witness import Half
 from .held import Lease
 from .renewal import SessionLeases, is_due
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
     from contextlib import AbstractContextManager
-    from threading import RLock
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
@@ -60,58 +59,7 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
-
-ATTEMPTS_WAITED_FOR: Final = 6
-"""How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
-
-_LOOK_NS: Final = 5 * MS
-
-
-class PendingAcquires:
-    """The threads of one session that ask. Shares the session's lock."""
-
-    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
-        """Nobody asks yet."""
-        self._time = time
-        self._policy = policy
-        self._lock = lock
-        self._count = 0
-        self.over = False
-        """Whether nobody may ask any more."""
-
-    @contextlib.contextmanager
-    def under_way(self, given_up: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-        """Count who asks; what is handed on says when to give up: ``given_up`` does, or nobody may ask any more.
-
-        Raises BadRequest, ``session-closed``, also in the place of whatever else came of asking meanwhile.
-        """
-        with self._lock:
-            self.check()
-            self._count += 1
-        try:
-            yield lambda: self.over or given_up()
-        except Exception:
-            self.check()
-            raise
-        finally:
-            with self._lock:
-                self._count -= 1
-
-    def check(self) -> None:
-        """Raise BadRequest if nobody may ask any more."""
-        if self.over:
-            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
-
-    def end(self) -> None:
-        """Let nobody ask any more. Idempotent; does not wait."""
-        with self._lock:
-            self.over = True
-
-    def wait(self) -> None:
-        """Wait for those who ask to have given up: as long as that may take, and no longer."""
-        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
-        while self._count and self._time.boot_ns() < until:
-            self._time.sleep(_LOOK_NS)
+    from .held import SessionLease
 
 
 _log = logging.getLogger(__name__)
@@ -147,7 +95,16 @@ class _AcquireAttempt:
     waiting: Callable[[LeaseDenied], object] = lambda _: None
     """Told who has what."""
     age: Age | None = None
-    asks: dict[str, Ask] = field(default_factory=dict)
+    asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
+    """By shard and domain."""
+    by: ShardMap | None = None
+    """The map that it goes by."""
+
+    @property
+    def map(self) -> ShardMap:
+        """The map that it goes by, once it has begun."""
+        assert self.by is not None
+        return self.by
 
 
 class Leasing:
@@ -177,7 +134,8 @@ class Leasing:
             purpose=purpose,
         )
         self._clients: dict[int, SessionClient] = {}
-        self.session_leases = SessionLeases(time, policy, self._client, lock)
+        self._lock = lock
+        self.session_leases = SessionLeases(time, policy, self._client, lock, self._prepared)
 
     def acquire(
         self,
@@ -211,6 +169,7 @@ class Leasing:
 
     def _try(self, attempt: _AcquireAttempt) -> list[Lease] | _Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
+        attempt.by = self._routes.map
         taken: list[Lease] = []
         try:
             obstacle = self._take_all(attempt, taken)
@@ -220,16 +179,24 @@ class Leasing:
         if obstacle is not None:
             self.relinquish(taken)
             return obstacle
-        return taken
+        with self._lock:
+            return _joined(taken)
 
     def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> _Obstacle | None:
-        """Take shard after shard: everybody in this order, so that few sets get into each other's way."""
-        phase = Phase.TENTATIVE if len(attempt.wanted) > 1 else Phase.HELD
-        for shard, group in self._by_shard(attempt.wanted):
+        """Take shard after shard: everybody in this order, so that few sets get into each other's way.
+
+        Shards that come have the highest numbers: a domain that moves is taken from the other one first.
+        """
+        groups: dict[int, list[str]] = {}
+        for domain in attempt.wanted:
+            for shard in attempt.map.shards_of(domain):
+                groups.setdefault(shard, []).append(domain)
+        phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
+        for shard, group in sorted(groups.items()):
             obstacle = self._take_group(shard, group, phase, attempt, taken)
             if obstacle is not None:
                 return obstacle
-        return self._upgrade(taken, attempt.term_ns) if phase is Phase.TENTATIVE else None
+        return self._upgrade(taken, attempt) if phase is Phase.TENTATIVE else None
 
     def _take_group(
         self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
@@ -246,7 +213,7 @@ class Leasing:
                 if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
                 if not _may_ask_again(result):
-                    attempt.asks.pop(domain, None)  # there is none where no session lease could be had
+                    attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
             missing = [
                 domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
             ]
@@ -258,9 +225,21 @@ class Leasing:
             attempt.deadline.pause(
                 self._random, max(each.earliest_ns for each in obstacles if isinstance(each, LeaseDenied))
             )
-            lost = self._keep(taken)
+            overtaken = self._overtaken(attempt)
+            if overtaken is not None:
+                return overtaken
+            lost = self._keep(taken, attempt)
             if lost is not None:
                 return lost
+
+    def _overtaken(self, attempt: _AcquireAttempt) -> LeaseUnavailable | None:
+        """Return that a newer map says otherwise where the domains are held: then all begins anew."""
+        newest = self._routes.map
+        if newest is attempt.by or all(
+            newest.shards_of(each) == attempt.map.shards_of(each) for each in attempt.wanted
+        ):
+            return None
+        return LeaseUnavailable("", NEWER_MAP, f"map {newest.number} came while this request waited")
 
     def _take(
         self,
@@ -275,12 +254,13 @@ class Leasing:
         """Ask a shard once for each domain. What is granted is taken."""
         self.session_leases.asking(shard)
         try:
-            session_lease = self.session_leases.ready(shard) if attempt.together else None
+            going_by = attempt.map.number
+            session_lease = self.session_leases.ready(shard, going_by) if attempt.together else None
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = self._time.now_and_token()
             results = self._client(shard).acquire(
-                [self._ask(domain, attempt, *sent) for domain in domains],
+                [self._ask(shard, domain, attempt, *sent) for domain in domains],
                 phase=phase,
                 term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
@@ -288,6 +268,8 @@ class Leasing:
                 hints_wanted=phase is Phase.HELD,
                 session_id=None if session_lease is None else session_lease.session_id,
                 sent=sent,
+                map_number=going_by,
+                above=_above(shard, taken),
             )
             granted = (result for result in results if isinstance(result, LeaseGranted))
             taken += (self.session_leases.taken(_lease(shard, each, attempt), each.witness) for each in granted)
@@ -299,23 +281,29 @@ class Leasing:
         finally:
             self.session_leases.told(shard)
 
-    def _keep(self, taken: Sequence[Lease]) -> _Obstacle | None:
+    def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> _Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
         latest = self._time.now().latest
         for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
         due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
-        for lease, result in self.renew(due):
+        for lease, result in self._renewed(due, attempt.map.number):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
             elif not isinstance(result, LeaseUnavailable):
                 return result
         return None
 
-    def _upgrade(self, leases: Sequence[Lease], term_ns: Span) -> _Obstacle | None:
+    def _upgrade(self, leases: Sequence[Lease], attempt: _AcquireAttempt) -> _Obstacle | None:
         obstacle: _Obstacle | None = None
         for shard, group in self._grouped(leases):
-            results = self._client(shard).upgrade(group, term_ns=term_ns, hints_wanted=True)
+            results = self._client(shard).upgrade(
+                group,
+                term_ns=attempt.term_ns,
+                hints_wanted=True,
+                map_number=attempt.map.number,
+                above=_above(shard, leases),
+            )
             for lease, result in zip(group, results, strict=True):
                 if isinstance(result, LeaseGranted):
                     lease.take(result.signed, result.witness, result.hints)
@@ -334,36 +322,153 @@ class Leasing:
         Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
+        first = self._strengthened(lease, mode, deadline, {})
+        if isinstance(first, LeaseUnavailable | LeaseDenied):
+            raise self._given_up(first, timeout_ns)
+        if lease.second is None or not isinstance(first, LeaseGranted):
+            return first
+        stated = first.witness
+        above = Above(fence=stated.fence, floor_ns=stated.floor_ns, settle_to_ns=stated.settle_to_ns)
+        other = self._strengthened(lease.second, mode, deadline, {lease.domain: above})
+        if not isinstance(other, LeaseGranted):  # one half of each mode is of no use
+            return LeaseOver(lease.domain, LeaseOutcome.UNKNOWN, None)
+        with self._lock:
+            lease.second.take(other.signed, other.witness)
+        return first
+
+    def _strengthened(
+        self, lease: Lease, mode: Mode, deadline: AcquireDeadline, above: Mapping[str, Above]
+    ) -> LeaseGranted | LeaseOver | LeaseUnavailable | LeaseDenied:
+        """Ask one shard for a stronger mode of a lease, or a half. Raises BadRequest, BadTime."""
         request_id = self._random.randbytes(16)
-        client = self._client(lease.shard)
         while True:
+            newest = self._routes.map
+            if lease.first is None and newest.half_of(lease.shard) is Half.LEAVING:
+                self._take_seconds([lease], newest)
             wait, keep = deadline.next_call()
-            (result,) = client.upgrade(
-                [lease],
-                mode=mode,
-                request_id=request_id,
-                term_ns=lease.term_ns,
-                wait_ns=wait,
-                keep_ns=keep,
-                hints_wanted=True,
-                caps=_caps([lease]),
-            )
+            result: Result = LeaseUnavailable(lease.domain, NEWER_MAP, "its other half is not to be had yet")
+            if _is_as_by(lease, newest):
+                (result,) = self._client(lease.shard).upgrade(
+                    [lease],
+                    mode=mode,
+                    request_id=request_id,
+                    term_ns=lease.term_ns,
+                    wait_ns=wait,
+                    keep_ns=keep,
+                    hints_wanted=True,
+                    caps=_caps([lease]),
+                    map_number=newest.number,
+                    above=above,
+                )
             if isinstance(result, LeaseGranted | LeaseOver):
                 return result
             self._raise_final(result)
+            assert isinstance(result, LeaseUnavailable | LeaseDenied), result
             others_wait = isinstance(result, LeaseDenied) and result.place > 1
             if deadline.over() or others_wait:
-                raise self._given_up(result, timeout_ns)
+                return result
             deadline.pause(self._random)
 
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
-        """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime."""
+        """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime.
+
+        A lease whose domain moves is taken from the shard that comes first. What is not held as the newest map says,
+        and what a shard has that does not go by it yet, is renewed by the map before.
+        """
+        newest = self._routes.map
+        self._catch_up(leases, newest)
+        self._take_seconds([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
+        ready = [each for each in leases if _is_as_by(each, newest)]
+        answers = self._renewed(ready, newest.number)
+        late = {
+            lease for lease, result in answers if isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET
+        }
+        again = [each for each in leases if each in late or (each not in ready and newest.before is not None)]
+        return [each for each in answers if each[0] not in late] + self._renewed(again, newest.number - 1)
+
+    def _prepared(self, session_lease: SessionLease) -> list[int]:
+        """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""
+        newest = self._routes.map
+        half, number = newest.half_of(session_lease.shard), newest.number
+        if half is not Half.WHOLE:
+            with self._lock:
+                leases = list(session_lease.leases.values())
+            self._catch_up(leases, newest)
+        if half is Half.LEAVING:
+            with self._lock:
+                leases = list(session_lease.leases.values())
+            self._take_seconds([each for each in leases if each.keeper is not None], newest)
+            if any(each.ended is None and each.second is None and each.counts_alone for each in leases):
+                return [number - 1]
+        return [] if half is None else [number, number - 1]
+
+    def _catch_up(self, leases: Sequence[Lease], by: ShardMap) -> None:
+        """Let leases go on with their second half where a second move has begun before they heard of the first's end.
+
+        Nothing is written under them until they have another second half, and both are renewed.
+        """
+        with self._lock:
+            for lease in [each.first or each for each in leases]:
+                gone = lease.second is not None and by.half_of(lease.shard) is None
+                if gone and lease.second is not None and by.half_of(lease.second.shard) is Half.LEAVING:
+                    lease.go_on_with_second()
+                    lease.alone_until_ns = lease.expiry_ns
+                    self.session_leases.moved.append(lease)
+
+    def _take_seconds(self, leases: Sequence[Lease], by: ShardMap) -> None:
+        """Take leases from the shards that come, where they are not held from these yet. What fails is tried again."""
+        groups: dict[tuple[int, Span], list[Lease]] = {}
+        for lease in leases:
+            if lease.second is None and lease.first is None and lease.ended is None:
+                groups.setdefault((by.shards_of(lease.domain)[-1], lease.term_ns), []).append(lease)
+        for (shard, term_ns), group in sorted(groups.items()):
+            for together in (False, True):
+                some = [each for each in group if (each.session_lease is not None) == together]
+                if some:
+                    self._take_some_seconds(shard, some, term_ns, by, together=together)
+
+    def _take_some_seconds(
+        self, shard: int, leases: Sequence[Lease], term_ns: Span, by: ShardMap, *, together: bool
+    ) -> None:
+        self.session_leases.asking(shard)
+        try:
+            session_lease = self.session_leases.ready(shard, by.number) if together else None
+            if isinstance(session_lease, LeaseUnavailable):
+                return
+            client = self._client(shard)
+            for lease in leases:
+                lease.asking = lease.asking or client.ask(lease.domain, lease.age, lease.mode)
+            results = client.acquire(
+                [each.asking for each in leases if each.asking is not None],
+                term_ns=term_ns,
+                session_id=None if session_lease is None else session_lease.session_id,
+                map_number=by.number,
+                above=_above(shard, leases),
+            )
+            for lease, result in zip(leases, results, strict=True):
+                if isinstance(result, LeaseGranted):
+                    second = self.session_leases.taken(_second(shard, result, lease), result.witness)
+                    with self._lock:
+                        lease.join(second)
+                elif not _may_ask_again(result):
+                    lease.asking = None
+        except TenureError as problem:
+            _log.warning("second-half-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
+        finally:
+            self.session_leases.told(shard)
+
+    def _renewed(self, leases: Sequence[Lease], map_number: int) -> list[tuple[Lease, Result]]:
         answers: list[tuple[Lease, Result]] = []
         for term_ns in sorted({lease.term_ns for lease in leases}):
             for shard, group in self._grouped(lease for lease in leases if lease.term_ns == term_ns):
                 news = {lease.correlation_id: own for lease in group if (own := lease.unsaid()) is not None}
                 results = self._client(shard).renew(
-                    group, term_ns=term_ns, hints=news, caps=_caps(group), give_up_ns=self._first_end(group)
+                    group,
+                    term_ns=term_ns,
+                    hints=news,
+                    caps=_caps(group),
+                    give_up_ns=self._first_end(group),
+                    map_number=map_number,
                 )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, LeaseGranted) and lease.correlation_id in news:
@@ -386,9 +491,16 @@ class Leasing:
         ``doubtful``: it is not known what was written under these. They expire, and nobody is told; but those under a
         session lease, which is renewed, have to be ended by name.
         """
-        groups = self._grouped(lease for lease in leases if lease.session_lease is not None or lease not in doubtful)
-        for place, (shard, group) in enumerate(groups):
-            givings = {lease: _giving(lease, abandoned=lease in doubtful) for lease in group}
+        halves = [half for lease in leases for half in (lease, lease.second) if half is not None]
+        groups = self._grouped(
+            half for half in halves if half.session_lease is not None or (half.first or half) not in doubtful
+        )
+        for place, (shard, group) in enumerate(reversed(groups)):
+            if self._routes.map.owner_of(shard) is None:  # it has gone, and what it had is the other half's
+                for half in group:
+                    half.delivered = half.second is not None
+                continue
+            givings = {half: _giving(half, abandoned=(half.first or half) in doubtful) for half in group}
             left = self.session_leases.leave(givings)
             try:
                 give_up = None
@@ -412,6 +524,10 @@ class Leasing:
                 lease.delivered = isinstance(result, LeaseOver)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
+
+        for lease in leases:
+            if lease.second is not None:
+                lease.delivered = lease.delivered and lease.second.delivered
 
     def leases_below(self, domain: str) -> list[LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
@@ -439,24 +555,18 @@ class Leasing:
             return None
         return reply if isinstance(reply, Recalled) else None
 
-    def _ask(self, domain: str, attempt: _AcquireAttempt, now: TimeInterval, token: SignedTime) -> Ask:
-        if domain not in attempt.asks:
+    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, now: TimeInterval, token: SignedTime) -> Ask:
+        if (shard, domain) not in attempt.asks:
             request_id = self._random.randbytes(16)
             attempt.age = attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)
-            attempt.asks[domain] = Ask(domain, request_id, attempt.age, token, attempt.wanted[domain])
-        return attempt.asks[domain]
+            attempt.asks[shard, domain] = Ask(domain, request_id, attempt.age, token, attempt.wanted[domain])
+        return attempt.asks[shard, domain]
 
     def _client(self, shard: int) -> SessionClient:
         if shard not in self._clients:
             transport = self._routes.transport(shard)
             self._clients[shard] = SessionClient(transport, self._time, self._policy, self._holder, self._random)
         return self._clients[shard]
-
-    def _by_shard(self, domains: Iterable[str]) -> list[tuple[int, list[str]]]:
-        groups: dict[int, list[str]] = {}
-        for domain in domains:
-            groups.setdefault(self._routes.map.shards_of(domain)[0], []).append(domain)
-        return sorted(groups.items())
 
     @property
     def holder(self) -> Holder:
@@ -532,6 +642,31 @@ def _may_ask_again(result: Result) -> bool:
     return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
 
 
+def _joined(taken: Sequence[Lease]) -> list[Lease]:
+    """Return the leases of a set, each with its second half where its domain moves: that was taken later."""
+    found: dict[str, Lease] = {}
+    for half in taken:
+        lease = found.setdefault(half.domain, half)
+        if lease is not half:
+            lease.join(half)
+    return list(found.values())
+
+
+def _above(shard: int, leases: Iterable[Lease]) -> dict[str, Above]:
+    """Return what the halves from other shards say, by domain: who comes gives no less."""
+    return {
+        lease.domain: Above(fence=lease.fence, floor_ns=lease.floor_ns, settle_to_ns=lease.settle_to_ns)
+        for lease in leases
+        if lease.shard < shard
+    }
+
+
+def _is_as_by(lease: Lease, by: ShardMap) -> bool:
+    """Whether a lease, or a half, is held as it is to be by a map: from both shards, or from one that is left."""
+    half = by.half_of(lease.shard)
+    return half is not None and (half is not Half.LEAVING or lease.second is not None)
+
+
 def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
     """Return until when those may be kept at all of which that was said."""
     return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
@@ -548,6 +683,24 @@ def _giving(lease: Lease, *, abandoned: bool) -> Giving:
         lease.messages,
         lease.chain_head,
         lease.unsaid() or NOTHING_WRITTEN,
+    )
+
+
+def _second(shard: int, granted: LeaseGranted, first: Lease) -> Lease:
+    """Return the half of a lease that a shard which comes has granted."""
+    witness = granted.witness
+    return Lease(
+        domain=witness.domain,
+        shard=shard,
+        mode=Mode(witness.mode),
+        correlation_id=witness.correlation_id,
+        fence=witness.fence,
+        own_expiry_ns=witness.expiry_ns,
+        floor_ns=witness.floor_ns,
+        settle_to_ns=witness.settle_to_ns,
+        signed=granted.signed,
+        term_ns=first.term_ns,
+        age=first.age,
     )
 
 

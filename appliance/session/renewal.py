@@ -18,12 +18,14 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.lease.client import Giving, LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.going_by import MAP_NOT_YET
 from appliance.lease.session_client import Stands, SuspectSession
 from appliance.lease.wire import Refused
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
-from .held import Keeper, Lease, LossReason, SessionLease
+from ..formats.witness import Half
+from .held import Keeper, Lease, LossReason, SessionLease, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,12 +79,19 @@ class SessionLeases:
         policy: PolicyNumbers,
         client: Callable[[int], SessionClient],
         lock: AbstractContextManager[object],
+        prepared: Callable[[SessionLease], Sequence[int]],
     ) -> None:
-        """Have none. ``client``: the way to a shard. ``lock``: the session's, never held while a shard is asked."""
+        """Have none. ``client``: the way to a shard. ``lock``: the session's, never held while a shard is asked.
+
+        ``prepared``: the maps to be named in a renewal, the next where the shard does not go by the one before yet.
+        """
         self._time = time
         self._policy = policy
         self._client = client
+        self._prepared = prepared
         self._lock = lock
+        self.moved: list[Lease] = []
+        """Leases that have gone on with their second half alone."""
         self._of: dict[int, SessionLease] = {}
         self._older: list[SessionLease] = []
         """Those under which nothing more is taken, as long as they have leases."""
@@ -105,8 +114,8 @@ class SessionLeases:
 
     # -- taking leases under one ---------------------------------------------------------------------------------------
 
-    def ready(self, shard: int) -> SessionLease | LeaseUnavailable:
-        """Return one that is good for longer than a renewal period; begin or renew it where it has to be.
+    def ready(self, shard: int, map_number: int) -> SessionLease | LeaseUnavailable:
+        """Return one that is good for longer than a renewal period; begin it by a map, or renew it, where it has to be.
 
         Raises BadTime.
         """
@@ -122,7 +131,7 @@ class SessionLeases:
         ):
             return session_lease
         term = self._policy.lease_term_max_ns
-        result = self._client(shard).begin_session(term)
+        result = self._client(shard).begin_session(term, map_number)
         if not isinstance(result, Stands):
             return _unavailable(result)
         with self._lock:
@@ -151,6 +160,8 @@ class SessionLeases:
                 return lease
             lease.session_lease = session_lease
             session_lease.leases[lease.correlation_id] = lease
+            if part_of(session_lease.signed)[1] is Half.LEAVING and lease.counts_alone:
+                lease.alone_until_ns = lease.own_expiry_ns
         return lease
 
     def retire(self, session_lease: SessionLease) -> None:
@@ -179,17 +190,23 @@ class SessionLeases:
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
+        numbers = self._prepared(session_lease)
+        if not numbers:
+            return  # its shard has gone: its leases go on with their other halves, or run out
         quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
         end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
-        result = self._client(session_lease.shard).renew_session(
-            session_lease.session_id, session_lease.term_ns, end if end > latest else None
-        )
+        for number in numbers:
+            result = self._client(session_lease.shard).renew_session(
+                session_lease.session_id, session_lease.term_ns, end if end > latest else None, number
+            )
+            if not (isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET):
+                break
         with self._lock:
             match result:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
-                        session_lease.take(result.signed, result.witness, result.revoked)
+                        self.moved += session_lease.take(result.signed, result.witness, result.revoked)
                 case LeaseOver():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
@@ -345,6 +362,7 @@ class LeaseRenewer:
         self._policy = policy
         self._ask = renew
         self._session_leases = session_leases
+        self._moved: list[Lease] = []
         self._parallel = parallel
         self._lock = lock
         self._seen_boot_ns = 0
@@ -395,6 +413,8 @@ class LeaseRenewer:
             for leases in (self.held, self._alone):
                 leases.pop(old, None)
             self._hold(new)
+            if new.second is not None:
+                new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
         self.losses.forget([old])
@@ -434,9 +454,19 @@ class LeaseRenewer:
         with self._lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
             for lease in self._alone:
-                if lease.ended is None and self._is_wanted(lease, boot) and is_due(lease, latest, self._policy):
-                    groups[lease.shard].append(lease)
+                if lease.ended is None and self._is_wanted(lease, boot):
+                    for half in (lease, lease.second):
+                        if half is not None and is_due(half, latest, self._policy):
+                            groups[half.shard].append(half)
         return list(groups.values())
+
+    def take_moved(self) -> list[Lease]:
+        """Return the leases that have gone on with their second half since this was asked last."""
+        with self._lock:
+            moved = [*self._moved, *self._session_leases.moved]
+            self._moved.clear()
+            self._session_leases.moved.clear()
+        return [lease for lease in moved if lease.ended is None]
 
     def _is_wanted(self, lease: Lease, boot_ns: int) -> bool:
         """Whether it is to be kept for longer: it is not capped before that, and its holder gets on."""
@@ -449,11 +479,18 @@ class LeaseRenewer:
 
     def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
         with self._lock:
-            for lease, answer in answers:
+            for asked, answer in answers:
+                lease = asked.standing()
                 match answer:
-                    case LeaseGranted():
+                    case LeaseGranted() if answer.witness.correlation_id == lease.correlation_id:
                         lease.take(answer.signed, answer.witness)
                         lease.trouble = None
+                        first = lease.first
+                        if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
+                            first.go_on_with_second()
+                            self._moved.append(first)
+                    case LeaseGranted():
+                        pass  # its lease has gone on with the other half meanwhile
                     case LeaseOver():
                         lease.lose_to(answer)
                     case Suspect():

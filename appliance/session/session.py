@@ -28,8 +28,9 @@ from timeagent.errors import (
 )
 from timeagent.units import MS, span_of
 
-from .leasing import Leasing, PendingAcquires, check_in_time
+from .leasing import Leasing, check_in_time
 from .open_logs import hinted_reads
+from .pending import PendingAcquires
 from .publish_validation import (
     check_covering,
     checked_batch,
@@ -297,6 +298,8 @@ class Session:
         Never raises for a lease that is lost: that lease says so when it is used.
         """
         self._renewer.renew_due()
+        if moved := self._renewer.take_moved():
+            self._recalls.attend(moved)
         if idle := self._cache.idle():
             self._give_back(idle)
         self._recalls.poll()
@@ -487,8 +490,8 @@ class Session:
                     made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made
-                        for lease in leases:
-                            lease.wrote(made.last_ns, made.time)
+                        for half, _ in made.proven:
+                            half.wrote(made.last_ns, made.time)
                         return made
             except NotTrusted:
                 newest = records.newest()
@@ -517,8 +520,10 @@ class Session:
             else:
                 self._state.confirm(publication)
                 place = publication.place(outcome.file_name if alone else None)
-                for lease in publication.leases:
-                    lease.committed(publication.messages, publication.digest, publication.sequence, place)
+                for half, name in publication.proven:
+                    lease = half.standing()  # and the first half is nothing any more where that is another
+                    if lease.correlation_id == name:
+                        lease.committed(publication.messages, publication.digest, publication.sequence, place)
 
     def _decide(self, publication: Publication, deadline_boot_ns: int | None) -> Outcome:
         """Find out what became of an attempt. Raises Damaged."""

@@ -19,7 +19,7 @@ from timeagent.canonical import encode
 from timeagent.errors import BadTime, NotTrusted
 from timeagent.signedtime import r1_holds
 from timeagent.trust import Purpose
-from timeagent.units import rfc3339, span_text
+from timeagent.units import MS, rfc3339, span_text
 
 from ..bag.context import RecordNumbers
 from ..bag.writing import FrameFile
@@ -52,12 +52,18 @@ class Publication(msgspec.Struct, frozen=True, eq=False):
     attempt_id: bytes
     leases: tuple[Lease, ...]
     """What it is written under: none of them can be relinquished before its outcome is known."""
+    proven: tuple[tuple[Lease, bytes], ...]
+    """The leases, or halves of leases, whose witnesses it carries, by what they were granted as."""
 
     def place(self, file_name: str | None) -> HintedFile:
         """Return where its messages are: in one file, or in some of the bag."""
         bag = self.file.bag
         name = ANY_FILE if file_name is None else file_name
         return HintedFile(log=bag.log, bag_start_ns=bag.start_ns, file_name=name, last_ns=self.last_ns)
+
+
+LOOK_AGAIN_NS: Span = 10 * MS
+"""How soon it is looked whether a lease has its other half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,13 @@ class FrameStamper:
         ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
         Never waits.
         """
-        proofs = _proofs(leases)
+        proven = [lease.halves() for lease in leases]
+        if not all(proven):  # the other half of some is being taken
+            for lease in leases:
+                lease.check_held(self._time.now(), self._policy.holder_margin_ns)
+            return AheadOfClock(LOOK_AGAIN_NS)
+        halves = [half for each in proven for half in each]
+        proofs = _proofs(halves)
         now, token = self._time.now_and_token()
         first = self._first_timestamp(grid, leases, len(payloads), now)
         if isinstance(first, AheadOfClock):
@@ -130,7 +142,8 @@ class FrameStamper:
                 )
         _refuse_untrusted(keyring, token, proofs)
         timestamps, under = range(first, last + 1), RecordNumbers(numbers.trust, judge.number)
-        return self._encoded(grid.bag(first), timestamps, payloads, leases, proofs, attempt_id, token, under)
+        publication = self._encoded(grid.bag(first), timestamps, payloads, leases, proofs, attempt_id, token, under)
+        return msgspec.structs.replace(publication, proven=tuple((half, half.correlation_id) for half in halves))
 
     def _judging(self, newest: int, proofs: Sequence[_Proof], token: SignedTime) -> Policy:
         """Return the policy to be named: the newest under which readers take these witnesses. Raises NotTrusted.
@@ -212,6 +225,7 @@ class FrameStamper:
             messages=len(payloads),
             attempt_id=attempt_id,
             leases=tuple(leases),
+            proven=(),
         )
 
 

@@ -237,8 +237,8 @@ MUTANTS = {
     "own shard is sent away": Mutant(
         failover,
         LOOK,
-        f"owner != self._node and {HOME}",
-        HOME,
+        "owner == self._node or now",
+        "now",
         tests.test_own_shard_that_runs_is_left_alone,
     ),
     "sent away at every look": Mutant(
@@ -251,15 +251,15 @@ MUTANTS = {
     "owner is asked at every look": Mutant(
         failover,
         LOOK,
-        "now - self._checked.get(shard, 0) < CHECK_NS",
+        "now - self._probed.get(shard, 0) < CHECK_NS",
         "False",
         tests.test_owner_and_chain_are_asked_now_and_then_only,
     ),
     "owner is asked once": Mutant(
         failover,
         LOOK,
-        "now - self._checked.get(shard, 0) < CHECK_NS",
-        "shard in self._checked",
+        "now - self._probed.get(shard, 0) < CHECK_NS",
+        "shard in self._probed",
         tests.test_owner_and_chain_are_asked_now_and_then_only,
     ),
     "shard of another runs on": Mutant(
@@ -293,58 +293,23 @@ MUTANTS = {
     "shards of the map before run on": Mutant(
         failover,
         LOOK,
-        "hosted.identity.map_number != self._maps.placement.layout.number",
+        "owner is None",
         "False",
-        tests.test_map_with_other_shards_stops_what_runs_in_good_order_and_begins_when_the_chains_before_have_ended,
+        tests.test_shard_goes_by_each_newer_map_and_ends_with_the_last_that_has_it,
     ),
-    "map with other owners stops everything": Mutant(
+    "a shard goes by the map under which it began": Mutant(
         failover,
         LOOK,
-        "hosted.identity.map_number != self._maps.placement.layout.number",
-        "hosted.identity.map_number != newest.number",
-        tests.test_map_with_the_same_shards_and_other_owners_moves_them_one_by_one,
+        "self._host.go_by(shard, newest)",
+        "pass",
+        tests.test_shard_goes_by_each_newer_map_and_ends_with_the_last_that_has_it,
     ),
-    "new chains begin while those before have not ended": Mutant(
+    "a stand-in gives leases up": Mutant(
         failover,
-        "ShardFailover._may_begin",
-        "isinstance(begins, InDoubt)",
+        LOOK,
+        "not self._is_free(shard, hosted, now)",
         "False",
-        tests.test_map_with_other_shards_stops_what_runs_in_good_order_and_begins_when_the_chains_before_have_ended,
-    ),
-    "chains before are never ended": Mutant(
-        failover,
-        "ShardFailover._may_begin",
-        "len(placement.layouts) == 1",
-        "True",
-        tests.test_map_with_other_shards_stops_what_runs_in_good_order_and_begins_when_the_chains_before_have_ended,
-    ),
-    "new chains begin when ending the others fails": Mutant(
-        failover,
-        "ShardFailover._may_begin",
-        "_log.warning('map-not-carried-out code=%s reason=%s', problem.code, problem.message)",
-        "return True",
-        tests.test_succession_that_fails_begins_nothing_and_is_tried_again,
-    ),
-    "owners' time begins anew at every look": Mutant(
-        failover,
-        "ShardFailover._may_begin",
-        "self._succession is None or self._succession[0] != placement.layout.number",
-        "True",
-        tests.test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen,
-    ),
-    "second map is carried out as the first": Mutant(
-        failover,
-        "ShardFailover._may_begin",
-        "self._succession is None or self._succession[0] != placement.layout.number",
-        "self._succession is None",
-        tests.test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen,
-    ),
-    "owners have one term": Mutant(
-        failover,
-        "ShardFailover._may_begin",
-        "2 * self._policy.granted_ns_max + 2 * SECOND",
-        "self._policy.granted_ns_max + 2 * SECOND",
-        tests.test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen,
+        tests.test_shard_of_another_node_is_not_handed_over_while_a_lease_is_out,
     ),
     "an application keeps its shard": Mutant(
         shards,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.admin.leaving import give_away, has_left, shards_of
+from appliance.admin.leaving import given_away, has_left, shards_of
 from appliance.node import releases
 from tests.support.daemons import Daemons
 from timeagent.errors import BadRequest
@@ -97,7 +97,7 @@ def test_last_node_that_answers_keeps_its_shards(daemons: Daemons) -> None:
             *("trust", "revoke", node, "--root-key", str(site.root_key_file)), *daemons.site.options("alpha")
         )
     with pytest.raises(BadRequest, match="no other node answers"):
-        give_away(site.registers, site.root_key, "alpha")
+        given_away(site.registers, "alpha")
 
 
 def test_status_names_what_does_not_work(daemons: Daemons) -> None:

@@ -252,6 +252,8 @@ class Calm:
     """Who was up."""
     runs: dict[int, list[str]]
     """By shard, the nodes at which it runs."""
+    held: frozenset[int]
+    """The shards of which leases are out: who stands in keeps those."""
     missed: frozenset[int]
     """The shards that somebody asked for in vain seconds ago, and just now again."""
 
@@ -326,6 +328,8 @@ class History:
     """Which files were found to have been left, and where."""
     told: list[tuple[bytes, int]] = field(default_factory=list)
     """Which runs were told to stop for a restart, and how many leases were out then."""
+    only_moves: bool = False
+    """Whether nothing goes wrong, and shards are moved."""
     only_restarts: bool = False
     """Whether nothing happens but restarts in order: then they are noticed by nobody."""
     said: list[Said] = field(default_factory=list)
@@ -359,12 +363,13 @@ class History:
     """To whom the newest map that has it gives each shard."""
     shards: tuple[int, ...] = ()
     """Those of the newest map."""
+    shards_of_map: dict[int, tuple[int, ...]] = field(default_factory=dict)
     calm: Calm | None = None
     rejected: list[tuple[str, str]] = field(default_factory=list)
 
     def learn(self, shard_map: ShardMap) -> None:
         """Take note of a map that is published."""
-        self.shards = shard_map.shards
+        self.shards = self.shards_of_map[shard_map.number] = shard_map.shards
         self.owners |= {shard: shard_map.owner_of(shard) or "" for shard in self.shards}
 
     @property

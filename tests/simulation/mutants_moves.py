@@ -1,47 +1,75 @@
-"""Wrong versions of steps from one map to the next, in the scenario of maps. Each names the checker that kills it.
+"""Wrong versions of steps of a planned move, in the scenario of moves. Each names the checker that kills it.
 
-Two belong to the exhaustive casts alone: a terminal record that is believed at first sight does no harm before a chain
-is pruned, which is 64 records long then; and nobody begins here under a map that has ended long ago.
+One belongs to the exhaustive casts alone: a terminal record that is believed at first sight does no harm before a chain
+is pruned, which is 64 records long then.
 """
 
 from __future__ import annotations
 
-from appliance.lease import ceiling, succession
+from appliance.admin import moving
+from appliance.lease import going_by, shard, succession
+from appliance.node import shards
+from appliance.session import held, leasing
 from tests.simulation.mutant import Mutant, one
 
 MOVES: tuple[Mutant, ...] = (
     Mutant(
-        "a map's chains begin when the first chain of the map before has ended",
-        one(succession, "Succession.beginning", "if doubt is not None:", "if doubt is ended[0]:"),
-        "witnesses",
-        "moves",
-    ),
-    Mutant(
-        "a new map's chains begin at the floor of the last run, not at its ceiling",
+        "chains that come count when the first of those that leave has ended",
         one(
             succession,
-            "_after",
-            "return Beginning(record.ceiling_ns, record.ceiling_ns)",
-            "return Beginning(record.floor_ns, record.settle_to_ns)",
+            "Succession.beginning",
+            "if doubt is not None:",
+            "if doubt is not None and all((isinstance(each, InDoubt) for each in ended)):",
         ),
         "witnesses",
         "moves",
     ),
     Mutant(
-        "a new map's owner grants while the old one may",
-        one(ceiling, "CeilingChain._empty", "begins = self._origin()", "begins = Beginning(0, 0)"),
+        "a shard that came counts before those that leave have ended",
+        one(shards, "ShardHost._follows", "chain == 1 or", "True or"),
         "witnesses",
         "moves",
     ),
     Mutant(
-        "an owner under the map before keeps its state and grants on",
-        one(
-            ceiling,
-            "CeilingChain._depose",
-            "return self._deposed",
-            "gone, self._deposed = (self._deposed, None)\nreturn gone",
-        ),
+        "a shard that came raises nothing",
+        one(shard, "Shard.go_by", "going.half is Half.COMING and half is not Half.COMING", "False"),
         "witnesses",
+        "moves",
+    ),
+    Mutant(
+        "a shard that came raises no domain that it remembers",
+        one(shard, "Shard._risen", "if state is not None:", "if state is None:"),
+        "witnesses",
+        "moves",
+    ),
+    Mutant(
+        "a shard that leaves ends below what counts alone",
+        one(shard, "Shard._link_end", "alone = self._going.alone_until_ns", "alone = 0"),
+        "endings",
+        "moves",
+    ),
+    Mutant(
+        "a move ends while leases may be held from one shard alone",
+        one(moving, "Finish.waits_for", "now.surely_past(numbers.alone_until_ns)", "True"),
+        "unmoved",
+        "moves",
+    ),
+    Mutant(
+        "a shard that leaves serves who goes by the map before",
+        one(going_by, "GoingBy.take", "shard_map.since(self._shard)", "1"),
+        "unmoved",
+        "moves",
+    ),
+    Mutant(
+        "a frame under a lease of two halves carries one",
+        one(held, "Lease.halves", "return (self, self.second)", "return (self,)"),
+        "published",
+        "moves",
+    ),
+    Mutant(
+        "the half from the shard that comes says less than the other",
+        one(leasing, "_above", "lease.shard < shard", "False"),
+        "halves",
         "moves",
     ),
 )

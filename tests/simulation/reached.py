@@ -65,6 +65,10 @@ def _written(history: History, counts: Counter[str]) -> None:
             counts[words[-1]] += 1
             counts["in doubt"] += "unknown" in words
             counts["decided later"] += "unknown" in words and words[-1] != "unknown"
+    counts["batches under several leases"] = sum(
+        len(each.payloads) > 1 and len(each.leases) > 1 and (each.outcomes or [(0, "")])[-1][1] == "committed"
+        for each in history.wrote
+    )
 
 
 def _read(history: History, counts: Counter[str]) -> None:

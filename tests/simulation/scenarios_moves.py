@@ -1,60 +1,115 @@
-"""Maps with other numbers of shards, while leases are taken and the old owners live, die, sleep, or do not notice."""
+"""Planned moves of shards, while leases are held for long and for short: owners live, die, sleep, or miss a map."""
 
 from __future__ import annotations
 
 import random
 from typing import TYPE_CHECKING
 
+from appliance.admin.moving import moved, resharded
 from tests.simulation.actors.mover import Mover
-from tests.simulation.actors.session import Application
-from tests.simulation.actors.shard import ShardHost
+from tests.simulation.actors.session import Application, SessionKit
+from tests.simulation.actors.street import Maps, Routes, Street
+from tests.simulation.actors.tenant import Daemon, NodeHost
+from tests.simulation.actors.together import Together
 from tests.simulation.casting import DOMAINS, is_brief
 from tests.simulation.client import MountMishaps
 from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
+from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.simulation.actors.mover import Plan
+    from tests.simulation.scheduler import Process
+    from timeagent.units import Span
+
+LOOK_NS: Span = 100 * MS
+"""How often daemons look for a map: as much more often than real ones as terms are shorter here."""
+
 
 def moves(seed: int, *, traced: bool = False) -> World:
-    """A map with other shards is carried out, by owners that stop, by some that die, and by some that do not notice."""
+    """Shards are given to other nodes, and become more or fewer: with nothing else, or with everything going wrong."""
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
-    counts = chance.choice(((2,), (2,), (1,), (2, 1)))
+    only = chance.random() < 0.35
+    shards = chance.choice((1, 2))
     conditions = Conditions(
-        shards=1 if counts[0] == 2 else 2,
-        mishaps=Mishaps(
-            crash=chance.choice((0, 0, 400)),
-            pause=chance.choice((0, 40, 120)),
-            pauses=PAUSES[: chance.choice((6, 8, 10))],
-        ),
-        mount=MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 5))),
-        network=NetworkMishaps(lost=chance.choice((0, 20)), late=chance.choice((0, 10))),
-        lies=chance.choice(("none", "slight", "slight", "seconds", "steps")),
-        lasts_ns=chance.choice((4, 5) if brief else (6, 9)) * SECOND,
-        steps_max=1_500 if brief else 6_000,
+        shards=shards,
+        mishaps=Mishaps()
+        if only
+        else Mishaps(crash=chance.choice((0, 0, 500)), pause=chance.choice((0, 40, 120)), pauses=PAUSES[:8]),
+        mount=MountMishaps()
+        if only
+        else MountMishaps(failure=chance.choice((0, 0, 25)), lost_reply=chance.choice((0, 5))),
+        network=NetworkMishaps()
+        if only
+        else NetworkMishaps(lost=chance.choice((0, 0, 20)), late=chance.choice((0, 10))),
+        lies="none" if only else chance.choice(("none", "slight", "slight", "seconds", "steps")),
+        lasts_ns=(7 if brief else 12) * SECOND,
+        steps_max=5_000 if brief else 12_000,
     )
     world = World(seed, conditions, traced=traced)
-    world.pace_ns = chance.choice((20, 60)) * MS
-    world.linger_ns = chance.choice((0, 200, 800)) * MS
-    for shard in range(2):
-        for copy, node in enumerate(chance.sample(NODES[:4], chance.choice((1, 2)))):
-            host = _host(world, shard, orderly=chance.random() < 0.6)
-            world.spawn(node, f"shard {shard}{'ab'[copy]}", host, restarts=9)
-    world.spawn(NODES[5], "mover", lambda process: Mover(world, process, counts).run)
-    rounds = 4 if brief else 8
-    for n in range(chance.choice((1, 2, 2) if brief else (2, 3))):
-        world.spawn(chance.choice(NODES), f"application {n}", _client(world, rounds))
+    world.history.only_moves = only
+    world.scheduler.tempi = (0, 0) if only else (0, 0, 1, 1)
+    world.pace_ns = chance.choice((60, 300)) * MS
+    world.linger_ns = chance.choice((0, 800, 3_000)) * MS
+    street = Street(world, NODES[: chance.choice((2, 3))])
+    world.history.reliable = False
+    street.populate(lambda process: Daemon(street, process, LOOK_NS).run)
+    world.routes_of = lambda kit: Routes(street, kit, Maps(kit), NodeHost(street, kit))
+    plans: list[Plan] = [_plan(street, chance.random(), chance.choice((1, 2, 3))) for _ in range(2 if brief else 3)]
+    pace: Span = chance.choice((100, 800)) * MS
+    world.spawn(NODES[5], "mover", lambda process: Mover(street, process, plans, pace).run, restarts=9)
+    if not only:
+        for _ in range(chance.choice((0, 1, 2, 3))):
+            at, span = int(chance.random() * conditions.lasts_ns), int((0.2 + 3 * chance.random()) * SECOND)
+            begin = _fault(street, chance.choice(street.nodes), span, chance.random())
+            world.scheduler.call_at(world.scheduler.start_ns + at, begin)
+    world.spawn(NODES[3], "keeper", lambda process: lambda: _keep(SessionKit(world, process)), restarts=2)
+    for n in range(chance.choice((1, 2))):
+        kind = chance.choice((Application, Application, Together))
+        world.spawn(NODES[3 + n % 2], f"{kind.__name__.lower()} {n}", _client(world, kind), restarts=1)
     return world
 
 
-def _host(world: World, shard: int, *, orderly: bool) -> Callable[..., Callable[[], object]]:
-    return lambda process: ShardHost(world, process, shard, orderly=orderly, moves=True).run
+def _plan(street: Street, kind: float, count: int) -> Plan:
+    nodes = street.nodes
+    if kind < 0.5:
+        return lambda before: moved(before, {0: nodes[(before.number + count) % len(nodes)]})
+    return lambda before: resharded(before, count, nodes)
 
 
-def _client(world: World, rounds: int) -> Callable[..., Callable[[], object]]:
-    return lambda process: Application(world, process, DOMAINS, LOGS[:1], rounds).run
+def _keep(kit: SessionKit) -> None:
+    """Have one lease, and write under it now and then; where it is lost, another."""
+    world = kit.world
+    while True:
+        leases = kit.acquire([DOMAINS[0]], 4 * SECOND, record_only=True)
+        while leases is not None and leases[0].ended is None:
+            kit.pause(400 * MS)
+            try:
+                kit.publish(LOGS[0], [f"kept {world.number()}".encode()], leases)
+            except TenureError as problem:
+                world.scheduler.refused("writes nothing:", problem)
+        kit.pause(100 * MS)
+
+
+def _client(world: World, kind: type[Application]) -> Callable[[Process], Callable[[], object]]:
+    return lambda process: kind(world, process, DOMAINS[1:], LOGS[:1], 10**6).run
+
+
+def _fault(street: Street, node: str, span: Span, kind: float) -> Callable[[], None]:
+    def begin() -> None:
+        if kind < 0.4:
+            street.kill(node, span)
+        elif kind < 0.6:
+            street.pause(node, span)
+        elif kind < 0.7:
+            street.unmount(node, span)
+        else:
+            street.cut(node, span, "both" if kind < 0.85 else "says")
+
+    return begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from appliance.admin.moving import resharded
 from tests.simulation.actors.mover import Mover
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.street import Maps, Routes, Street
@@ -19,6 +20,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.simulation.actors.mover import Plan
     from timeagent.units import Span
 
 DOMAINS = ("a", "b", "c", "d")
@@ -65,7 +67,8 @@ def heirs(seed: int, *, traced: bool = False) -> World:
     world.routes_of = lambda kit: Routes(street, kit, Maps(kit), NodeHost(street, kit))
     if moving:
         count = 3 - conditions.shards
-        world.spawn(NODES[5], "mover", lambda process: Mover(world, process, (count,)).run)
+        plans: list[Plan] = [lambda before: resharded(before, count, NODES[:count])]
+        world.spawn(NODES[5], "mover", lambda process: Mover(street, process, plans, SECOND).run)
     for n in range(chance.choice((1, 2) if brief else (1, 2, 3))):
         rounds = 4 if twice else chance.choice((10**6, 10**6, 10**6, 3))  # some ask for a while only
         world.spawn(chance.choice(NODES), f"application {n}", _client(world, rounds))

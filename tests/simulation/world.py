@@ -130,8 +130,6 @@ class World:
         """Whether packs are altered on their way: whoever reads one may report damage."""
         self.map = self.founded.map
         """What clients go by: the newest map that was published."""
-        self.map_noticed_ns: Instant = 2**62
-        """From when on owners who stop in good order know of it."""
         self.pace_ns: Span = self.policy.span_ns
         self.door_of: Callable[[Kit], WriterDoor] | None = None
         """How a process reaches the writer of its node, where the scenario has such writers."""

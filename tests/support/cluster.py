@@ -15,8 +15,8 @@ from appliance.bag.context import BagContext
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.formats.policy import Policy, check_policy
-from appliance.formats.shardmap import ShardMap
-from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
+from appliance.formats.shardmap import SHARDS_MAX, ShardMap, chain_of
+from appliance.lease.ceiling import NOTHING_BEFORE, CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
@@ -190,8 +190,10 @@ class HandSite:
         self.map = ShardMap(number=1, cluster_id=CLUSTER, owners=(NODE,) * shards)
         self.chance = random.Random(11)
         self.transports = [HandTransport() for _ in range(shards)]
+        self.coming: dict[int, HandTransport] = {}
+        """The ways to shards of later maps."""
         self._path = path
-        self._chains = [MemoryChain() for _ in range(shards)]
+        self._chains = {shard: MemoryChain() for shard in range(shards)}
         self._stores: list[LeaseStore] = []
         self._ledgers: dict[int, ListLedger] = {}
         for shard in range(shards):
@@ -199,7 +201,10 @@ class HandSite:
 
     def start(self, shard: int = 0) -> Shard:
         """Begin a new incarnation of a shard, with an empty database; what ran before is a crash."""
-        identity = ShardIdentity(CLUSTER, 1, shard, NODE, self.chance.randbytes(8))
+        chain, place = chain_of(shard)
+        identity = ShardIdentity(CLUSTER, chain, place, NODE, self.chance.randbytes(8))
+        origin = None if chain == 1 else lambda: NOTHING_BEFORE
+        stored = self._chains.setdefault(shard, MemoryChain())
         store = LeaseStore(self._path / f"{len(self._stores)}.db")
         self._stores.append(store)
         self._ledgers[shard] = ListLedger()
@@ -208,7 +213,7 @@ class HandSite:
             self.map,
             self.policy,
             store=store,
-            chain=CeilingChain(self._chains[shard], self.time, WITNESS_KEY, self.policy, identity),
+            chain=CeilingChain(stored, self.time, WITNESS_KEY, self.policy, identity, origin),
             time=self.time,
             signer=WITNESS_KEY,
             ledger=self._ledgers[shard],
@@ -217,14 +222,14 @@ class HandSite:
             hint_bytes_max=self._limits[1],
         )
         assert isinstance(running.start(), Extended)
-        self.transports[shard].shard = running
+        self.transport(shard).shard = running
         return running
 
     def shard_of(self, domain: str) -> int:
         return self.map.shard_of(domain)
 
     def transport(self, shard: int) -> HandTransport:
-        return self.transports[shard]
+        return self.transports[shard] if shard < SHARDS_MAX else self.coming.setdefault(shard, HandTransport())
 
     def context(self, storage: Storage | None = None, time: HandTime | None = None) -> BagContext:
         return BagContext(storage or self.storage, time or self.time, self.records, NODE)

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 def begin(world: World, *, holder: Holder = HOLDER, term_ns: Span = TERM) -> BeginSession:
     until = world.time.midpoint_ns + 60 * SECOND
-    return BeginSession(request_id=world.request_id(), holder=holder, term_ns=term_ns, expiry_ns_max=until)
+    return BeginSession(
+        map_number=1, request_id=world.request_id(), holder=holder, term_ns=term_ns, expiry_ns_max=until
+    )
 
 
 def prolong(
     world: World, session: SessionWitness, *, term_ns: Span = TERM, until_ns: Instant | None = None
 ) -> RenewSession:
     return RenewSession(
+        map_number=1,
         request_id=world.request_id(),
         session_id=session.session_id,
         term_ns=term_ns,

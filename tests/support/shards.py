@@ -167,6 +167,7 @@ def acquire(
 ) -> Acquire:
     request_id = request_id or world.request_id()
     return Acquire(
+        map_number=1,
         request_id=request_id,
         domain=domain,
         mode=mode,
@@ -180,6 +181,7 @@ def acquire(
 
 def renew(world: World, lease: Witness, *, term_ns: Span = TERM, until_ns: Instant | None = None) -> Renew:
     return Renew(
+        map_number=1,
         request_id=world.request_id(),
         domain=lease.domain,
         correlation_id=lease.correlation_id,
@@ -190,6 +192,7 @@ def renew(world: World, lease: Witness, *, term_ns: Span = TERM, until_ns: Insta
 
 def upgrade(world: World, lease: Witness, *, term_ns: Span = TERM) -> Upgrade:
     return Upgrade(
+        map_number=1,
         request_id=world.request_id(),
         domain=lease.domain,
         correlation_id=lease.correlation_id,

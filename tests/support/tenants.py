@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.ceiling import InDoubt
 from tests.support.values import CLUSTER
-from timeagent.errors import Environment, TenureError
+from timeagent.errors import Environment
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -30,12 +29,13 @@ class Tenant:
     """A shard that runs here."""
 
     map_number: int = 1
+    """The newest map that it goes by."""
     over: str | None = None
     broke: str | None = None
+    leases: int = 0
 
-    @property
-    def identity(self) -> SimpleNamespace:
-        return SimpleNamespace(map_number=self.map_number)
+    def is_held(self) -> bool:
+        return self.leases > 0
 
     def ended(self) -> str | None:
         return self.over
@@ -59,10 +59,6 @@ class Host:
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     looked: list[int] = field(default_factory=list)
-    begins: object = None
-    """What the succession says: the beginning of the new chains, a doubt, or an error that it raises."""
-    patience: list[Span] = field(default_factory=list)
-    """Of each succession that was made."""
     holders_are_done: Event = field(default_factory=Event)
     map_number: int = 1
 
@@ -97,15 +93,8 @@ class Host:
         self.dropped.append(shard)
         del self.running[shard]
 
-    def succession(self, patience_ns: Span) -> Host:
-        self.patience.append(patience_ns)
-        return self
-
-    def beginning(self, chain: int) -> object:
-        assert chain > 1
-        if isinstance(self.begins, TenureError):
-            raise self.begins
-        return self.begins
+    def go_by(self, shard: int, newest: ShardMap) -> None:
+        self.running[shard].map_number = newest.number
 
 
 class Street:
@@ -147,9 +136,6 @@ class Street:
             thread.join(60)
             assert not thread.is_alive()
 
-    def moved_to(self, newest: ShardMap, begins: object) -> None:
-        """Have a map with chains of its own published after all that are known; its chains begin so."""
-        self.maps.newest, self.host.begins = newest, begins
-
-
-DOUBT = InDoubt("node node-b may grant for a while")
+    def moved_to(self, newest: ShardMap) -> None:
+        """Have a newer map published."""
+        self.maps.newest = newest

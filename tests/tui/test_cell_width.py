@@ -10,7 +10,7 @@ import tui.model.columns
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tui.app import TopApp
-from tui.model.columns import Column, Layout, cells_of, head_of, laid_out, tail_of, wrapped_ranges
+from tui.model.columns import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
 from tui.model.subjects import Cell
 from tui.widgets.cluster_tables import LeaseList
 
@@ -32,7 +32,7 @@ NAMES = (
 def test_text_of_any_width_fills_its_column(name: str, width: int) -> None:
     for right in (False, True):
         columns = (Column("a", width, right=right), Column("b", 3))
-        line = laid_out(columns, Layout((width, 3), ({}, {})), (Cell(name), Cell("end")))
+        line = laid_out(columns, ColumnWidths((width, 3), ({}, {})), (Cell(name), Cell("end")))
         text = "".join(cell.text for cell in line)
         assert cell_len(text) == width + 1 + 3, (name, text)
         assert text.endswith(" end")

@@ -26,7 +26,7 @@ from tui.model.columns import (
     MANY_LEASE_COLUMNS,
     NODE_COLUMNS,
     Column,
-    Layout,
+    ColumnWidths,
     cells_of,
     fit,
     laid_out,
@@ -333,7 +333,7 @@ def test_state_that_stands_empty_leaves_its_room_to_the_columns_that_have_someth
 def test_text_that_is_cut_says_so() -> None:
     row = [Cell("abcdef"), Cell("abcdef")]
     columns = (Column("a", 4), Column("b", 4, right=True))
-    assert text_of(laid_out(columns, Layout((4, 4), ({}, {})), row)) == "abc… cdef"
+    assert text_of(laid_out(columns, ColumnWidths((4, 4), ({}, {})), row)) == "abc… cdef"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from appliance.aio import WAITS_MAX, AcquireOptions
 from appliance.bag.outcome import Committed
+from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex
 from appliance.recipes.semaphore import Semaphore
 from appliance.session.held import LossReason
@@ -302,3 +303,49 @@ def test_acquire_takes_what_a_session_without_asyncio_takes() -> None:
         name for name, each in inspect.signature(Session.acquire).parameters.items() if each.kind is each.KEYWORD_ONLY
     }
     assert set(AcquireOptions.__annotations__) == named - {"given_up"}
+
+
+def test_who_waits_for_a_semaphore_is_served_in_order_of_coming(site: Site) -> None:
+    """The first of them waits for a slot, the others in the queue of the turnstile, at the shard."""
+
+    async def scene(cluster: AsyncCluster) -> None:
+        served: list[int] = []
+
+        async def comes(number: int) -> None:
+            session = cluster.session(str(number))
+            async with await session.take(lambda core: Semaphore(core, "gpu", 1), timeout_s=60):
+                served.append(number)
+
+        async with await cluster.session("first").take(lambda core: Semaphore(core, "gpu", 1)):
+            waiters = [asyncio.create_task(comes(0))]
+            await some_wait(cluster, "/semaphore:gpu/1/0", 1)
+            for number in (1, 2, 3):
+                waiters.append(asyncio.create_task(comes(number)))
+                await some_wait(cluster, "/semaphore:gpu/turn", number)
+        await asyncio.gather(*waiters)
+        assert served == [0, 1, 2, 3]
+
+    run(site, scene)
+
+
+def test_lead_is_handed_over_past_those_who_wait_longer(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        led: list[str] = []
+
+        async def campaigns(name: str) -> None:
+            session = cluster.session(name)
+            async with await session.take(lambda core: Election(core, "e"), timeout_s=60) as leadership:
+                led.append(name)
+                leadership.check()
+
+        first = await cluster.session("first").take(lambda core: Election(core, "e"))
+        waiters = []
+        for place, name in enumerate(("early", "middle", "late"), 1):
+            waiters.append(asyncio.create_task(campaigns(name)))
+            await some_wait(cluster, "/election:e/leader", place)
+        assert await cluster.run(lambda: first.core.resign(to="late", timeout_s=30))
+        await asyncio.gather(*waiters)
+        assert led[0] == "late"
+        assert sorted(led) == ["early", "late", "middle"]
+
+    run(site, scene)

@@ -6,8 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
+from appliance.admin.moving import begin, moved, resharded
+from appliance.formats.framing import Kind
+from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import SocketTransport
+from appliance.node.records import Registers
 from appliance.node.routes import ShardRoutes
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
@@ -51,19 +56,34 @@ def owners(site: Site) -> tuple[int, tuple[str, ...]]:
 def test_shard_is_given_to_another_node(say: Say, site: Site) -> None:
     assert owners(site) == (1, ("node1", "node2"))
     out, _ = changed(say, site, "move", "0", "node2")
-    assert out == "Map 2: shard 0 goes from node1 to node2.\n"
-    assert owners(site) == (2, ("node2", "node2"))
+    assert out == "Map 3: 2 shards (0 node2, 1 node2).\n"
+    assert owners(site) == (3, ("node2", "node2"))
     out, _ = changed(say, site, "move", "1", "node1", "--json")
     said = json.loads(out)
-    assert (said["schema"], said["number"], said["owners"]) == ("tenure.map-changed", 3, ["node2", "node1"])
+    assert (said["schema"], said["number"], said["owners"]) == ("tenure.map-changed", 5, ["node2", "node1"])
 
 
 def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:
     out, _ = changed(say, site, "reshard", "4")
-    assert out == "Map 2: 4 shards, all beginning anew.\n"
-    assert owners(site) == (2, ("node1", "node2", "node1", "node2"))
+    assert out == "Map 3: 4 shards (0 node1, 1 node2, 2 node1, 3 node2).\n"
+    assert owners(site) == (3, ("node1", "node2", "node1", "node2"))
     changed(say, site, "reshard", "2", "--nodes", "node2")
+    assert owners(site) == (5, ("node2", "node2"))
+
+
+def test_move_that_was_cut_off_goes_on_and_no_other_begins_meanwhile(say: Say, site: Site) -> None:
+    begin(site.registers, site.root_key, lambda before: moved(before, {0: "node2"}))
+    _, err = changed(say, site, "move", "1", "node1", status=75)
+    assert "[move-under-way]" in err
+    assert "shard 0 from node1 to node2" in err
+    assert owners(site)[0] == 2
+    changed(say, site, "move", "0", "node2")
+    assert site.registers.newest_map().before is None
     assert owners(site) == (3, ("node2", "node2"))
+    begin(site.registers, site.root_key, lambda before: resharded(before, 3, ["node1"]))
+    changed(say, site, "finish")
+    assert owners(site) == (5, ("node1",) * 3)
+    assert "no shard is being moved" in changed(say, site, "finish")[0]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +117,13 @@ def test_root_key_of_another_cluster_changes_nothing(say: Say, site: Site, tmp_p
 
 
 def test_who_is_outrun_by_another_map_says_so(say: Say, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(site.registers), "publish", lambda *_: False)
+    publish = type(site.registers).publish
+
+    def late(self: Registers, kind: Kind, record: ShardMap, key: Signer) -> bool:
+        assert publish(self, kind, replace(record, chains=(2, 2)), key)
+        return publish(self, kind, record, key)
+
+    monkeypatch.setattr(type(site.registers), "publish", late)
     _, err = changed(say, site, "move", "0", "node2", status=75)
     assert "[map-outrun]" in err
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from appliance.daemon.failover import ASKED_NS, CHECK_NS
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.ceiling import Beginning
-from tests.support.tenants import DOUBT, NODES, TERM_NS, Street, map_of
+from tests.support.tenants import NODES, Street, map_of
 from tests.support.values import CLUSTER
-from timeagent.errors import Environment
 from timeagent.units import SECOND
 
 HEIRS = {0: ["node-b", "node-a", "node-c", "node-d"], 1: ["node-b", "node-d", "node-a", "node-c"]}
@@ -267,47 +266,39 @@ def test_shard_whose_server_broke_is_left_to_be_seen() -> None:
 # -- maps --------------------------------------------------------------------------------------------------------------
 
 
-def test_map_with_other_shards_stops_what_runs_in_good_order_and_begins_when_the_chains_before_have_ended() -> None:
+def test_shard_goes_by_each_newer_map_and_ends_with_the_last_that_has_it() -> None:
     street = Street("node-a", "node-a")
     street.turn()
-    street.moved_to(map_of("node-a", "node-a", "node-a", number=2, chain=2), DOUBT)
+    both = ShardMap(number=2, cluster_id=CLUSTER, owners=("node-a",), chains=(2,), before=street.map.layout)
+    street.moved_to(both)
+    street.turn()
+    assert street.host.left == []
+    assert sorted(street.host.running) == [0, 1, 1024]
+    assert {each.map_number for shard, each in street.host.running.items() if shard < 1024} == {2}
+    street.moved_to(replace(both, number=3, before=None))
     street.turn()
     assert sorted(street.host.left) == [0, 1]
-    assert street.host.dropped == []
-    assert street.host.running == {}
-    street.host.begins = Beginning(7, 7)
-    street.turn()
-    assert sorted(street.host.running) == [1024, 1025, 1026]
+    assert sorted(street.host.running) == [1024]
 
 
 def test_map_with_the_same_shards_and_other_owners_moves_them_one_by_one() -> None:
     street = Street("node-a", "node-a")
     street.turn()
-    newest = map_of("node-b", "node-a", number=2)
-    street.maps.newest = newest
+    street.moved_to(map_of("node-b", "node-a", number=2))
     street.says["node-b"] = "not-here"
     street.turn(after_ns=CHECK_NS)
     assert street.host.left == [0]
     assert list(street.host.running) == [1]
 
 
-def test_succession_that_fails_begins_nothing_and_is_tried_again() -> None:
-    street = Street("node-a")
-    street.moved_to(map_of("node-a", number=2, chain=2), Environment("io", "the mount does not answer"))
-    street.turn()
-    assert street.host.tried == []
-    street.host.begins = Beginning(7, 7)
-    street.turn()
-    assert street.host.tried == [1024]
-
-
-# The owners' time begins once: were it counted anew at every look, it would never be over.
-def test_owners_under_the_map_before_have_two_terms_from_when_the_new_one_was_seen() -> None:
-    street = Street("node-a")
-    street.moved_to(map_of("node-a", number=2, chain=2), DOUBT)
-    for _ in range(3):
-        street.turn()
-    assert street.host.patience == [2 * TERM_NS + 2 * SECOND]
-    street.moved_to(map_of("node-a", number=3, chain=3), DOUBT)
-    street.turn()
-    assert len(street.host.patience) == 2
+# A hand-over in good order asks for all leases back: who stands in keeps the shard as long as somebody has one.
+def test_shard_of_another_node_is_not_handed_over_while_a_lease_is_out() -> None:
+    street = Street("node-b")
+    street.runs(0)
+    street.host.running[0].leases = 1
+    street.says["node-b"] = "not-here"
+    street.turn(after_ns=CHECK_NS)
+    assert street.host.left == []
+    street.host.running[0].leases = 0
+    street.turn(after_ns=CHECK_NS)
+    assert street.host.left == [0]

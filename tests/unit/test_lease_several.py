@@ -131,6 +131,7 @@ def test_everybody_who_died_under_a_session_lease_of_one_turn_is_remembered(site
     transport = site.transports[0]
     requests: list[Request] = [
         RenewSession(
+            map_number=1,
             request_id=site.chance.randbytes(16),
             session_id=lease.session_lease.session_id,
             term_ns=TERM,

@@ -94,6 +94,7 @@ def acquire(
     age_ns: int, request_id: bytes = OTHER, phase: Phase = Phase.HELD, mode: Mode = Mode.X, ahead: Ahead | None = None
 ) -> Grant:
     request = Acquire(
+        map_number=1,
         request_id=request_id,
         domain="a",
         mode=mode,
@@ -108,12 +109,20 @@ def acquire(
 
 def upgrade(name: bytes = MINE, mode: Mode | None = None, request_id: bytes = OTHER) -> Upgrade:
     return Upgrade(
-        request_id=request_id, domain="a", correlation_id=name, term_ns=3000, expiry_ns_max=50_000, mode=mode
+        map_number=1,
+        request_id=request_id,
+        domain="a",
+        correlation_id=name,
+        term_ns=3000,
+        expiry_ns_max=50_000,
+        mode=mode,
     )
 
 
 def renew(name: bytes = MINE, request_id: bytes = OTHER) -> Renew:
-    return Renew(request_id=request_id, domain="a", correlation_id=name, term_ns=3000, expiry_ns_max=50_000)
+    return Renew(
+        map_number=1, request_id=request_id, domain="a", correlation_id=name, term_ns=3000, expiry_ns_max=50_000
+    )
 
 
 def relinquish(name: bytes, watermark_ns: int | None = None) -> Relinquish:

@@ -359,6 +359,7 @@ def test_oldest_that_is_gone_or_between_two_calls_does_not_pass(world: World) ->
 def stronger(world: World, lease: Witness, mode: Mode = Mode.X, wait_ns: int = 20 * SECOND) -> Upgrade:
     plain = upgrade(world, lease)
     return Upgrade(
+        map_number=1,
         request_id=plain.request_id,
         domain=lease.domain,
         correlation_id=lease.correlation_id,

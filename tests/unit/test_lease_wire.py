@@ -26,6 +26,7 @@ from timeagent.errors import BadRequest, Damaged
 ID = bytes(16)
 REQUESTS: list[Request] = [
     Acquire(
+        map_number=1,
         request_id=ID,
         domain="a",
         mode=Mode.X,
@@ -35,8 +36,8 @@ REQUESTS: list[Request] = [
         term_ns=2,
         expiry_ns_max=3,
     ),
-    wire.Upgrade(request_id=ID, domain="a", correlation_id=ID, term_ns=1, expiry_ns_max=2),
-    wire.Renew(request_id=ID, domain="a", correlation_id=ID, term_ns=1, expiry_ns_max=2),
+    wire.Upgrade(map_number=1, request_id=ID, domain="a", correlation_id=ID, term_ns=1, expiry_ns_max=2),
+    wire.Renew(map_number=1, request_id=ID, domain="a", correlation_id=ID, term_ns=1, expiry_ns_max=2),
     wire.Relinquish(
         request_id=ID,
         domain="a",

@@ -99,7 +99,10 @@ def tentative(world: World, shard: Shard) -> Witness:
 
 def other_session(world: World, shard: Shard) -> bytes:
     reply = one(
-        shard, BeginSession(request_id=world.request_id(), holder=RIVAL, term_ns=5 * SECOND, expiry_ns_max=2**62)
+        shard,
+        BeginSession(
+            map_number=1, request_id=world.request_id(), holder=RIVAL, term_ns=5 * SECOND, expiry_ns_max=2**62
+        ),
     )
     assert isinstance(reply, SessionGranted)
     entry = decode_entry(decode(SignedWitness, reply.signed).entry)
@@ -206,7 +209,7 @@ PLANTED: dict[str, tuple[Planted, str]] = {
     ),
     "renewing a session lease of nobody": (
         lambda w, *_: RenewSession(
-            request_id=w.request_id(), session_id=bytes(16), term_ns=SECOND, expiry_ns_max=2**62
+            map_number=1, request_id=w.request_id(), session_id=bytes(16), term_ns=SECOND, expiry_ns_max=2**62
         ),
         "over unknown",
     ),

@@ -287,7 +287,7 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     undecided = Publication(
         file=FrameFile(session._logs.opened("log").grid.bag(site.time.midpoint_ns), DataName("n", bytes(8), 9), b""),
         digest=bytes(32), first_ns=1, last_ns=1, time=b"", sequence=9, messages=1, attempt_id=bytes(16),
-        leases=(lease,),
+        leases=(lease,), proven=((lease, lease.correlation_id),),
     )  # fmt: skip
     session._pending[bytes(16)] = undecided
     session.relinquish([lease])

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -188,3 +189,27 @@ def test_nothing_starts_by_itself(units: Path) -> None:
     words = [line.split() for line in (units / "90-tenure.preset").read_text().splitlines() if line[0] != "#"]
     assert sorted(words) == sorted(["disable", name] for name in [*SERVICES, "tenure@.target"])
     assert json.dumps(words).count("enable") == 0
+
+
+@pytest.mark.parametrize(("state", "told"), [("running", False), ("degraded", False), ("stopping", True)])
+def test_daemon_drains_where_the_machine_goes_down_and_not_for_a_restart(
+    units: Path, tmp_path: Path, state: str, *, told: bool
+) -> None:
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\necho {state}\nexit 1\n")
+    (tmp_path / "systemctl").chmod(0o755)
+    (line,) = lines((units / "tenure-node@.service").read_text(), "ExecStop")
+    shell, option, words = shlex.split(line.removeprefix("-+").replace("$$", "$"))
+    waits = (
+        "import signal, sys; signal.signal(signal.SIGINT, lambda *_: sys.exit(7)); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MAINPID": str(daemon.pid)}
+        subprocess.run([shell, option, words], env=environment, check=True, timeout=60)
+        if not told:
+            assert daemon.poll() is None
+        _, _ = daemon.communicate()
+    assert daemon.returncode == (7 if told else 0)

@@ -162,7 +162,7 @@ PROSE_LEAST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnWidths:
     """How rows that are seen together are laid out in a width."""
 
     widths: Sequence[int]
@@ -171,7 +171,7 @@ class Layout:
     """Of each column, how its identifiers are written that are too long for it."""
 
 
-def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]] = ()) -> Layout:
+def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]] = ()) -> ColumnWidths:
     """Return how rows fit a width; a row may have fewer fields than there are columns, and counts for those."""
     fields = [[_pieces(row[place]) for row in rows if place < len(row)] for place in range(len(columns))]
     widths = fit(columns, width, [max(map(width_of, found), default=None) for found in fields])
@@ -179,7 +179,7 @@ def layout(columns: Sequence[Column], width: int, rows: Sequence[Sequence[Field]
         shortened({"".join(cell.text for cell in pieces) for pieces in found}, wide) if column.name and wide else {}
         for column, wide, found in zip(columns, widths, fields, strict=True)
     ]
-    return Layout(widths, short)
+    return ColumnWidths(widths, short)
 
 
 def fit(columns: Sequence[Column], width: int, needs: Sequence[int | None] = ()) -> list[int]:
@@ -280,7 +280,7 @@ def cut(pieces: tuple[Cell, ...], width: int) -> list[Cell]:
     return _cut(pieces, max(1, width), right=False)
 
 
-def laid_out(columns: Sequence[Column], as_laid: Layout, row: Sequence[Field]) -> list[Cell]:
+def laid_out(columns: Sequence[Column], as_laid: ColumnWidths, row: Sequence[Field]) -> list[Cell]:
     """Return a row as pieces of text that together fill the columns, gaps included; what follows a text is its tone's.
 
     No piece begins with a space and goes on with words: where a terminal is drawn as SVG, such spaces get lost.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from timeagent.units import Instant
 
-    from ..model.columns import Column, Field, Layout
+    from ..model.columns import Column, ColumnWidths, Field
     from ..model.state import ClusterState
     from ..model.subjects import DetailLine, Subject
 
@@ -65,7 +65,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         self._count = 0
         self._row_at: RowAt = lambda _index: ()
         self._nothing = ""
-        self._laid: tuple[object, Layout] | None = None
+        self._laid: tuple[object, ColumnWidths] | None = None
         self.show_title(title)
 
     @property
@@ -143,7 +143,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
     def _kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
         return self.kept(name, width, lambda: self.strip_of(line(), width))
 
-    def columns_in(self, width: int) -> Layout:
+    def columns_in(self, width: int) -> ColumnWidths:
         """Return how the rows in sight are laid out in a room. Lines that were drawn otherwise are forgotten."""
         top = self.scroll_offset.y
         sight = range(top, min(self._count, top + self.size.height))

@@ -34,6 +34,8 @@ class Candidate:
         self._process = process
         self._names = names
         self._rounds = rounds
+        self._idle = False
+        """Whether nobody renews or extends."""
         self._read: dict[Actor | None, Instant] = {}
 
     def _watch_clock(self, kit: Kit) -> None:
@@ -72,18 +74,21 @@ class Candidate:
                 self._leave(kit, leadership)
 
     def _leave(self, kit: Kit, leadership: Leadership | MountLeadership) -> None:
-        """Do nothing more for it, and go on for as long as it is said to lead."""
-        del kit, leadership
+        """Have it kept no more, and go on for as long as it leads."""
+        self._idle = True
+        while True:  # until it is lost
+            self._lead(kit, leadership)
 
     def _campaigns(self, kit: Kit, election: Election | MountElection) -> None:
         scheduler = self._world.scheduler
         for _ in range(self._rounds):
             kit.pause(self._world.pace_ns)
+            self._idle = False
             try:
-                leadership = election.campaign(timeout_s=4)
-                self.begun(kit, leadership)
-                self._lead(kit, leadership)
-                self._end(kit, leadership)
+                with election.campaign(timeout_s=4) as leadership:
+                    self.begun(kit, leadership)
+                    self._lead(kit, leadership)
+                    self._end(kit, leadership)
             except TenureError as problem:
                 scheduler.refused("leads no more, or not at all:", problem)
 
@@ -107,19 +112,22 @@ class OverLease(Candidate):
     def run(self) -> None:
         kit = SessionKit(self._world, self._process)
         self._watch_clock(kit)
+        renew = kit.session.renew_due
+        kit.session.renew_due = lambda: None if self._idle else renew()  # type: ignore[method-assign]
         self._campaigns(kit, Election(kit.session, NAME))
         kit.end()
 
     def begun(self, kit: SessionKit, leadership: Leadership) -> None:
         super().begun(kit, leadership)
         said = f"{self._process.name}.{self._world.number()} leads"
-        kit.publish(LOGS[0], [said.encode()], [leadership.lease])
+        try:
+            kit.publish(LOGS[0], [said.encode()], [leadership.lease])
+        except TenureError as problem:
+            self._world.scheduler.refused("writes nothing:", problem)
 
 
 class OnMount(Candidate):
     """On the mount alone, with an actor that extends."""
-
-    _idle = False
 
     def run(self) -> None:
         kit = Kit(self._world, self._process)
@@ -155,8 +163,3 @@ class OnMount(Candidate):
                     self._world.scheduler.refused("is not extended:", problem)
 
         self._world.scheduler.spawn(f"{self._process.name} extends", self._process, keep)
-
-    def _leave(self, kit: Kit, leadership: Leadership | MountLeadership) -> None:
-        self._idle = True
-        while True:  # until it is lost
-            self._lead(kit, leadership)

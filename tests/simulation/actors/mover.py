@@ -1,46 +1,74 @@
-"""Who publishes a map with another number of shards while everything works."""
+"""Who moves shards while everything works, as the command does: in three maps, on from where another was cut off."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from appliance.formats.framing import Kind
+from appliance.admin.moving import Finish, begin
+from appliance.lease.wire import Inspect, LeasePage
 from tests.simulation.actors.processes import Kit
-from tests.simulation.cluster import NODES
-from timeagent.errors import TenureError
-from timeagent.units import MS, SECOND
+from tests.simulation.actors.street import Line
+from timeagent.errors import ShardUnavailable, TenureError
+from timeagent.units import MS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from appliance.formats.shardmap import Layout, ShardMap
+    from appliance.lease.wire import ShardNumbers
+    from tests.simulation.actors.street import Street
     from tests.simulation.scheduler import Process
-    from tests.simulation.world import World
+    from timeagent.units import Span
+
+    type Plan = Callable[[ShardMap], Layout]
 
 
 class Mover:
-    """Publishes one map after the other, each with another number of shards."""
+    """Carries out one plan after the other. Shares them with who runs after its death."""
 
-    def __init__(self, world: World, process: Process, counts: tuple[int, ...]) -> None:
-        self._world = world
+    def __init__(self, street: Street, process: Process, plans: list[Plan], pace_ns: Span) -> None:
+        self._street = street
         self._process = process
-        self._counts = counts
+        self._plans = plans
+        self._pace_ns = pace_ns
 
     def run(self) -> None:
-        world = self._world
+        world = self._street.world
         kit = Kit(world, self._process)
-        for count in self._counts:
-            kit.pause(SECOND)
-            owners, number = tuple(NODES[shard % len(NODES)] for shard in range(count)), world.map.number + 1
-            record = msgspec.structs.replace(world.map, number=number, owners=owners, chains=(number,) * count)
-            while True:
-                try:
-                    kit.records.publish(Kind.MAP, record, world.founded.root)
-                except TenureError as problem:
-                    kit.world.scheduler.refused("moves nothing yet:", problem)
-                    kit.pause(100 * MS)
-                else:
-                    break
-            world.map = record
-            world.history.learn(record)
-            world.map_noticed_ns = world.scheduler.now + int(kit.chance.random() * SECOND)
-            world.scheduler.note("publishes", f"map {record.number} with {count} shards")
+        while self._plans:
+            kit.pause(self._pace_ns)
+            try:
+                both = begin(kit.records, world.founded.root, self._plans[0])
+                for number in range(2, both.number + 1):  # who ran before may have died before it said so
+                    self._published(kit.records.map(number))
+                finish = Finish(
+                    kit.records,
+                    kit.storage,
+                    kit.time,
+                    lambda shard: self._numbers(kit, shard),
+                    lambda why: world.scheduler.note("waits:", why),
+                )
+                self._published(finish.run(world.founded.root, both))
+                self._plans.pop(0)
+            except TenureError as problem:
+                world.scheduler.refused("moves nothing yet:", problem)
+                kit.pause(100 * MS)
+
+    def _published(self, newest: ShardMap) -> None:
+        world = self._street.world
+        if newest.number > world.map.number:
+            world.map = newest
+            world.history.learn(newest)
+            world.scheduler.note("publishes", f"map {newest.number}: {newest.shards}")
+
+    def _numbers(self, kit: Kit, shard: int) -> ShardNumbers:
+        """Ask whoever runs a shard how it stands."""
+        for node in self._street.nodes:
+            line = Line(self._street, self._process, shard, node)
+            try:
+                (reply,) = line.call([Inspect(after_domain="", leases_max=1)], kit.policy.attempt_timeout_ns)
+            except ShardUnavailable:
+                continue
+            if isinstance(reply, LeasePage):
+                return reply.numbers
+        raise ShardUnavailable("no-answer", f"no node answers for shard {shard}")

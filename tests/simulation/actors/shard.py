@@ -7,14 +7,12 @@ lets the production shard answer it in one turn and sends the replies; the other
 from __future__ import annotations
 
 from contextlib import closing
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity, StoppedOrderly
 from appliance.lease.connection import TentativeLeaseReaper
 from appliance.lease.shard import Shard
-from appliance.lease.succession import Succession
 from appliance.node.records import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
@@ -26,7 +24,6 @@ from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.formats.shardmap import ShardMap
     from appliance.lease.connection import Connection
     from appliance.lease.wire import Reply, Task
     from tests.simulation.network import Call, Network
@@ -140,13 +137,11 @@ class Callers:
 class ShardHost:
     """One process that runs incarnations of one shard until the run ends, or it dies."""
 
-    def __init__(self, world: World, process: Process, shard: int, *, orderly: bool, moves: bool = False) -> None:
-        """``moves``: it follows new maps, when it notices them, or when it is deposed."""
+    def __init__(self, world: World, process: Process, shard: int, *, orderly: bool) -> None:
         self._world = world
         self._process = process
-        self._place = shard
+        self._number = shard
         self._orderly = orderly
-        self._moves = moves
 
     def run(self) -> None:
         kit = Kit(self._world, self._process)
@@ -154,37 +149,17 @@ class ShardHost:
             lives: Instant = self._world.scheduler.end_ns
             if self._orderly and kit.chance.random() < 0.7:
                 lives = self._world.scheduler.now + int((0.3 + 4 * kit.chance.random()) * SECOND)
-            newest = self._newest(kit)
-            if self._place < len(newest.owners):
-                self._incarnation(kit, lives, newest)
+            self._incarnation(kit, lives)
             kit.pause(100 * MS)
 
-    def _newest(self, kit: Kit) -> ShardMap:
-        if not self._moves:
-            return self._world.founded.map
-        while True:
-            try:
-                return kit.records.newest_map()
-            except TenureError as problem:
-                self._world.scheduler.refused("finds no maps:", problem)
-                kit.pause(100 * MS)
-
-    def _incarnation(self, kit: Kit, lives_until: Instant, shard_map: ShardMap) -> None:
-        world, place = self._world, self._place
-        chain_map = shard_map.layout.chains[place]
-        identity = ShardIdentity(kit.records.cluster_id, chain_map, place, kit.context.node, kit.chance.randbytes(8))
-        signer = world.keys[kit.context.node][Purpose.WITNESS]
-
-        def port(map_number: int, shard: int) -> StoredChain:
-            return StoredChain(kit.storage, chain_path(map_number, shard))
-
-        records, node = kit.records, kit.context.node
-        ending = Succession(
-            records.cluster_id, records.predecessors, port, kit.time, signer, node, kit.chance.randbytes(8)
-        )
-        origin = partial(ending.beginning, chain_map) if chain_map > 1 else None
-        chain = CeilingChain(port(chain_map, place), kit.time, signer, kit.policy, identity, origin)
-        spool = Spool(world, StoredLedger(kit.storage, chain_map, place, identity.incarnation))
+    def _incarnation(self, kit: Kit, lives_until: Instant) -> None:
+        world, number, shard_map = self._world, self._number, self._world.founded.map
+        node = kit.context.node
+        identity = ShardIdentity(kit.records.cluster_id, shard_map.number, number, node, kit.chance.randbytes(8))
+        signer = world.keys[node][Purpose.WITNESS]
+        stored = StoredChain(kit.storage, chain_path(shard_map.number, number))
+        chain = CeilingChain(stored, kit.time, signer, kit.policy, identity)
+        spool = Spool(world, StoredLedger(kit.storage, shard_map.number, number, identity.incarnation))
         with closing(MemoryStore()) as store:
             shard = Shard(
                 identity, shard_map, kit.policy, store=store, chain=chain, time=kit.time, signer=signer, ledger=spool,
@@ -248,9 +223,7 @@ class ShardHost:
                 if gone := callers.gone():
                     scheduler.note("withdraws", f"what {len(gone)} holders without a connection had tentatively")
                     shard.serve(gone)
-            notices = self._moves and self._orderly and self._world.map_noticed_ns <= scheduler.now
-            old = self._world.map.owner_of(identity.number) is None
-            if (scheduler.now >= lives_until or (notices and old)) and self._stopped(shard, identity):
+            if scheduler.now >= lives_until and self._stopped(shard, identity):
                 return
 
     def _stopped(self, shard: Shard, identity: ShardIdentity) -> bool:

@@ -204,16 +204,18 @@ class Street:
         """Note what runs where."""
         world, now = self.world, self.world.scheduler.now
         runs: dict[int, list[str]] = {shard: [] for shard in world.map.shards}
+        held: set[int] = set()
         for node, door in sorted(self.doors.items()):
             for shard, hosted in door.host._hosted.items():
                 if hosted[0].ended() is None and shard in runs:
                     runs[shard].append(node)
+                    held |= {shard} if hosted[0].leases else set()
         asked = [(now - when, shard) for when, _, shard in world.history.visits]
         missed = frozenset(
             shard for shard in runs if {since // SECOND for since, each in asked if each == shard} >= {0, MISSED_S}
         )
         owners = {shard: world.map.owner_of(shard) or "" for shard in world.map.shards}
-        world.history.calm = Calm(now, owners, frozenset(self.doors), runs, missed)
+        world.history.calm = Calm(now, owners, frozenset(self.doors), runs, frozenset(held), missed)
 
 
 class Maps(MapWatch):

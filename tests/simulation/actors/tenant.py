@@ -9,9 +9,12 @@ in; and the chain's records are linked in the shard's own turn, without a thread
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Lock
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+
+import apsw
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
@@ -49,7 +52,7 @@ if TYPE_CHECKING:
     from tests.simulation.network import Call
     from tests.simulation.scheduler import Actor, Machine, Process
     from tests.simulation.world import World
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 
 class Going:
@@ -147,11 +150,12 @@ class Store(MemoryStore):
         return {name: state for name in names if (state := self.read(name)) is not None}
 
     def close(self) -> None:
-        if not self._over and not self._connection.in_transaction:
-            self._over = True
-            if self.files.get(self.at, (None, ""))[0] is self._connection:
-                del self.files[self.at]
-            super().close()
+        with suppress(apsw.ConnectionClosedError):  # by who found it taken: a file is one connection here
+            if not self._over and not self._connection.in_transaction:
+                self._over = True
+                if self.files.get(self.at, (None, ""))[0] is self._connection:
+                    del self.files[self.at]
+                super().close()
 
 
 class Queue(Spool):
@@ -397,16 +401,18 @@ class _Keys(OwnKeys):
 class Daemon:
     """One run of a node's daemon."""
 
-    def __init__(self, street: Street, process: Process) -> None:
+    def __init__(self, street: Street, process: Process, look_ns: Span = LOOK_NS) -> None:
+        """``look_ns``: how often it looks for a newer map."""
         self._street = street
         self._process = process
+        self._look_ns = look_ns
 
     def run(self) -> None:
         """Open the door, and look at all shards again and again, until it dies or the run ends."""
         street, process = self._street, self._process
         world = street.world
         kit = Kit(world, process)
-        maps = Maps(kit, LOOK_NS)
+        maps = Maps(kit, self._look_ns)
         host = NodeHost(street, kit)
         host.be_daemon(Pulse(Notifier({}), kit.time.boot_ns))
         routes = Routes(street, kit, maps, host)

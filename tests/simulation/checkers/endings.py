@@ -1,6 +1,7 @@
 """How leases end: broken when surely past by the shard's own clock, with floor and settle_to at the expiry.
 
-An orderly record is linked when every lease of its incarnation has ended, and not before.
+An orderly record is linked when every lease of its incarnation has ended, and not before; but by a shard that no map
+has any more, when every lease by itself is covered by its floor: what it has else is half of one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check(history: History, record: Record) -> Iterator[str]:
-    del history
+    alone: dict[bytes, int] = {}
     expiries: dict[bytes, int] = {}
     out: dict[bytes, set[bytes]] = {}
     together: dict[bytes, set[bytes]] = {}
@@ -30,12 +31,19 @@ def check(history: History, record: Record) -> Iterator[str]:
                 known = expiries.get(entry.correlation_id, 0)
                 expiries[entry.correlation_id] = max(known, entry.expiry_ns)
                 leases.add(entry.correlation_id)
+                if head.half == "whole":
+                    alone[entry.correlation_id] = max(alone.get(entry.correlation_id, 0), entry.expiry_ns)
                 if entry.session_id is not None:
                     together.setdefault(entry.session_id, set()).add(entry.correlation_id)
             elif type(entry) is SessionEnded:
                 leases -= together.pop(entry.session_id, set())
             elif type(entry) is CeilingCopy:
-                if record.ceilings[entry.record].kind == "orderly" and leases:
+                end, shard = record.ceilings[entry.record], (head.map_number - 1) * 1024 + head.shard
+                if end.kind == "orderly" and shard not in history.shards_of_map.get(head.going_by, (shard,)):
+                    late = [alone[each] for each in leases if alone.get(each, 0) > min(end.floor_ns, end.settle_to_ns)]
+                    if late:
+                        yield f"{head.incarnation.hex()} ended below {max(late)}, until when a lease was good alone"
+                elif end.kind == "orderly" and leases:
                     yield f"{head.incarnation.hex()} linked an orderly record while {len(leases)} leases were out"
             elif type(entry) is Ended:
                 leases.discard(entry.ending.correlation_id)

@@ -1,4 +1,8 @@
-"""Fences grow, floors hold, ceilings hold and never fall: over every witness that any shard ever signed."""
+"""Fences grow, floors hold, ceilings hold and never fall: over every witness that any shard ever signed.
+
+While a domain moves, each of its two chains has fences and floors of its own; a grant that is whole again is above all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ def check(history: History, record: Record) -> Iterator[str]:
     witnesses = _read(record)
     yield from _ceilings(ceilings)
     linked = {(each.shard, each.incarnation, each.number): each for each in ceilings.values()}
-    highest: dict[str, tuple[int, int, int]] = {}
+    highest: dict[tuple[str, int], tuple[int, int, int]] = {}
     fences: dict[bytes, int] = {}
     for place, entry, head in sorted(witnesses, key=lambda each: each[0]):
         right = linked.get((head.shard, head.incarnation, head.ceiling_number))
@@ -33,7 +37,11 @@ def check(history: History, record: Record) -> Iterator[str]:
             elif entry.expiry_ns > right.ceiling_ns:
                 yield f"a lease on {entry.domain} expires at {entry.expiry_ns}, above the ceiling {right.ceiling_ns}"
         domain, floor, settle_to = entry.domain, entry.floor_ns, entry.settle_to_ns
-        fence, known_floor, known_settle = highest.get(domain, (0, -1, -1))
+        fence, known_floor, known_settle = highest.get((domain, head.map_number), (0, -1, -1))
+        if type(entry) is Witness and entry.kind == "grant" and head.half == "whole":  # nobody else grants it by now
+            before = [each for (name, chain), each in highest.items() if name == domain and chain < head.map_number]
+            fence = max([fence, *(each[0] for each in before)])
+            known_floor = max([known_floor, *(each[1] for each in before)])
         if type(entry) is Witness:
             granted = fences.setdefault(entry.correlation_id, entry.fence) if entry.kind != "grant" else -1
             fences[entry.correlation_id] = entry.fence
@@ -43,7 +51,7 @@ def check(history: History, record: Record) -> Iterator[str]:
         renewal = type(entry) is Witness and entry.kind == "renewal"
         if not renewal and (floor < known_floor or settle_to < known_settle):
             yield f"floor and settle_to of {domain} fell from {known_floor}, {known_settle} to {floor}, {settle_to}"
-        highest[domain] = (fence, max(floor, known_floor), max(settle_to, known_settle))
+        highest[domain, head.map_number] = (fence, max(floor, known_floor), max(settle_to, known_settle))
 
 
 def _read(record: Record) -> list[tuple[Place, Witness | Ended, BatchHead]]:

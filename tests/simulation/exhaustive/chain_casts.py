@@ -131,6 +131,7 @@ def _live(
         return
     time.midpoint_ns = port.ask("now", clocks)
     request = Acquire(
+        map_number=1,
         request_id=b"a" * 16,
         domain="d",
         mode=Mode.X,

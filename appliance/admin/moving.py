@@ -1,0 +1,188 @@
+"""Planned moves: shards get other owners, or their number changes, and no lease is lost by it (docs/protocol/lease.md).
+
+Three maps: the one that is; one in phase *both*, which has its layout beside the one to come; one with the latter
+alone.
+Between the second and the third every shard that leaves has to say that nothing is held from it alone any more, or has
+to be surely dead. Who is cut off in between is called again, and goes on where it was; meanwhile no other move begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
+from timeagent.units import MS, rfc3339
+
+from ..formats.ceiling import CeilingKind
+from ..formats.framing import Kind
+from ..formats.paths import chain_path
+from ..formats.shardmap import SHARDS_MAX, Layout, ShardMap, chain_of, shard_text
+from ..formats.witness import Half
+from ..lease.succession import newest_record
+from ..node.records import StoredChain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from timeagent.clock import NodeTime
+    from timeagent.keys import Signer
+    from timeagent.units import Span
+
+    from ..bag.storage import Storage
+    from ..lease.wire import ShardNumbers
+    from ..node.records import Registers
+
+LOOK_NS: Final[Span] = 250 * MS
+"""How often shards that leave are looked at."""
+
+
+def moved(newest: ShardMap, owners: Mapping[int, str]) -> Layout:
+    """Return the layout in which some places get an owner, each with a chain of its own; the others keep theirs."""
+    layout, number = newest.layout, newest.number + 1
+    return Layout(
+        owners=tuple(owners.get(place, owner) for place, owner in enumerate(layout.owners)),
+        chains=tuple(number if place in owners else chain for place, chain in enumerate(layout.chains)),
+    )
+
+
+def resharded(newest: ShardMap, count: int, nodes: Sequence[str]) -> Layout:
+    """Return a layout of so many shards over some nodes, all with chains of their own.
+
+    Places that stay keep their owner where it is one of the nodes. Raises BadRequest for a number that cannot be.
+    """
+    if not 1 <= count <= SHARDS_MAX:
+        raise BadRequest("bad-shards", f"{count} shards: a map has 1 to {SHARDS_MAX}", hint="name another number")
+    share = -(-count // len(nodes))
+    spread = [node for _ in range(share) for node in nodes]
+    kept = [owner if owner in nodes else None for owner in newest.owners[:count]]
+    for owner in kept:
+        if owner in spread:
+            spread.remove(owner)
+    places = [*kept, *[None] * (count - len(kept))]
+    owners = tuple(owner or spread.pop(0) for owner in places)
+    return Layout(owners=owners, chains=(newest.number + 1,) * count)
+
+
+def check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
+    """Raise BadRequest for nodes that the cluster does not have, or none."""
+    known = {entry.node for entry in registers.trust(registers.newest().trust).keys}
+    unknown = sorted(set(nodes) - known)
+    if unknown or not nodes:
+        raise BadRequest(
+            "unknown-node",
+            f"the cluster has no node {', '.join(unknown) or '(none named)'}",
+            hint="tenure trust ls names them",
+        )
+
+
+def begin(registers: Registers, root_key: Signer, layout: Callable[[ShardMap], Layout]) -> ShardMap:
+    """Publish the map in phase *both* of a move to a layout, or find the one of the same move. Touches the mount.
+
+    ``layout``: made from the map before. Raises TryAgain while another move is under way, and where somebody else has
+    published a map meanwhile.
+    """
+    newest = registers.newest_map()
+    if newest.before is not None:
+        before = registers.map(newest.number - 1)
+        if layout(before) == newest.layout:
+            return newest
+        raise TryAgain(
+            "move-under-way",
+            f"map {newest.number} moves shards already: {moves_text(newest)}",
+            hint="tenure shards finish ends that move; then repeat this",
+        )
+    to = layout(newest)
+    return _published(
+        registers,
+        root_key,
+        ShardMap(
+            number=newest.number + 1,
+            cluster_id=newest.cluster_id,
+            owners=to.owners,
+            chains=to.chains,
+            before=newest.layout,
+        ),
+    )
+
+
+def moves_text(both: ShardMap) -> str:
+    """Return what a map in phase *both* moves, for people."""
+    assert both.before is not None
+    if len(both.before.owners) != len(both.owners):
+        return f"{len(both.before.owners)} shards become {len(both.owners)}"
+    places = [chain_of(shard)[1] for shard in both.leaving]
+    return ", ".join(f"shard {each} from {both.before.owners[each]} to {both.owners[each]}" for each in places)
+
+
+class Finish:
+    """Ends a move: waits for the shards that leave, then publishes the map without them."""
+
+    def __init__(
+        self,
+        registers: Registers,
+        storage: Storage,
+        time: NodeTime,
+        numbers: Callable[[int], ShardNumbers],
+        progress: Callable[[str], object],
+    ) -> None:
+        """``numbers``: asks a shard how it stands. ``progress``: is told what is waited for, when that changes."""
+        self._registers = registers
+        self._storage = storage
+        self._time = time
+        self._numbers = numbers
+        self._progress = progress
+
+    def run(self, root_key: Signer, both: ShardMap) -> ShardMap:
+        """Wait until nothing is held alone, however long that takes; return the map that ends the move.
+
+        Raises TryAgain where somebody else has ended it, and what publishing raises. Touches the mount.
+        """
+        told = ""
+        while waits := [why for shard in both.leaving if (why := self.waits_for(shard, both.number)) is not None]:
+            if waits[0] != told:
+                told = waits[0]
+                self._progress(told)
+            self._time.sleep(LOOK_NS)
+        return _published(registers=self._registers, root_key=root_key, record=ended(both))
+
+    def waits_for(self, shard: int, both: int) -> str | None:
+        """Return why leases may be held from a shard that leaves alone, or None. Blocks; touches the mount."""
+        name = f"shard {shard_text(shard)}"
+        try:
+            now = self._time.now()
+            try:
+                numbers = self._numbers(shard)
+            except ShardUnavailable as problem:
+                return self._of_the_dead(shard, name, problem)
+            if numbers.going_by < both or numbers.half is not Half.LEAVING:
+                return f"{name} goes by map {numbers.going_by} still"
+            if now.surely_past(numbers.alone_until_ns):
+                return None
+            return f"leases of {name} may be held from it alone until {rfc3339(numbers.alone_until_ns)}"
+        except BadTime as problem:
+            return f"no time: {problem.message}"
+
+    def _of_the_dead(self, shard: int, name: str, problem: ShardUnavailable) -> str | None:
+        """Return why a shard that does not answer may have granted what is still good, or None."""
+        try:
+            newest = newest_record(StoredChain(self._storage, chain_path(*chain_of(shard))))
+        except TenureError as unread:
+            return f"the chain of {name} cannot be read: {unread.message}"
+        if newest is None or newest.kind is not CeilingKind.RUNNING:
+            return None
+        if self._time.now().surely_past(newest.ceiling_ns):
+            return None
+        return f"{name} does not answer, and may grant until {rfc3339(newest.ceiling_ns)}: {problem.message}"
+
+
+def ended(both: ShardMap) -> ShardMap:
+    """Return the map that ends a move."""
+    return msgspec.structs.replace(both, number=both.number + 1, before=None)
+
+
+def _published(registers: Registers, root_key: Signer, record: ShardMap) -> ShardMap:
+    if not registers.publish(Kind.MAP, record, root_key) and registers.map(record.number) != record:
+        raise TryAgain("map-outrun", f"map {record.number} was published by another just now", hint="look, and repeat")
+    return record

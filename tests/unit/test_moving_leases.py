@@ -1,0 +1,212 @@
+"""Leases whose domain moves to another shard: held from one, from both, from the other, and lost to nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from appliance.bag.outcome import Committed
+from appliance.formats.lease import Mode
+from appliance.formats.shardmap import SHARDS_MAX, ShardMap
+from appliance.lease.ceiling import Beginning, StoppedOrderly
+from appliance.lease.wire import Inspect, LeasePage, Renew, Unavailable
+from tests.support.cluster import HandSite
+from tests.support.session_world import LOG, payloads, publish
+from tests.support.shards import acquire
+from tests.support.values import CLUSTER, NODE
+from timeagent.errors import TryAgain
+from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from appliance.lease.shard import Shard
+    from appliance.session.session import Session
+
+OLD, NEW = 0, SHARDS_MAX
+"""The shard that leaves, and the one that comes."""
+
+
+class MovingSite(HandSite):
+    """A site whose only shard moves, step by step."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.old = self.shard(OLD)
+        self.both_map = ShardMap(number=2, cluster_id=CLUSTER, owners=(NODE,), chains=(2,), before=self.map.layout)
+        self.new_map = replace(self.both_map, number=3, before=None)
+
+    def shard(self, number: int) -> Shard:
+        found = self.transport(number).shard
+        assert found is not None
+        return found
+
+    def leases(self, number: int) -> int:
+        """How many leases of a shard are out."""
+        (page,) = self.shard(number).turn([Inspect(after_domain="", leases_max=1)])
+        assert isinstance(page, LeasePage)
+        return page.numbers.leases
+
+    def both(self) -> None:
+        """Everybody goes by the map in phase *both*."""
+        self.map = self.both_map
+        self.new = self.start(NEW)
+        assert self.old.go_by(self.both_map)
+
+    def after(self) -> StoppedOrderly:
+        """Everybody goes by the map after that; return how the shard that leaves has ended."""
+        self.map = self.new_map
+        assert self.old.go_by(self.new_map)
+        end = self.old.stop_orderly()
+        assert isinstance(end, StoppedOrderly), end
+        assert self.new.go_by(self.new_map, Beginning(end.floor_ns, end.settle_to_ns))
+        return end
+
+    def renews(self, session: Session) -> None:
+        """Let a renewal period pass, and have the session renew what is due then."""
+        self.time.advance(self.policy.renew_period_ns)
+        session.renew_due()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[MovingSite]:
+    made = MovingSite(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_is_held_through_a_move_and_nobody_else_ever_has_it(site: MovingSite, *, together: bool) -> None:
+    session, rival = site.session(session_leases=together), site.session()
+    lost: list[object] = []
+    session.on_lost(lost.append)
+    leases = session.acquire("d", "e", timeout_s=0)
+    fences = [each.fence for each in leases]
+    assert isinstance(publish(session, leases, b"old"), Committed)
+    site.both()
+    assert isinstance(publish(session, leases, b"alone"), Committed)
+    site.renews(session)
+    assert [len(each.halves()) for each in leases] == [2, 2]
+    assert isinstance(publish(session, leases, b"both"), Committed)
+    with pytest.raises(TryAgain):
+        rival.acquire("d", timeout_s=0)
+    for _ in range(5):
+        site.renews(session)
+    assert isinstance(publish(session, leases, b"both, for long"), Committed)
+    end = site.after()
+    assert isinstance(publish(session, leases, b"both still"), Committed)
+    site.renews(session)
+    assert [each.shard for each in leases] == [NEW, NEW]
+    for _ in range(5):
+        site.renews(session)
+    assert isinstance(publish(session, leases, b"new"), Committed)
+    assert [each.fence for each in leases] == fences
+    assert lost == []
+    with pytest.raises(TryAgain):
+        rival.acquire("d", timeout_s=0)
+    assert session.relinquish(leases)
+    (next_one,) = rival.acquire("d", timeout_s=0)
+    assert next_one.fence > max(fences)
+    assert next_one.floor_ns >= end.floor_ns
+    assert isinstance(rival.publish(LOG, [b"next"], under=[next_one]), Committed)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"old", b"alone", b"both", b"both, for long", b"both still", b"new", b"next"]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+@pytest.mark.parametrize("count", [1, 20], ids=["one by one", "dropped together"])
+def test_lease_that_is_taken_while_its_domain_moves_is_double_and_given_back_to_both(
+    site: MovingSite, count: int, *, together: bool
+) -> None:
+    site.both()
+    session = site.session(session_leases=together)
+    leases = session.acquire(*(f"d{n}" for n in range(count)), timeout_s=0)
+    assert {len(each.halves()) for each in leases} == {2}
+    assert {each.second.fence > each.fence for each in leases if each.second} == {True}
+    assert isinstance(publish(session, leases, b"both"), Committed)
+    assert (site.leases(OLD), site.leases(NEW)) == (count, count)
+    assert session.relinquish(leases)
+    assert (site.leases(OLD), site.leases(NEW)) == (0, 0)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"both"]
+
+
+def test_stronger_mode_is_taken_from_both_shards(site: MovingSite) -> None:
+    site.both()
+    session = site.session()
+    (lease,) = leases = session.acquire("d", mode=Mode.S, timeout_s=0)
+    session.upgrade(lease, Mode.X, timeout_s=0)
+    assert lease.second is not None
+    assert (lease.mode, lease.second.mode) == (Mode.X, Mode.X)
+    assert isinstance(publish(session, leases, b"both"), Committed)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"both"]
+
+
+def test_shards_serve_who_goes_by_the_map_that_they_go_by(site: MovingSite) -> None:
+    def asked(shard: int, map_number: int) -> str:
+        request = replace(acquire(site, "d"), map_number=map_number)  # type: ignore[arg-type]
+        (reply,) = site.shard(shard).turn([request])
+        return reply.code if isinstance(reply, Unavailable) else type(reply).__name__
+
+    site.request_id = lambda: site.chance.randbytes(16)  # type: ignore[attr-defined]
+    assert [asked(OLD, number) for number in (1, 2)] == ["Granted", "map-not-yet"]
+    site.both()
+    assert [asked(OLD, number) for number in (1, 2, 3)] == ["newer-map", "Denied", "map-not-yet"]
+    assert [asked(NEW, number) for number in (1, 2, 3)] == ["newer-map", "Granted", "map-not-yet"]
+    site.after()
+    assert [asked(NEW, number) for number in (1, 2, 3)] == ["newer-map", "newer-map", "Denied"]
+
+
+# What a lease from the old shard alone allows until then, a successor must be above, also where that lease is not over.
+def test_shard_that_leaves_ends_above_what_may_be_believed_in_alone(site: MovingSite) -> None:
+    (lease,) = site.session().acquire("d", timeout_s=0)
+    site.both()
+    end = site.after()
+    assert (end.floor_ns, end.settle_to_ns) == (lease.expiry_ns, lease.expiry_ns)
+    (next_one,) = site.session().acquire("d", "e", timeout_s=0, record_only=True)[:1]
+    assert next_one.settle_to_ns >= lease.expiry_ns
+
+
+def test_new_shard_is_above_the_old_one_for_domains_that_it_knew_too(site: MovingSite) -> None:
+    site.both()
+    session = site.session()
+    session.relinquish(session.acquire("known", timeout_s=0))
+    site.time.advance(SECOND)
+    session.relinquish(session.acquire("later", timeout_s=0))
+    end = site.after()
+    for domain in ("known", "unknown"):
+        (lease,) = session.acquire(domain, timeout_s=0, record_only=True)
+        assert lease.floor_ns >= end.floor_ns
+        assert lease.fence > end.floor_ns
+
+
+def test_lease_is_lost_with_either_half(site: MovingSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    site.start(NEW)  # an empty one: the other has crashed
+    site.renews(session)
+    assert lease.ended is not None
+
+
+# Half a lease that has no other would count for nothing: it goes on as it was, until it is over or has its second half.
+def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite) -> None:
+    session = site.session()
+    (lease,) = session.acquire("d", timeout_s=0)
+    expiry = lease.expiry_ns
+    site.both()
+    site.coming[NEW].script = ["lost"] * 6
+    site.renews(session)
+    assert (lease.second, lease.expiry_ns) == (None, expiry)
+    named = [each.map_number for each in site.transport(OLD).calls if isinstance(each, Renew)]
+    assert named == [1]
+    site.renews(session)
+    assert lease.second is None
+    site.renews(session)
+    assert len(lease.halves()) == 2
+    assert lease.expiry_ns > expiry

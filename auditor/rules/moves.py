@@ -166,8 +166,7 @@ def _begins_to_count(
 ) -> Iterator[Finding]:
     """r2-breach, chain-fork: a chain that came counts by itself after all those have ended that it follows."""
     head, name = fact.head, head_name(fact)
-    began = maps.get(head.map_number)
-    if began is None or (began.before is not None and head.going_by <= began.number):
+    if head.going_by <= head.map_number:
         return
     for old in _before((head.map_number, head.shard), chains, maps):
         end = old.terminal
@@ -218,8 +217,8 @@ def _out_of_step(before: ShardMap, after: ShardMap) -> str:
         return "names as the layout before another than that of the map before it"
     if after.before is None and before.before is not None and new != old:
         return "ends a move with another layout than the one to come"
-    if after.before is None and len(new.owners) == len(old.owners):
-        return "" if new.chains == old.chains else "has other chains than the map before it, and is no move"
+    if after.before is None and new.chains != old.chains:
+        return "has other chains than the map before it, and is no move"
     if any(chain not in (after.number, *old.chains[place : place + 1]) for place, chain in enumerate(new.chains)):
         return "has a chain that began neither under it nor before in the same place"
     return ""

@@ -23,6 +23,7 @@ from timeagent.units import MS, Span
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
 from .formats.sessionlease import SessionWitness
+from .formats.shardmap import shard_text
 from .formats.witness import SignedWitness
 from .lease.client import ATTEMPTS
 from .lease.wire import (
@@ -307,7 +308,7 @@ class ByHand:
                 if attempt == ATTEMPTS - 1:
                     raise ShardUnavailable(
                         problem.code,
-                        f"shard {shard} does not answer: {problem.message}",
+                        f"shard {shard_text(shard)} does not answer: {problem.message}",
                         hint="tenure shards says who should run it; another node takes over what is asked for",
                     ) from None
         if isinstance(reply, Refused):

@@ -33,6 +33,7 @@ from ..bag.posix import PosixStorage
 from ..formats.address import parse_address
 from ..formats.marker import FORMAT, format_of
 from ..formats.paths import MARKER
+from ..formats.shardmap import shard_text
 from ..node.releases import Releases, in_words, skewed
 from ..node.settings import root_path
 from . import service
@@ -70,11 +71,11 @@ def run_node(options: Namespace) -> int:
             reached = f", reached at {node.address}" if node.address else ""
             note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
             for shard, why in node.awaited.items():
-                note(f"tenure: shard {shard} is waited for: {why}")
+                note(f"tenure: shard {shard_text(shard)} is waited for: {why}")
             made = "from the node's agent" if cluster.time_by_agent else "made in this process: no agent runs"
             note(f"tenure: time {made} (tenure time run)")
             try:
-                node.run(stop, lambda shard: note(f"tenure: shard {shard} runs here now"))
+                node.run(stop, lambda shard: note(f"tenure: shard {shard_text(shard)} runs here now"))
             finally:
                 node.stop()
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting

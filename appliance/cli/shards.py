@@ -14,7 +14,8 @@ from timeagent.keys import Signer
 from timeagent.units import Instant, span_text
 
 from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded
-from ..formats.shardmap import Layout, ShardMap, shard_text
+from ..formats.shardmap import Layout, ShardMap, chain_of, shard_text
+from ..formats.witness import Half
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 
@@ -25,7 +26,8 @@ def _list(cluster: Cluster, options: Namespace) -> int:
     releases: dict[str, str] = {}
     for shard in cluster.map.shards:
         owner = cluster.map.owner_of(shard) or ""
-        fields: dict[str, Any] = {"shard": shard, "owner": owner, "where": cluster.routes.where(shard)}
+        place = chain_of(shard)[1]
+        fields: dict[str, Any] = {"shard": shard, "place": place, "owner": owner, "where": cluster.routes.where(shard)}
         line = f"shard {shard_text(shard)}  {owner}  {fields['where']}  "
         try:
             numbers = cluster.routes.numbers(shard)
@@ -63,7 +65,8 @@ def _stand(numbers: ShardNumbers, owner: str, now: Instant) -> str:
     right = f"may grant for {span_text(left)}" if left > 0 else "idle"
     away = "" if numbers.node == owner else f"run by {numbers.node}, "
     since = f"since {span_text(max(0, now - numbers.since_ns))}"
-    return f"{away}{counted(numbers.leases, 'lease')}, {right}, incarnation {numbers.incarnation.hex()} {since}"
+    phase = "" if numbers.half is Half.WHOLE else f"{numbers.half} by map {numbers.going_by}, "
+    return f"{away}{phase}{counted(numbers.leases, 'lease')}, {right}, incarnation {numbers.incarnation.hex()} {since}"
 
 
 def _move(cluster: Cluster, options: Namespace) -> int:

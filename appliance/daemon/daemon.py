@@ -12,6 +12,7 @@ from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
 from ..doctor.check import not_well
+from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..node.releases import Releases
@@ -249,7 +250,9 @@ class Node:
             for why in self._observed.ended() if self._observed is not None else ():
                 raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
             for shard, why in self._cluster.routes.host.broken().items():
-                raise ShardUnavailable("shard-ended", f"shard {shard} has ended: {why}", hint="start the node again")
+                raise ShardUnavailable(
+                    "shard-ended", f"shard {shard_text(shard)} has ended: {why}", hint="start the node again"
+                )
 
     def _check_trusted(self) -> None:
         """Raise NotTrusted for a node whose keys are revoked, or end, so early that its shards still stop in order.

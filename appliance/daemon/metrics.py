@@ -80,6 +80,7 @@ class NodeCollector(Collector):
         yield from self._nodes()
         yield from self._shards()
         yield from _servers(hosted)
+        yield from _leases(hosted)
         yield from self._doors()
 
     def _key_ends(self) -> Iterator[Metric]:
@@ -188,6 +189,34 @@ def _servers(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
         spooled.add_metric(label, each.spool.bytes_waiting)
         failed.add_metric(label, each.spool.appends_failed)
     yield from (connections, accepted, closed, calls, requests, turns, seconds, throttled, waits, spooled, failed)
+
+
+def _leases(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
+    """Yield what became of leases since each shard began to run here, by the first part of their domains' names."""
+    labels = ("shard", "part")
+    waiting = GaugeMetricFamily("tenure_lease_requests_waiting", "Requests that wait for a domain.", labels=_SHARD)
+    grants = CounterMetricFamily("tenure_lease_grants", "Leases granted.", labels=labels)
+    ends = CounterMetricFamily("tenure_lease_ends", "Leases that ended, by outcome.", labels=(*labels, "outcome"))
+    held = CounterMetricFamily("tenure_lease_held_seconds", "How long those had been held.", labels=labels)
+    sad = CounterMetricFamily(
+        "tenure_lease_grants_after_a_loss", "Grants of what an earlier holder may believe to have.", labels=labels
+    )
+    sad_seconds = CounterMetricFamily(
+        "tenure_lease_loss_wait_seconds", "How long those have to wait until it is surely past.", labels=labels
+    )
+    for shard, each in sorted(hosted.items()):
+        waiting.add_metric([str(shard)], each.waiting)
+        counts = each.lease_counts
+        for part, count in sorted(counts.grants.copy().items()):
+            grants.add_metric([str(shard), part], count)
+        for (part, outcome), count in sorted(counts.ends.copy().items()):
+            ends.add_metric([str(shard), part, outcome], count)
+        for family, spans in ((held, counts.held_ns), (sad_seconds, counts.sad_ns)):
+            for part, span in sorted(spans.copy().items()):
+                family.add_metric([str(shard), part], span / SECOND)
+        for part, count in sorted(counts.sad.copy().items()):
+            sad.add_metric([str(shard), part], count)
+    yield from (waiting, grants, ends, held, sad, sad_seconds)
 
 
 def _gauge(name: str, what: str, value: float) -> Metric:

@@ -17,6 +17,7 @@ from timeagent.units import SECOND
 from ..doctor.check import CheckVerdict, failed, not_well, worst
 from ..doctor.directory import room_of
 from ..doctor.health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
+from ..formats.shardmap import shard_text
 from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, lease_fields, shard_fields
 from ..node.runtime import kept_by, shard_socket
@@ -145,7 +146,9 @@ class Observed:
         hosted = {shard: each for shard in self.own_shards if (each := self._host.hosted(shard)) is not None}
         full = {shard: why for shard, each in hosted.items() if (why := each.why_full()) is not None}
         way_out = f"see what fills it: du -x {self._runtime}"
-        found = [failed(f"shard {shard}", f"takes no new domains: {why}", way_out) for shard, why in full.items()]
+        found = [
+            failed(f"shard {shard_text(shard)}", f"takes no new domains: {why}", way_out) for shard, why in full.items()
+        ]
         return [judge_tmpfs(self._runtime, self.room_bytes()), *found]
 
     def radius_ns(self) -> Span | None:
@@ -158,14 +161,14 @@ class Observed:
     def page(self, shard: int, after: str, leases_max: int) -> LeasePage:
         """Ask a shard of this node for a page. Raises ShardUnavailable."""
         if self._host.hosted(shard) is None:
-            raise ShardUnavailable("not-running", f"shard {shard} does not run here now")
+            raise ShardUnavailable("not-running", f"shard {shard_text(shard)} does not run here now")
         line = UnixTransport(shard_socket(self._runtime, shard), self._time)
         try:
             (reply,) = line.call([Inspect(after_domain=after, leases_max=leases_max)], ASK_NS)
         finally:
             line.close()
         if not isinstance(reply, LeasePage):
-            raise ShardUnavailable("no-answer", f"shard {shard} answered with a {type(reply).__name__}")
+            raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return reply
 
     def numbers(self, shard: int) -> ShardNumbers | None:

@@ -117,18 +117,24 @@ def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None
 def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> HealthCheck:
     """Say how a shard is, seen by the daemon that runs it. ``still_ns``: since when its loop has not gone round."""
     if ended is not None:
-        return failed(f"shard {shard}", f"has ended: {ended}", "start the daemon again: its supervisor does")
+        return failed(
+            f"shard {shard_text(shard)}", f"has ended: {ended}", "start the daemon again: its supervisor does"
+        )
     if still_ns:
         return failed(
-            f"shard {shard}", f"stands still{for_long(still_ns)}", "start the daemon again: its watchdog does"
+            f"shard {shard_text(shard)}",
+            f"stands still{for_long(still_ns)}",
+            "start the daemon again: its watchdog does",
         )
-    return passed(f"shard {shard}", "runs here")
+    return passed(f"shard {shard_text(shard)}", "runs here")
 
 
 def judge_awaited_shard(shard: int, runner: str | None) -> HealthCheck:
     """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it."""
     said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
-    return failed(f"shard {shard}", said, "wait: this node takes it once its ceiling is past; tenure shards ls")
+    return failed(
+        f"shard {shard_text(shard)}", said, "wait: this node takes it once its ceiling is past; tenure shards ls"
+    )
 
 
 def judge_shard(

@@ -481,7 +481,8 @@ class LeaseClient:
             )
             for each in givings
         ]
-        return self._exchange(requests, [each.domain for each in givings], self._time.token(), give_up_ns=give_up_ns)[0]
+        domains = [each.domain for each in givings]
+        return self._exchange(requests, domains, self._time.token(), give_up_ns=give_up_ns, patient=True)[0]
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -493,6 +494,8 @@ class LeaseClient:
         asks: Sequence[Ask | None] | None = None,
         wait_ns: Span = 0,
         give_up_ns: Instant | None = None,
+        *,
+        patient: bool = False,
     ) -> tuple[list[Result], TimeInterval | None]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
 
@@ -504,7 +507,7 @@ class LeaseClient:
         now: TimeInterval | None = None
         for start, end in _calls(requests):
             part = requests[start:end]
-            replies = self._call(part, wait_ns, give_up_ns)
+            replies = self._call(part, wait_ns, give_up_ns, patient=patient)
             if isinstance(replies, LeaseUnavailable):
                 unknown = zip(domains[start:end], asks[start:end], strict=True)
                 results += [msgspec.structs.replace(replies, domain=domain, ask=ask) for domain, ask in unknown]
@@ -526,13 +529,22 @@ class LeaseClient:
         return ReplyVerifier(*self._time.now_and_token(), self._policy)
 
     def _call(
-        self, requests: list[wire.Request], wait_ns: Span = 0, give_up_ns: Instant | None = None
+        self,
+        requests: list[wire.Request],
+        wait_ns: Span = 0,
+        give_up_ns: Instant | None = None,
+        *,
+        patient: bool = False,
     ) -> list[wire.Reply] | LeaseUnavailable:
-        """Call up to three times under the same ids; unavailable: why no answer came."""
+        """Call up to three times under the same ids; unavailable: why no answer came.
+
+        ``patient``: over as long as a shard takes to be restarted, also where each attempt is refused at once.
+        """
         why, hint, tried = "no time was left", "", 0
         while tried < ATTEMPTS:
             if tried:
                 pause = self._randomness.randrange(self._policy.attempt_timeout_ns // 4 + 1)
+                pause += self._policy.attempt_timeout_ns if patient else 0
                 left = pause if give_up_ns is None else max(0, give_up_ns - self._time.now().latest)
                 self._time.sleep(min(pause, left))
             timeout = self._policy.attempt_timeout_ns + wait_ns

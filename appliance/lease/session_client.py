@@ -110,7 +110,7 @@ class SessionClient(LeaseClient):
         self, request: BeginSession | RenewSession | DropSession, give_up_ns: Instant | None
     ) -> SessionResult:
         before = self._time.token()
-        replies = self._call([request], 0, give_up_ns)
+        replies = self._call([request], 0, give_up_ns, patient=isinstance(request, DropSession))
         if isinstance(replies, LeaseUnavailable):
             return replies
         (reply,) = replies

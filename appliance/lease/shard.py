@@ -173,7 +173,7 @@ class Shard:
         self._batch_signer.resume(said)
         resumed = self._linked(self._chain.resume(said.ceiling, said.pending))
         if isinstance(resumed, Extended):
-            self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)
+            self._eviction.begin(said.begun_floor_ns, said.begun_settle_to_ns)
             self._eviction.floor_ns, self._eviction.settle_to_ns = said.floor_ns, said.settle_to_ns
             self._going.alone_until_ns = said.alone_until_ns
             self._waiting.recalls.number = said.recalls
@@ -201,6 +201,7 @@ class Shard:
             batch = self._batch_signer.sign(turn.entries, turn.token)
         self._batch_signer.publish(batch)
         mine, signer, (linked, pending) = self._identity, self._batch_signer, self._chain.standing
+        begun = self._store.rows.defaults.memory
         return Suspension(
             cluster_id=mine.cluster_id,
             map_number=mine.map_number,
@@ -218,6 +219,8 @@ class Shard:
             pending=pending,
             floor_ns=self._eviction.floor_ns,
             settle_to_ns=self._eviction.settle_to_ns,
+            begun_floor_ns=begun.floor_ns,
+            begun_settle_to_ns=begun.settle_to_ns,
             going_by=self._going.number,
             alone_until_ns=self._going.alone_until_ns,
             recalls=self._waiting.recalls.number,
@@ -340,6 +343,11 @@ class Shard:
         if not isinstance(finished, Extended):
             return finished
         return StoppedOrderly(finished.record.floor_ns, finished.record.settle_to_ns)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a domain."""
+        return self._waiting.count
 
     def over(self) -> str | None:
         """Return why this incarnation will never grant again, or None: another is the owner of its chain."""

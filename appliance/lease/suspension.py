@@ -47,6 +47,9 @@ class Suspension(Record, frozen=True):
     floor_ns: U64
     """The shard floor and its settle_to: evictions have raised what the ceiling record states."""
     settle_to_ns: U64
+    begun_floor_ns: U64
+    """The same when the run began: rows of the file leave them out."""
+    begun_settle_to_ns: U64
     going_by: U64
     """The newest map that it went by."""
     alone_until_ns: U64

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..lease.ceiling import Beginning, CeilingChain, InDoubt, ShardIdentity, Stop
     from ..lease.server import ShardServer
     from ..lease.shard import Shard
+    from .lease_counts import CountedLedger, LeaseCounts
     from .records import StoredLedger
 
 _log = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class HostedShard:
         store: LeaseStore,
         server: ShardServer,
         chain: CeilingExtender,
-        ledger: StoredLedger,
+        ledger: CountedLedger,
         spool: LedgerSpool,
         guard: Lock,
         shard_runtime: ShardRuntime,
@@ -160,6 +161,16 @@ class HostedShard:
             shard_runtime.spawn("tenure-shard", self._serve),
             shard_runtime.spawn("tenure-ledger", spool.run),
         ]
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a domain."""
+        return self._shard.waiting
+
+    @property
+    def lease_counts(self) -> LeaseCounts:
+        """What became of leases in this run."""
+        return self._ledger.lease_counts
 
     def _serve(self) -> None:
         """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""

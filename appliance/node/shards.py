@@ -33,6 +33,7 @@ from ..lease.shard import Shard
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
+from .lease_counts import CountedLedger
 from .records import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
@@ -125,8 +126,8 @@ class ShardHost:
         node = self._settings.node
         return ShardUnavailable(
             "no-daemon",
-            f"the daemon of node {node} does not run, and shard {shard} is run by no application: this cluster has "
-            f"other nodes ({', '.join(others[:NODES_NAMED])}), which only a daemon answers",
+            f"the daemon of node {node} does not run, and shard {shard_text(shard)} is run by no application: this "
+            f"cluster has other nodes ({', '.join(others[:NODES_NAMED])}), which only a daemon answers",
             hint=f"start it, on {node}: tenure node run, or its unit, tenure-node@NAME",
         )
 
@@ -281,7 +282,7 @@ class ShardHost:
 
     def _forget_pulse(self, shard: int) -> None:
         if self._pulse is not None:
-            self._pulse.forget(f"shard {shard}")
+            self._pulse.forget(f"shard {shard_text(shard)}")
 
     def ended(self) -> dict[int, str]:
         """Return the shards that run here no more, though nobody stopped them, each with the reason."""
@@ -325,7 +326,7 @@ class ShardHost:
         origin = (lambda: follows) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        ledger = StoredLedger(self._storage, chain_map, place, incarnation)
+        ledger = CountedLedger(self._storage, chain_map, place, incarnation)
         store = self._shard_runtime.store(shard)
         try:
             return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
@@ -343,7 +344,7 @@ class ShardHost:
                 stored = self._port(identity.map_number, identity.shard)
                 right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
                 chain = self._shard_runtime.chain(right, self._time, self._policy)
-                ledger = StoredLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
+                ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
                 hosted = self._begun(
                     identity, shard_map, store, chain, ledger, lambda shard: _resume(shard, said, ledger)
                 )
@@ -364,7 +365,7 @@ class ShardHost:
         shard_map: ShardMap,
         store: LeaseStore,
         chain: CeilingExtender,
-        ledger: StoredLedger,
+        ledger: CountedLedger,
         start: Callable[[Shard], Extension],
         follows: Beginning = NOTHING_BEFORE,
     ) -> HostedShard:
@@ -391,19 +392,19 @@ class ShardHost:
                     identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy
                 )
             if isinstance(began, Deposed):
-                raise ShardUnavailable("deposed", f"shard {shard} cannot begin here: {began.reason}")
+                raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             why = began.reason
             self._time.sleep(PAUSE_NS)
         raise Environment(
             "chain-in-doubt",
-            f"shard {shard} cannot begin: {why}",
+            f"shard {shard_text(shard)} cannot begin: {why}",
             hint="the first record of its chain has to be linked: see whether the root is writable and has room",
         )
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
         pulse, on_loop = self._pulse, lambda: self._give_way(shard)
         if pulse is not None:
-            name = f"shard {shard}"
+            name = f"shard {shard_text(shard)}"
             pulse.watch(name)
             on_loop = lambda: pulse.beat(name)  # noqa: E731
         return ShardServer(

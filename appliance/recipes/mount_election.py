@@ -18,6 +18,7 @@ queue, and who comes first after a leader's end is chance. ``Election``, over a 
 from __future__ import annotations
 
 import logging
+import os
 from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, Final, Self
 
@@ -220,6 +221,7 @@ class MountLeadership:
         self._end = Event()
         self._over = ""
         self._listeners: list[Callable[[str], object]] = []
+        self._process = os.getpid()
         if election.background:
             Thread(target=self._keep, name="tenure-election", daemon=True).start()
 
@@ -234,7 +236,12 @@ class MountLeadership:
         return bool(self._over)
 
     def check(self, *, margin_s: Seconds = 0) -> None:
-        """Raise LeaseLost unless it surely leads now, with this much to spare. Asks only the clock. Raises BadTime."""
+        """Raise LeaseLost unless it surely leads now, with this much to spare. Asks only the clock.
+
+        Raises BadTime, and BadRequest in a child after fork.
+        """
+        if self._process != os.getpid():
+            raise BadRequest("forked", f"process {self._process} leads, not its child", hint="campaign in the child")
         margin_ns, now = span_of(margin_s, "margin_s"), self._election.time.now()
         if not now.surely_before(self._newest.until_ns):
             self._lose("not extended in time")

@@ -124,5 +124,6 @@ class Semaphore(Tool[Hold]):
                     f"{domain!r} is taken, and this is a semaphore of {len(self._slots)}",
                     hint="give the same number everywhere; a new one counts once nobody has a slot of the old",
                 )
-        others = [slot for slot in self._slots if standing.in_use(slot) is None]
+        mine = {each.domain for each in views if each.holder == standing.holder}
+        others = [slot for slot in self._slots if slot not in mine]
         return min(others or self._slots, key=lambda slot: expiries.get(slot, 0))

@@ -122,6 +122,11 @@ MUTANTS = {
         shard, RESUME, "self._handler.revocations.update({each.correlation_id: each for each in said.revoked})", "pass",
         tests.test_recalls_go_on_with_their_numbers_and_revocations_are_told_still,
     ),
+    "rows are read by the numbers of the chain": Mutant(
+        shard, RESUME, "self._eviction.begin(said.begun_floor_ns, said.begun_settle_to_ns)",
+        "self._eviction.begin(self._chain.floor_ns, self._chain.settle_to_ns)",
+        tests.test_rows_are_read_by_the_numbers_with_which_the_run_began,
+    ),
     "evictions are forgotten": Mutant(
         shard, RESUME,
         "self._eviction.floor_ns, self._eviction.settle_to_ns = (said.floor_ns, said.settle_to_ns)", "pass",

@@ -28,6 +28,7 @@ from tests.faults import test_plain_mutants as plain
 from tests.faults import test_queue_mutants as queue
 from tests.faults import test_reading_mutants as reading
 from tests.faults import test_recall_mutants as recall
+from tests.faults import test_recipe_mutants as recipe
 from tests.faults import test_restart_mutants as restart
 from tests.faults import test_route_mutants as route
 from tests.faults import test_session_mutants as session
@@ -108,6 +109,7 @@ TABLES: dict[str, Table] = {
             "lease": lease,
             "limit": limit,
             "queue": queue,
+            "recipe": recipe,
             "restart": restart,
             "route": route,
             "tenancy": tenancy,

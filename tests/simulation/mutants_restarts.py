@@ -84,7 +84,12 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who is told to stop for a restart forgets its leases",
-        one(hosted_shard, "HostedShard._stopped_at_once", "self._suspended if self._store.leases else", ""),
+        one(
+            hosted_shard,
+            "HostedShard._stopped_at_once",
+            "self._store.leases and (not self._shard.is_of_no_map)",
+            "False",
+        ),
         "resumed",
         "restarts",
     ),

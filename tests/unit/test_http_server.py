@@ -247,6 +247,7 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
                 b'tenure_shard_leases{shard="0"} 300.0',
                 b'tenure_shard_up{shard="0"} 1.0',
                 b"tenure_node_ready 1.0",
+                b'tenure_lease_requests_waiting{shard="0"} 0.0',
                 b'tenure_http_answers_total{status="200"}',
             ):
                 assert line in metrics

@@ -304,3 +304,20 @@ def test_lease_that_was_given_back_is_never_handed_over(world: World) -> None:
     (result,) = client_of(world, line).acquire(["a"])
     assert len(line.calls) == 2
     assert isinstance(result, LeaseUnavailable)
+
+
+# A shard that is restarted refuses every call at once meanwhile.
+@pytest.mark.parametrize(("giving_back", "least"), [(True, 2 * POLICY.attempt_timeout_ns), (False, 0)])
+def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
+    world: World, *, giving_back: bool, least: int
+) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    held = granted_one([*client.acquire(["a"])])
+    line.script = ["request lost"] * (ATTEMPTS - 1)
+    began = world.time.boot_ns()
+    if giving_back:
+        assert isinstance(client.relinquish([Giving("a", held.witness.correlation_id)])[0], LeaseOver)
+    else:
+        assert isinstance(client.renew([held.witness])[0], LeaseGranted)
+    assert least <= world.time.boot_ns() - began <= least + POLICY.attempt_timeout_ns // 2

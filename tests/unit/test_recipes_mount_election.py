@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from appliance.formats.epoch import ELECTIONS, open_epoch
 from appliance.lease.ceiling import RECORDS_KEPT
 from appliance.recipes.election import Leader
 from appliance.recipes.mount_election import MountElection, MountLeadership
+from auditor.audit import audit
+from auditor.evidence.tree import Tree
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site
 from tests.support.session_world import Planted, done_but_failed, not_done
@@ -158,6 +161,16 @@ def test_leader_that_campaigns_again_is_told_at_once(town: Town) -> None:
     assert told.value.code == "held-here"
     with a.campaign(timeout_s=0):
         pass
+
+
+def test_child_of_a_leader_does_not_lead(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    leadership = town.candidate("a").campaign()
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        with pytest.raises(BadRequest) as told:
+            leadership.check()
+    assert told.value.code == "forked"
+    leadership.check()
 
 
 # -- hand-over ---------------------------------------------------------------------------------------------------------
@@ -311,3 +324,11 @@ def test_cluster_leads_and_is_extended_by_a_thread(site: Site) -> None:
         assert election.leader() is None
         with pytest.raises(BadRequest):
             MountElection.on(cluster, "e", term_s=0.01)
+
+
+def test_tree_with_an_election_is_audited_without_a_finding(site: Site) -> None:
+    with site.open() as cluster:
+        with MountElection.on(cluster, "e").campaign(), cluster.session() as session, session.acquire("d") as leases:
+            session.publish("log", [b"1"], under=leases)
+        cluster.settle("log", cluster.time.now().latest)
+    assert audit(Tree(site.root)).findings == ()

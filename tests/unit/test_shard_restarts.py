@@ -202,6 +202,16 @@ def test_evicted_domains_have_the_raised_floor(world: World) -> None:
     assert (lease.floor_ns, lease.settle_to_ns) == (floor, 5)
 
 
+# One of a later map may begin above what its own chain says.
+def test_rows_are_read_by_the_numbers_with_which_the_run_began(world: World) -> None:
+    shard = world.started()
+    shard._eviction.begin(floor := world.time.midpoint_ns - SECOND, floor - 3)
+    lease = granted(shard, acquire(world, "a"))
+    after = restarted(world, shard)
+    again = granted(after, renew(world, lease))
+    assert (again.floor_ns, again.settle_to_ns) == (lease.floor_ns, lease.settle_to_ns) == (floor, floor - 3)
+
+
 def test_who_stops_grants_nothing_more(world: World) -> None:
     shard = world.started()
     lease = granted(shard, acquire(world, "a"))

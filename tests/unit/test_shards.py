@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -11,12 +12,13 @@ import pytest
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
+from appliance.lease.client import LeaseClient, LeaseGranted
 from appliance.lease.witness_ledger import LedgerSpool
 from appliance.node.hosted_shard import START_TRIES, HostedShard, ShardRuntime
 from appliance.node.records import StoredChain
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, fast_policy, sites, wait_until
-from tests.support.shards import ListLedger
+from tests.support.shards import HOLDER, ListLedger
 from tests.support.storage import WrappedStorage
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY
 from timeagent.clock import SystemClock
@@ -66,6 +68,45 @@ def test_next_process_takes_the_place_of_one_that_ended_orderly_without_any_gap(
             after, _ = second.inspect(0)
     assert after.incarnation != before.incarnation
     second.close()
+
+
+def left_with_a_lease(site: Site) -> bytes:
+    """Have a process run the shard, and end with a lease of another out; return which run that was."""
+    with site.open() as first:
+        assert first.routes.host.try_host(0, first.map)
+        client = LeaseClient(first.routes.transport(0), first.time, first.policy, HOLDER, random.Random(5))
+        assert isinstance(client.acquire(["a"])[0], LeaseGranted)
+        return first.inspect(0)[0].incarnation
+
+
+def test_next_process_goes_on_with_the_leases_that_others_have_of_one_that_ends(site: Site) -> None:
+    run = left_with_a_lease(site)
+    with site.open() as second:
+        assert second.routes.host.try_host(0, second.map)
+        numbers, (lease,) = second.inspect(0)
+        assert (numbers.incarnation, lease.domain, lease.holder) == (run, "a", HOLDER)
+        assert len(list(site.root.glob("ledger/*/*/*.ledger"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["longer", "shorter", "gone", "another file"])
+def test_next_process_begins_with_nothing_where_the_ledger_does_not_end_as_it_was_left(
+    site: Site, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = left_with_a_lease(site)
+    (ledger,) = site.root.glob("ledger/*/*/*.ledger")
+    data = ledger.read_bytes()
+    match damage:
+        case "longer" | "shorter":
+            ledger.write_bytes(data + b"x" if damage == "longer" else data[:-1])
+        case "gone":
+            ledger.unlink()
+        case _:
+            ledger.with_name(ledger.name.replace(".ledger", ".2.ledger")).write_bytes(data)
+    with site.open() as second:
+        assert second.routes.host.try_host(0, second.map)
+        numbers, leases = second.inspect(0)
+        assert (numbers.incarnation != run, leases) == (True, [])
+    assert "shard-not-resumed shard=0 leases=1 reason=shard 0 cannot begin here: its ledger does not end" in caplog.text
 
 
 def test_shard_of_another_node_is_never_run_here(two: Site) -> None:

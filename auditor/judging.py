@@ -32,7 +32,7 @@ from .rules.chains import (
 from .rules.finding import Finding
 from .rules.history import Closings, ClusterFacts, ceiling_chains, domain_history, head_facts, session_histories
 from .rules.leases import check_domain
-from .rules.moves import check_maps, check_phases, followed
+from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
 from .rules.sessions import SessionNote, check_sessions, notes_of
 
@@ -87,6 +87,7 @@ def judge(
         finished=frozenset(ledgers.stopped),
         maps=records.maps,
         follows=followed(ceilings, records.maps),
+        counts=counting(facts),
         policies=policies,
         coverage=coverage,
         closings=Closings(index.closings()),

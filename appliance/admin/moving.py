@@ -65,6 +65,22 @@ def resharded(newest: ShardMap, count: int, nodes: Sequence[str]) -> Layout:
     return Layout(owners=owners, chains=(newest.number + 1,) * count)
 
 
+def shared(newest: ShardMap, node: str) -> Layout | None:
+    """Return the layout in which a node has its share of the shards, beside those that have some; None: it has one."""
+    layout = newest.layout
+    if node in layout.owners:
+        return None
+    nodes = [*dict.fromkeys(layout.owners), node]
+    if len(layout.owners) < len(nodes):
+        return resharded(newest, len(nodes), nodes)
+    left, given = list(layout.owners), {}
+    for _ in range(len(left) // len(nodes)):
+        richest = max(nodes[:-1], key=left.count)
+        place = len(left) - 1 - left[::-1].index(richest)
+        given[place] = left[place] = node
+    return moved(newest, given)
+
+
 def check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
     """Raise BadRequest for nodes that the cluster does not have, or none."""
     known = {entry.node for entry in registers.trust(registers.newest().trust).keys}

@@ -11,12 +11,14 @@ from appliance.lease.wire import ShardNumbers, shard_fields
 from timeagent.console import argument, counted, instant_fields, note, present, print_json, say, with_verbs
 from timeagent.errors import BadRequest, ShardUnavailable
 from timeagent.keys import Signer
-from timeagent.units import Instant, span_text
+from timeagent.units import MS, Instant, Span, parse_span, span_text
 
-from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded
+from ..admin.moving import Finish, begin, check_nodes, moved, moves_text, resharded, shared
 from ..formats.shardmap import Layout, ShardMap, chain_of, shard_text
 from ..formats.witness import Half
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
+
+_LOOK_NS: Final[Span] = 500 * MS
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -142,6 +144,40 @@ def carry_out(cluster: Cluster, key: Signer, layout: Callable[[ShardMap], Layout
     return record
 
 
+def give_share(cluster: Cluster, key: Signer, node: str, wait_ns: Span) -> None:
+    """Give a node its share of the shards once it answers, if it has none; say what remains where it does not in time.
+
+    Raises what ``carry_out`` does.
+    """
+    until = cluster.time.boot_ns() + wait_ns
+    told = False
+    while cluster.routes.probe(cluster.map.shards[0], node) not in ("not-here", "runs"):
+        if cluster.time.boot_ns() >= until:
+            note(f"tenure: {node} does not answer yet; once it runs: tenure shards share {node} --root-key FILE")
+            return
+        if not told:
+            note(f"tenure: waiting until {node} answers, to give it its share of the shards")
+        told = True
+        cluster.watch_trust().look()
+        cluster.time.sleep(_LOOK_NS)
+    newest = cluster.registers.newest_map()
+    if newest.before is not None:
+        newest = carry_out(cluster, key, lambda _: newest.layout)
+    if shared(newest, node) is not None:
+        carry_out(cluster, key, lambda before: shared(before, node) or before.layout)
+
+
+def _share(cluster: Cluster, options: Namespace) -> int:
+    check_nodes(cluster.registers, [options.node])
+    give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
+    record = cluster.registers.newest_map()
+    has = ", ".join(str(place) for place, owner in enumerate(record.owners) if owner == options.node) or "none"
+    text = f"Map {record.number}: {options.node} has of {counted(len(record.owners), 'shard')}: {has}."
+    return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
+
+
+WAIT: Final = argument("--wait", metavar="SPAN", default="60s", help="how long the node may take to answer (60s)")
+
 _VERBS: Final = {
     "ls": cluster_command(
         "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
@@ -159,6 +195,14 @@ _VERBS: Final = {
         _reshard,
         argument("count", metavar="N", type=int),
         argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
+        ROOT_KEY,
+        repeated=True,
+    ),
+    "share": cluster_command(
+        "give a node that has none its share of the shards; nobody loses a lease",
+        _share,
+        argument("node", metavar="NODE"),
+        WAIT,
         ROOT_KEY,
         repeated=True,
     ),

@@ -21,6 +21,7 @@ from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_
 from ..bag.posix import PosixStorage
 from ..formats.address import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
+from .shards import WAIT, give_share
 
 _PUBLIC_BYTES_MAX: Final = 65536
 
@@ -88,6 +89,8 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
         number = cluster.registers.newest().trust
+        if there.address is not None:
+            give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
         return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
     request = asked(storage, options.node)
     if options.fingerprint is None:
@@ -103,6 +106,8 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
         return 1
     key = root_key(cluster, options)
     number = accept(storage, cluster.registers, key, request, cluster.time.now().midpoint, options.fingerprint)
+    if request.address is not None:
+        give_share(cluster, key, options.node, parse_span(options.wait))
     return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in.")
 
 
@@ -246,6 +251,7 @@ _VERBS: Final = {
         _approve,
         argument("--fingerprint", metavar="SHA256:...", help="of the request, as join says it there"),
         _NODE,
+        WAIT,
         ROOT_KEY,
     ),
     "issue": cluster_command(

@@ -99,6 +99,9 @@ class _AcquireAttempt:
     """By shard and domain."""
     by: ShardMap | None = None
     """The map that it goes by."""
+    tentative: list[Lease] = field(default_factory=list)
+    """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
+    have got what another phase was asked for the first time."""
 
     @property
     def map(self) -> ShardMap:
@@ -169,7 +172,7 @@ class Leasing:
 
     def _try(self, attempt: _AcquireAttempt) -> list[Lease] | _Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.by = self._routes.map
+        attempt.by, attempt.tentative = self._routes.map, []
         taken: list[Lease] = []
         try:
             obstacle = self._take_all(attempt, taken)
@@ -196,7 +199,7 @@ class Leasing:
             obstacle = self._take_group(shard, group, phase, attempt, taken)
             if obstacle is not None:
                 return obstacle
-        return self._upgrade(taken, attempt) if phase is Phase.TENTATIVE else None
+        return self._upgrade(attempt) if attempt.tentative else None
 
     def _take_group(
         self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
@@ -271,8 +274,12 @@ class Leasing:
                 map_number=going_by,
                 above=_above(shard, taken),
             )
-            granted = (result for result in results if isinstance(result, LeaseGranted))
-            taken += (self.session_leases.taken(_lease(shard, each, attempt), each.witness) for each in granted)
+            for each in results:
+                if isinstance(each, LeaseGranted):
+                    lease = self.session_leases.taken(_lease(shard, each, attempt), each.witness)
+                    taken.append(lease)
+                    if each.witness.phase is Phase.TENTATIVE:
+                        attempt.tentative.append(lease)
             if session_lease is not None and any(
                 isinstance(each, LeaseUnavailable) and each.code in _NO_SESSION for each in results
             ):
@@ -294,8 +301,9 @@ class Leasing:
                 return result
         return None
 
-    def _upgrade(self, leases: Sequence[Lease], attempt: _AcquireAttempt) -> _Obstacle | None:
+    def _upgrade(self, attempt: _AcquireAttempt) -> _Obstacle | None:
         obstacle: _Obstacle | None = None
+        leases = attempt.tentative
         for shard, group in self._grouped(leases):
             results = self._client(shard).upgrade(
                 group,
@@ -436,22 +444,30 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return
             client = self._client(shard)
-            for lease in leases:
-                lease.asking = lease.asking or client.ask(lease.domain, lease.age, lease.mode)
+            asks = [lease.asking or client.ask(lease.domain, lease.age, lease.mode) for lease in leases]
+            for lease, ask in zip(leases, asks, strict=True):
+                lease.asking = ask
             results = client.acquire(
-                [each.asking for each in leases if each.asking is not None],
+                asks,
                 term_ns=term_ns,
                 session_id=None if session_lease is None else session_lease.session_id,
                 map_number=by.number,
                 above=_above(shard, leases),
             )
+            useless: list[Giving] = []
             for lease, result in zip(leases, results, strict=True):
                 if isinstance(result, LeaseGranted):
-                    second = self.session_leases.taken(_second(shard, result, lease), result.witness)
+                    name = result.witness.correlation_id
                     with self._lock:
-                        lease.join(second)
+                        known = None if lease.second is None else lease.second.correlation_id
+                        if known is None and lease.ended is None:
+                            lease.join(self.session_leases.taken(_second(shard, result, lease), result.witness))
+                        elif known != name:  # another thread was faster, or it is over
+                            useless.append(Giving(lease.domain, name))
                 elif not _may_ask_again(result):
                     lease.asking = None
+            if useless:
+                client.relinquish(useless)
         except TenureError as problem:
             _log.warning("second-half-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
         finally:

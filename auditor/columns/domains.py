@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from appliance.formats.lease import LeaseOutcome, conflicts
+from appliance.formats.shardmap import chain_of
 from appliance.formats.witness import Half
+from auditor.rules.grants import signed_within
 from auditor.rules.history import shard_of
 from timeagent.sampled import STALENESS_NS
 
@@ -89,6 +91,8 @@ class Heads:
         numbered = {run: number for number, run in enumerate(self.runs)}
         self.run = np.array([numbered[fact.head.incarnation] for fact in ordered], np.int64)
         count = len(ordered)
+        self.overtaken = np.array([_overtaken(fact, cluster) for fact in ordered], np.int64)
+        """Before this a chain that follows counted by itself; NEVER where none did."""
         self.plain = np.zeros(count, np.bool_)
         """Whether nothing about the head itself makes a statement in it suspicious."""
         self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = np.zeros(
@@ -114,6 +118,13 @@ class Heads:
                 strict=True,
             ):
                 column[place] = figure
+
+
+def _overtaken(fact: HeadFact, cluster: ClusterFacts) -> int:
+    own = shard_of(fact.head)
+    coming = [each.layout.shards for each in cluster.maps.values() if own in each.leaving]
+    facts = [cluster.counts[name] for shards in coming for each in shards if (name := chain_of(each)) in cluster.counts]
+    return min((signed_within(each.token)[1] for each in facts), default=NEVER)
 
 
 def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -480,6 +491,8 @@ class _Leases:
         A lease under a session lease may be either, whatever its own witnesses say. Then nothing that was written under
         the one lies above what was under the other.
         """
+        overtaken = self.expiry > self.heads.overtaken[self.head[self.start]]
+        self.suspect_leases(self.held & ~self.given & overtaken)
         if self.first_of_chain.sum() == len(np.unique(self.name_of)):
             return
         grant = self.rows[self.start]

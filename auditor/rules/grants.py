@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from timeagent.units import Instant
 
     from .finding import Finding
-    from .history import ClusterFacts, DomainHistory, LeaseHistory, Told
+    from .history import ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -210,14 +210,14 @@ def _would_be_known(earlier: LeaseHistory, lease: LeaseHistory, told: Told, clus
     if earlier.run == lease.run:
         run = cluster.runs[earlier.run]
         return run.whole(first, told.head.sequence - 1) or first >= told.head.sequence - 1
-    return known_to_its_end(earlier, lease, cluster)
+    return known_to_its_end(earlier, cluster.runs[lease.run], cluster)
 
 
-def known_to_its_end(earlier: LeaseHistory, lease: LeaseHistory, cluster: ClusterFacts) -> bool:
-    """Whether the end of a lease, had there been one, would be known; of another run than that of a later lease."""
+def known_to_its_end(earlier: LeaseHistory, later: ShardRun, cluster: ClusterFacts) -> bool:
+    """Whether the end of a lease, had there been one, would be known, now that another run came after its own."""
     run, first = cluster.runs[earlier.run], earlier.first.head.sequence
     chain = cluster.ceilings.get(run.shard)
-    if chain is not None and chain.was_cut_off(earlier.run, cluster.runs[lease.run]):
+    if chain is not None and chain.was_cut_off(earlier.run, later):
         return True
     return earlier.run in cluster.finished and run.whole(first, run.highest)
 

@@ -615,6 +615,9 @@ class ClusterFacts:
     follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
     """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
 
+    counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
+    """The first batch by which each such chain counts by itself."""
+
     def lowest(self, head: BatchHead) -> tuple[int, int]:
         """Return the floor and the settle_to below which no grant of a batch may go, as far as they are known."""
         name = head.map_number, head.shard

@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
-from appliance.formats.lease import conflicts
+from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.shardmap import chain_of
 from appliance.formats.witness import Half
@@ -21,7 +21,7 @@ from timeagent.units import bound_text, rfc3339
 
 from .chains import head_name
 from .finding import Evidence, NamedInterval, Verdict, found, signed_before
-from .grants import HighestUses, known_to_its_end
+from .grants import HighestUses, known_to_its_end, signed_within
 from .history import GIVEN_BACK, shard_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
     """whole-too-early, grant-overlap: leases of each chain of a domain against those of each chain before."""
+    for lease in history.leases:
+        yield from _overtaken(lease, history, cluster)
     for earlier, later in itertools.combinations(history.by_map(), 2):
         for lease in later.leases:
             if lease.held and lease.whole:
@@ -45,6 +47,48 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
             highest.take(before, [use for use in before.uses if use.accepted and use.staying])
         for lease in later.leases:
             yield from highest.below(lease)
+
+
+def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
+    """whole-too-early: a shard counts by itself surely before a lease is over that was held from the old one alone."""
+    fact = cluster.counts.get(_successor(lease, cluster))
+    ended, staying = lease.ended, lease.staying
+    if fact is None or not staying or not lease.held or _other_halves(lease, history):
+        return
+    if ended is not None and ended.ending.outcome is not LeaseOutcome.EXPIRED:
+        return
+    if ended is None and not known_to_its_end(lease, cluster.runs[fact.head.incarnation], cluster):
+        return
+    last = max(staying, key=lambda each: each.witness.expiry_ns)
+    if signed_within(fact.token)[1] < last.witness.expiry_ns:
+        reason = (
+            f"{head_name(fact)} counts by itself; {lease.name} of {lease.holder.node} is of the chain before, and was "
+            f"held from that alone until {rfc3339(last.witness.expiry_ns)}"
+        )
+        times = [
+            NamedInterval.of("the batch", fact.token),
+            NamedInterval.at("the lease before", last.witness.expiry_ns),
+        ]
+        title = "a shard counts by itself while a lease of the old shard alone may be believed in"
+        yield found("whole-too-early", lease.name, reason, [last.where, fact.where], times, title=title)
+
+
+def _successor(lease: LeaseHistory, cluster: ClusterFacts) -> ShardName:
+    """Return the chain to which the domain of a lease moves; one that there is not, where it moves nowhere."""
+    own = shard_of(lease.first.head)
+    both = next((each for each in cluster.maps.values() if own in each.leaving), None)
+    return (0, 0) if both is None else chain_of(both.layout.of(lease.first.witness.domain))
+
+
+def counting(facts: Iterable[HeadFact]) -> dict[ShardName, HeadFact]:
+    """Return of each chain that came by a planned move the first batch by which it counts by itself."""
+    found: dict[ShardName, HeadFact] = {}
+    for fact in facts:
+        head, name = fact.head, (fact.head.map_number, fact.head.shard)
+        if head.half is Half.WHOLE and head.going_by > head.map_number > 1:
+            first = found.setdefault(name, fact)
+            found[name] = min(first, fact, key=lambda each: each.token.midpoint_ns)
+    return found
 
 
 def _counts_alone(
@@ -70,7 +114,7 @@ def _counts_alone(
             ended = next((end for each in halves if (end := each.ended_before(since.position)) is not None), None)
             if ended is None or ended.ending.outcome in GIVEN_BACK:
                 continue
-        if ended is None and not known_to_its_end(before, lease, cluster):
+        if ended is None and not known_to_its_end(before, cluster.runs[lease.run], cluster):
             continue
         if ended is not None and ended.ending.outcome in GIVEN_BACK:
             asked, settled, because = ended.ending.watermark_ns or 0, 0, "it was given back with the watermark"
@@ -166,8 +210,7 @@ def _begins_to_count(
 ) -> Iterator[Finding]:
     """r2-breach, chain-fork: a chain that came counts by itself after all those have ended that it follows."""
     head, name = fact.head, head_name(fact)
-    began = maps.get(head.map_number)
-    if began is None or (began.before is not None and head.going_by <= began.number):
+    if head.going_by <= head.map_number:
         return
     for old in _before((head.map_number, head.shard), chains, maps):
         end = old.terminal
@@ -218,8 +261,8 @@ def _out_of_step(before: ShardMap, after: ShardMap) -> str:
         return "names as the layout before another than that of the map before it"
     if after.before is None and before.before is not None and new != old:
         return "ends a move with another layout than the one to come"
-    if after.before is None and len(new.owners) == len(old.owners):
-        return "" if new.chains == old.chains else "has other chains than the map before it, and is no move"
+    if after.before is None and new.chains != old.chains:
+        return "has other chains than the map before it, and is no move"
     if any(chain not in (after.number, *old.chains[place : place + 1]) for place, chain in enumerate(new.chains)):
         return "has a chain that began neither under it nor before in the same place"
     return ""

@@ -19,7 +19,7 @@ from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, NamedInterval, found, in_order
 from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs, session_histories
 from auditor.rules.leases import check_domain
-from auditor.rules.moves import followed
+from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
 from auditor.shards import ShardWalk
@@ -206,6 +206,7 @@ def _leases(
         finished=frozenset(seen.stopped),
         maps=records.maps,
         follows=followed(ceilings, records.maps),
+        counts=counting(heads),
         coverage=_NothingMissing(index, 0),
         policies=policies,
     )

@@ -108,6 +108,15 @@ def after_a_crash(move: Move) -> Shard:
 
 
 @plants("whole-too-early")
+def map_that_ends_a_move_while_a_lease_is_held_from_the_old_shard_alone(root: Path) -> ClusterTree:
+    move = Move(root)
+    move.old.grant("alice", move.writer)
+    move.both()
+    move.new()
+    return move.done()
+
+
+@plants("whole-too-early")
 def half_without_the_other_that_becomes_whole(root: Path) -> ClusterTree:
     move = Move(root)
     move.old.grant("alice", move.writer)

@@ -133,7 +133,9 @@ class Holder:
         self._session = self._cluster.session("holder", session_leases=together)
         self.lost: list[str] = []
         self._session.on_lost(lambda loss: self.lost.append(f"{loss.lease.domain}: {loss}"))
-        self.leases = self._session.acquire(*(domain_in(self._cluster, place) for place in range(3)), timeout_s=60)
+        self.leases = self._session.acquire(
+            *(domain_in(self._cluster, place) for place in range(len(self._cluster.map.owners))), timeout_s=60
+        )
         self.fences = [each.fence for each in self.leases]
 
     def publishes(self) -> bool:
@@ -166,6 +168,22 @@ def test_holder_of_a_lease_in_each_shard_loses_none_by_moves(
     load.more()
     load.close()
     assert load.failed == []
+    assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
+    audit_is_clean(daemons)
+
+
+def test_nodes_get_their_share_one_after_the_other(daemons: Daemons, observer: ExitStack) -> None:
+    daemons.start(*NODES)
+    cluster = observer.enter_context(daemons.site.open("node1"))
+    command(daemons, "shards", "reshard", "1", "--nodes", "node1")
+    holder = Holder(daemons, "node2", together=True)
+    for node in ("node2", "node3"):
+        command(daemons, "shards", "share", node)
+        assert holder.publishes()
+    assert holder.lost == []
+    cluster.maps.refresh()
+    assert sorted(cluster.map.owners) == list(NODES)
+    holder.close()
     assert [daemons.stop(node) for node in NODES] == [0, 0, 0]
     audit_is_clean(daemons)
 

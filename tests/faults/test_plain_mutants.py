@@ -45,6 +45,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.mode is not Mode.X",
             "request.phase is not Phase.HELD",
             "request.session_id is not None",
+            "not since <= request.map_number <= newest",
             "expiry <= latest",
             "fence > ceiling",
         )

@@ -39,6 +39,7 @@ SPOILED: dict[str, list[Any]] = {
     "keep_ns": [SECOND, SECOND, SECOND],
     "hints_wanted": [True, True, True],
     "session_id": [b"s" * 16],
+    "map_number": [0, 2],
     "domain": ["", "x\n", "e", "f", "new"],
 }
 GIVEN_BACK: dict[str, list[Any]] = {

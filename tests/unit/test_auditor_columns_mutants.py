@@ -537,6 +537,13 @@ MUTANTS: dict[str, Mutant] = {
         "False",
         ("half-lease-write",),
     ),
+    "who is overtaken": (
+        domains,
+        "_Leases.check_moves",
+        "self.held & ~self.given & overtaken",
+        "self.held & False",
+        ("whole-too-early",),
+    ),
     "what counts by itself": (
         domains,
         "_Leases.check_moves",

@@ -47,7 +47,9 @@ class Joining:
 
     def approve(self, *words: str, node: str = "beta") -> tuple[int, dict[str, Any]]:
         where = ["--root", str(self.site.root), "--node-dir", str(self.site.node_dir())]
-        return self._run("trust", "approve", node, "--root-key", str(self.site.root_key_file), *where, *words)
+        return self._run(
+            "trust", "approve", node, "--root-key", str(self.site.root_key_file), "--wait", "0s", *where, *words
+        )
 
     def number(self) -> int:
         return self.site.registers.newest().trust

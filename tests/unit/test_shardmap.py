@@ -2,6 +2,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from appliance.admin.moving import shared
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap, chain_of, shard_text
 from appliance.formats.witness import Half
 from tests.support.values import CLUSTER, shard_map
@@ -88,3 +89,18 @@ def test_shard_is_what_it_is_since_a_map() -> None:
 def test_map_whose_chains_make_no_sense_is_not_made(chains: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="chain"):
         replace(BOTH, chains=chains)
+
+
+@pytest.mark.parametrize(
+    ("owners", "after"),
+    [
+        (("a",), ("a", "b")),
+        (("a", "c"), ("a", "c", "b")),
+        (("a", "a", "a"), ("a", "a", "b")),
+        (("a", "c", "a", "c", "a", "c"), ("a", "c", "a", "c", "b", "b")),
+        (("a", "b"), None),
+    ],
+)
+def test_node_without_shards_gets_its_share(owners: tuple[str, ...], after: tuple[str, ...] | None) -> None:
+    layout = shared(replace(OLD, owners=owners), "b")
+    assert (layout and layout.owners) == after

@@ -281,6 +281,7 @@ _ALL: Final = (
     Rule(434, "wrong-map", "a shard goes by an older map than before, or than its chain"),
     Rule(435, "wrong-half", "a shard says otherwise than its map how much of a lease it grants"),
     Rule(436, "map-out-of-step", "a shard map does not follow from the one before it"),
+    Rule(437, "overtaken-lease", "a shard counts by itself while a lease of the old shard alone may be believed in"),
     # sequences
     Rule(501, "lost-frame", "a frame that its writer knew to be committed is not in the record", Verdict.INDETERMINATE),
     Rule(502, "sequence-reused", "a writer used one sequence number for two frames"),

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """whole-too-early, grant-overlap: leases of each chain of a domain against those of each chain before."""
+    """overtaken-lease, whole-too-early, grant-overlap: leases of each chain of a domain against those before."""
     for lease in history.leases:
         yield from _overtaken(lease, history, cluster)
     for earlier, later in itertools.combinations(history.by_map(), 2):
@@ -50,7 +50,7 @@ def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
 
 
 def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    """whole-too-early: a shard counts by itself surely before a lease is over that was held from the old one alone."""
+    """overtaken-lease: a shard counts by itself surely before a lease is over that was held from the old one alone."""
     fact = cluster.counts.get(_successor(lease, cluster))
     ended, staying = lease.ended, lease.staying
     if fact is None or not staying or not lease.held or _other_halves(lease, history):
@@ -69,8 +69,7 @@ def _overtaken(lease: LeaseHistory, history: DomainHistory, cluster: ClusterFact
             NamedInterval.of("the batch", fact.token),
             NamedInterval.at("the lease before", last.witness.expiry_ns),
         ]
-        title = "a shard counts by itself while a lease of the old shard alone may be believed in"
-        yield found("whole-too-early", lease.name, reason, [last.where, fact.where], times, title=title)
+        yield found("overtaken-lease", lease.name, reason, [last.where, fact.where], times)
 
 
 def _successor(lease: LeaseHistory, cluster: ClusterFacts) -> ShardName:

@@ -107,7 +107,7 @@ def after_a_crash(move: Move) -> Shard:
     return move.coming[0]
 
 
-@plants("whole-too-early")
+@plants("overtaken-lease")
 def map_that_ends_a_move_while_a_lease_is_held_from_the_old_shard_alone(root: Path) -> ClusterTree:
     move = Move(root)
     move.old.grant("alice", move.writer)
@@ -119,9 +119,13 @@ def map_that_ends_a_move_while_a_lease_is_held_from_the_old_shard_alone(root: Pa
 @plants("whole-too-early")
 def half_without_the_other_that_becomes_whole(root: Path) -> ClusterTree:
     move = Move(root)
-    move.old.grant("alice", move.writer)
+    lease = move.old.grant("alice", move.writer)
     move.both()
     coming = move.coming[0].grant("alice", move.other)
+    move.tree.advance(6 * SECOND)
+    move.coming[0].extend()
+    move.coming[0].prolong(coming)
+    move.tree.until(lease.witness.expiry_ns + SECOND)
     after_a_crash(move).prolong(coming)
     return move.done()
 
@@ -129,10 +133,15 @@ def half_without_the_other_that_becomes_whole(root: Path) -> ClusterTree:
 @plants("whole-too-early")
 def half_without_the_other_that_becomes_whole_with_its_session_lease(root: Path) -> ClusterTree:
     move = Move(root)
-    sessions.under(sessions.begin(move.old, move.writer), "alice", move.writer)
+    before = sessions.begin(move.old, move.writer)
+    sessions.under(before, "alice", move.writer)
     move.both()
     session = sessions.begin(move.coming[0], move.other)
     sessions.under(session, "alice", move.other)
+    move.tree.advance(6 * SECOND)
+    move.coming[0].extend()
+    sessions.renew(session)
+    move.tree.until(before.witness.expiry_ns + SECOND)
     after_a_crash(move)
     sessions.renew(session)
     return move.done()

@@ -186,8 +186,8 @@ MUTANTS = {
     "orderly record without fences": Mutant(
         shard,
         "Shard._link_end",
-        "max(floor, fence, self._eviction.floor_ns)",
-        "max(floor, self._eviction.floor_ns)",
+        "max(floor, fence, self._eviction.floor_ns, alone)",
+        "max(floor, self._eviction.floor_ns, alone)",
         life_tests.test_orderly_record_covers_every_fence,
     ),
     "orderly stop does not wait": Mutant(

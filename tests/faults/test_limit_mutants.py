@@ -386,7 +386,7 @@ MUTANTS = {
     "domain that another map gives to another shard is granted": Mutant(
         request_handler,
         "RequestHandler.refused_new",
-        "owner != self._identity.shard",
+        "self._identity.number not in owners",
         "False",
         mode_tests.test_domain_of_another_shard_is_refused,
     ),

@@ -182,7 +182,7 @@ MUTANTS = {
     "set writes what it has tentatively": Mutant(
         leasing,
         "Leasing._take_all",
-        "self._upgrade(taken, attempt.term_ns) if phase is Phase.TENTATIVE else None",
+        "self._upgrade(attempt) if attempt.tentative else None",
         "None",
         leasing_tests.test_set_over_all_shards_is_taken_tentatively_and_then_held,
     ),

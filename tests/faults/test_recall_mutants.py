@@ -144,8 +144,8 @@ MUTANTS: dict[str, Fault] = {
     "any reason goes into the ledger": (
         request_handler,
         "RequestHandler.answer",
-        "(refused := holder_refused(request, request.by)) is not None",
-        "(refused := None) is not None",
+        "(stranger := holder_refused(request, request.by)) is not None",
+        "(stranger := None) is not None",
         shard_tests.test_reason_that_is_no_plain_text_is_refused,
     ),
     "a recall does not tell that the lease is lost": (

@@ -244,7 +244,7 @@ MUTANTS: dict[str, Fault] = {
     ),
     "renewals of one term": (
         leasing,
-        "Leasing.renew",
+        "Leasing._renewed",
         "sorted({lease.term_ns for lease in leases})",
         "sorted({lease.term_ns for lease in leases})[:1]",
         sessions.test_leases_of_every_term_are_renewed,

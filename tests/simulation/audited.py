@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MEMORY = Path("/dev/shm")
 
-CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write", "hidden-bag"})
+CLOCK_CODES = frozenset({"r2-breach", "premature-lock", "unsettled-write", "hidden-bag", "overtaken-lease"})
 """What may be found where clocks lied, and nowhere else: the clocks broke their bounds, and that is all."""
 
 KEY_CODES = frozenset({"ended-key"})

@@ -224,7 +224,7 @@ LEASES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an orderly record is written while leases are out",
-        one(shard, "Shard._link_end", "if until is not None:", "if until == 0:"),
+        one(shard, "Shard._link_end", "until is not None", "until == 0"),
         "endings",
         "contenders",
     ),
@@ -233,8 +233,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard._link_end",
-            "max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
-            "max(floor, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
+            "max(floor, fence, self._eviction.floor_ns, alone)",
+            "max(floor, self._eviction.floor_ns, alone)",
         ),
         "witnesses",
         "contenders",
@@ -244,8 +244,8 @@ LEASES: tuple[Mutant, ...] = (
         one(
             shard,
             "Shard._link_end",
-            "max(floor, fence, self._eviction.floor_ns), max(settle_to, self._eviction.settle_to_ns)",
-            "self._eviction.floor_ns, self._eviction.settle_to_ns",
+            "max(floor, fence, self._eviction.floor_ns, alone)",
+            "self._eviction.floor_ns",
         ),
         "witnesses",
         "contenders",

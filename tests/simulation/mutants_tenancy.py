@@ -49,7 +49,7 @@ TENANCY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard never goes home",
-        one(failover, "ShardFailover._look_at", "owner != self._node and ", "False and "),
+        one(failover, "ShardFailover._look_at", "owner == self._node or ", "True or "),
         "homes",
         "heirs",
     ),

@@ -542,7 +542,7 @@ MUTANTS: dict[str, Mutant] = {
         "_Leases.check_moves",
         "self.held & ~self.given & overtaken",
         "self.held & False",
-        ("whole-too-early",),
+        ("overtaken-lease",),
     ),
     "what counts by itself": (
         domains,

@@ -28,7 +28,8 @@ from timeagent.errors import (
 )
 from timeagent.units import MS, span_of
 
-from .leasing import Leasing, check_in_time
+from .leasing import Leasing
+from .no_lease import check_in_time
 from .open_logs import hinted_reads
 from .pending import PendingAcquires
 from .publish_validation import (

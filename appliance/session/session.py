@@ -45,7 +45,7 @@ from .publish_validation import (
 from .recalls import LeaseCache, RecallListener
 from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import AheadOfClock, FrameStamper, WriterState, check_near
-from .standing import Standing
+from .standing import SessionStanding
 
 if TYPE_CHECKING:
     import random
@@ -147,7 +147,7 @@ class Session:
         self._recalls = RecallListener(
             time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
         )
-        self.standing = Standing(time, policy, self._leasing, self._renewer, self._cache)
+        self.standing = SessionStanding(time, policy, self._leasing, self._renewer, self._cache)
 
     @property
     def incarnation(self) -> bytes:

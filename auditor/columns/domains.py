@@ -327,7 +327,6 @@ class _Leases:
             term = min(widest.lease_term_max_ns, NUMBER_MAX)
             wrong |= rows["expiry"] > heads.midpoint[head] + term + heads.radius[head]
         low = (rows["floor"] < heads.floor[head]) | (rows["settle_to"] < heads.settle_to[head])
-        low |= rows["fence"] <= heads.floor[head]
         renewal = rows["kind"] == RENEWAL
         wrong |= low & ~renewal
         fence, named = rows["fence"].astype(np.uint64), rows["cid"][:, 0].byteswap()
@@ -375,11 +374,15 @@ class _Leases:
             self.bad[name[otherwise]] = True
 
     def check_order_of_claims(self) -> None:
-        """Check that fences grow with each grant and change of mode, and that with these and ends nothing falls."""
+        """Check that fences grow with each grant and change of mode, and that with these and ends nothing falls.
+
+        A fence that is chosen then lies above the shard's own floor too.
+        """
         rows = self.rows
         claims = self.begins.copy()
         claims[1:] |= self.told[1:] & ~self.begins[1:] & (rows["mode"][1:] != rows["mode"][:-1])
         self.claims = claims
+        self.suspect(claims & (rows["fence"] <= self.heads.floor[self.head]))
         stating = np.flatnonzero(claims | ~self.told)
         stating = stating[np.lexsort((self.position[stating], self.name[stating]))]
         self.stating: Column = stating

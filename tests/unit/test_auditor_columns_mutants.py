@@ -327,8 +327,8 @@ MUTANTS: dict[str, Mutant] = {
     "the shard's floor": (domains, STATEMENTS, "low & ~renewal", "False", ("floor-fell",)),
     "the shard's floor and the fence": (
         domains,
-        STATEMENTS,
-        'rows["fence"] <= heads.floor[head]',
+        CLAIMS,
+        'rows["fence"] <= self.heads.floor[self.head]',
         "False",
         ("fence-not-growing",),
     ),

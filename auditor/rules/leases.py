@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead, Witness
     from auditor.index import Use
 
+    from .cluster import Closings, ClusterFacts
     from .finding import Evidence, Finding
-    from .history import Closings, ClusterFacts, DomainHistory, EndedFact, LeaseHistory, Position, Told
+    from .history import DomainHistory, EndedFact, LeaseHistory, Position, Told
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

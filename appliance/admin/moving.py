@@ -154,14 +154,17 @@ class Finish:
     def run(self, root_key: Signer, both: ShardMap) -> ShardMap:
         """Wait until nothing is held alone, however long that takes; return the map that ends the move.
 
-        Then wait until the shards that leave have ended their chains: whose daemon ends before that leaves those that
-        come waiting for its ceiling, and leases are not renewed meanwhile. Raises TryAgain where somebody else has
-        ended it, and what publishing raises. Touches the mount.
+        Raises TryAgain where somebody else has ended it, and what publishing raises. Touches the mount.
         """
         self._wait([partial(self.waits_for, shard, both.number) for shard in both.leaving])
-        record = _published(registers=self._registers, root_key=root_key, record=ended(both))
+        return _published(registers=self._registers, root_key=root_key, record=ended(both))
+
+    def wait_for_ends(self, both: ShardMap) -> None:
+        """Wait until the shards that leave have ended their chains, or may grant no more. Touches the mount.
+
+        Whose daemon ends before that leaves those that come waiting for its ceiling, and no lease is renewed meanwhile.
+        """
         self._wait([partial(self.goes_on, shard) for shard in both.leaving])
-        return record
 
     def _wait(self, reasons: Sequence[Callable[[], str | None]]) -> None:
         told = ""

@@ -140,6 +140,7 @@ def carry_out(cluster: Cluster, key: Signer, layout: Callable[[ShardMap], Layout
         lambda why: note(f"tenure: waiting: {why}"),
     )
     record = finish.run(key, both)
+    finish.wait_for_ends(both)
     cluster.maps.refresh()
     return record
 

@@ -50,6 +50,7 @@ class Mover:
                 )
                 self._published(finish.run(world.founded.root, both))
                 self._plans.pop(0)
+                finish.wait_for_ends(both)
             except TenureError as problem:
                 world.scheduler.refused("moves nothing yet:", problem)
                 kit.pause(100 * MS)

@@ -20,6 +20,7 @@ from timeagent.units import Instant
 from .authority import Authority
 from .closer import read_lock
 from .listedfiles import ListedFiles
+from .logs import is_there
 from .storage import Storage
 
 _ONE_BY_ONE_MAX: Final = 4
@@ -114,8 +115,10 @@ class ClosedBags:
         for bag in found:
             contents = self._authority.read(bag)
             if contents is None:
-                if self._storage.look(bag.path, ()) is None:
+                if not is_there(self._storage, bag.path):
                     continue
+                contents = self._authority.read(bag)
+            if contents is None:
                 raise Damaged(
                     "lock-missing",
                     f"{bag.path} was closed and has no lock file",

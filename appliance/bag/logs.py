@@ -19,6 +19,21 @@ from .context import BagContext, signed_for_ever
 from .storage import NOT_A_DIRECTORY, Storage
 
 
+def is_there(storage: Storage, directory: str) -> bool:
+    """Whether a directory of a log is there now: a bag, or a rack. Touches the mount.
+
+    That it is not may be this machine's memory, of it or of one above it: a directory that is opened drops what was
+    remembered of the names in it. So each of them is opened, from the log's own on.
+    """
+    if storage.look(directory, ()) is not None:
+        return True
+    names = directory.split("/")
+    above = range(names.index(LOGS) + 2, len(names))
+    if not all(storage.look("/".join(names[:depth]), (names[depth],)) for depth in above):
+        return False
+    return storage.look(directory, ()) is not None
+
+
 def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:
     """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
 

@@ -24,7 +24,7 @@ from .closer import NotDue
 from .context import BagContext, RecordNumbers
 from .horizon import Horizon
 from .listedfiles import retained
-from .logs import racks_there
+from .logs import is_there, racks_there
 from .message import START, FrameOrigin, Message, Position, before, cursor_text
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
@@ -237,7 +237,7 @@ class Reader:
                     yield batch
 
     def _named_bag(self, bag: Bag, after: Position, files: Files, gone: _Stretches) -> MessageBatch | None:
-        if bag.start_ns >= self.horizon.reached and self._storage.look(bag.path, ()) is not None:
+        if bag.start_ns >= self.horizon.reached and is_there(self._storage, bag.path):
             return self._open_bag(bag, after, INSTANT_MAX, files)
         if bag.start_ns < self.horizon.reached:
             found = list(self._closed.between(bag.start_ns, bag.end_ns))

@@ -112,13 +112,21 @@ class Semaphore(Tool[Hold]):
                 raise
             return Hold(session, lease)
 
+    def _is_over(self, domain: str) -> bool:
+        """Whether nobody has a slot of another n any more: its shard says so, for it may have been renewed meanwhile."""
+        try:
+            with self._session.acquire(domain, timeout_s=0):
+                return True
+        except TryAgain:
+            return False
+
     def _next(self, views: Sequence[LeaseView]) -> str:
         """Return a slot that is free, or the one whose lease expires first. Raises BadRequest, ``semaphore-size``."""
         standing = self._session.standing
         now = standing.time.now()
         expiries = {each.domain: each.expiry_ns for each in views if each.domain != self._turn}
         for domain, expiry in expiries.items():
-            if domain not in self._slots and not now.surely_past(expiry):
+            if domain not in self._slots and not (now.surely_past(expiry) and self._is_over(domain)):
                 raise BadRequest(
                     "semaphore-size",
                     f"{domain!r} is taken, and this is a semaphore of {len(self._slots)}",

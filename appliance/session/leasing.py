@@ -262,6 +262,7 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = self._time.now_and_token()
+            above = above_of(shard, taken)
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, *sent) for domain in domains],
                 phase=phase,
@@ -272,8 +273,9 @@ class Leasing:
                 session_id=None if session_lease is None else session_lease.session_id,
                 sent=sent,
                 map_number=going_by,
-                above=above_of(shard, taken),
+                above=above,
             )
+            results = self._without_stale(shard, results, above)
             for each in results:
                 if isinstance(each, LeaseGranted):
                     lease = self.session_leases.taken(
@@ -289,6 +291,22 @@ class Leasing:
             return results
         finally:
             self.session_leases.told(shard)
+
+    def _without_stale(self, shard: int, results: Sequence[Result], above: Mapping[str, Above]) -> list[Result]:
+        """Give back second halves that were granted beside an earlier first half, whose answer was lost then."""
+        found: list[Result] = []
+        stale: list[Giving] = []
+        for each in results:
+            first = above.get(each.witness.domain) if isinstance(each, LeaseGranted) else None
+            if isinstance(each, LeaseGranted) and first is not None and each.witness.fence < first.fence:
+                stale.append(Giving(each.witness.domain, each.witness.correlation_id))
+                why = "its second half was granted beside an earlier first half"
+                found.append(LeaseUnavailable(each.witness.domain, "stale-half", why))
+            else:
+                found.append(each)
+        if stale:
+            self._client(shard).relinquish(stale)
+        return found
 
     def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""

@@ -114,7 +114,7 @@ class ShardFailover:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._consider(shard, newest))  # type: ignore[misc]
 
-    def _guarded(self, shard: int, step: Callable[[], None]) -> None:
+    def _guarded(self, shard: int, step: Callable[[], object]) -> None:
         try:
             step()
         except TenureError as problem:

@@ -52,7 +52,9 @@ def moves(seed: int, *, traced: bool = False) -> World:
         network=NetworkMishaps()
         if only
         else NetworkMishaps(lost=chance.choice((0, 0, 20)), late=chance.choice((0, 10))),
-        lies="none" if only else chance.choice(("none", "slight", "slight", "seconds", *(() if restarts else ("steps",)))),
+        lies="none"
+        if only
+        else chance.choice(("none", "slight", "slight", "seconds", *(() if restarts else ("steps",)))),
         lasts_ns=(7 if brief else 12) * SECOND,
         steps_max=5_000 if brief else 12_000,
     )

@@ -1,8 +1,9 @@
 """Who goes on after a restart has all that was left, on the same boot, and alone; a restart in order loses no lease.
 
 What is left is found once on each machine, and gone on with once at all: not by a cloned machine too. It is what it
-was. The first that is signed afterwards is not before the last that was signed before. Where nothing happens but
-restarts in order, each of them is gone on with, and no holder of a lease for a full term loses it.
+was, by the same map. The first that is signed afterwards is not before the last that was signed before. Where nothing
+happens but restarts in order, and moves, each of them is gone on with, and no holder of a lease for a full term loses
+it (a move: ``unmoved.py``).
 """
 
 from __future__ import annotations

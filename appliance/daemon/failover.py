@@ -108,7 +108,7 @@ class ShardFailover:
         for shard, hosted in self._host.everything().items():
             self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
         for shard in self._host.resumable():
-            if self._host.hosted(shard) is None and self._stop.is_set() is False:
+            if self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._host.go_on(shard))  # type: ignore[misc]
         for shard in newest.shards:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:

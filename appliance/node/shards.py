@@ -181,8 +181,9 @@ class ShardHost:
             return True
 
     def resumable(self) -> list[int]:
-        """Return the shards of which a run may have left something here. Never blocks; touches tmpfs only."""
-        return [shard for shard in self._shard_runtime.left() if shard not in self._nothing_left]
+        """Return the shards that do not run here, and of which a run may have left something. Touches tmpfs only."""
+        left = self._shard_runtime.left()
+        return [shard for shard in left if self.hosted(shard) is None and shard not in self._nothing_left]
 
     def go_on(self, shard: int) -> bool:
         """Go on with what a run left here for a restart, whatever the newest map makes of its shard. True: it runs.

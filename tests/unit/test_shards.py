@@ -98,6 +98,7 @@ def test_what_was_left_goes_on_whoever_waits_for_what_and_nothing_begins(
         assert host.resumable() == [0]
         assert host.go_on(0)
         assert second.inspect(0)[0].incarnation == run
+        assert host.resumable() == []
         assert not host.go_on(0)  # it runs
         host.drop(0)
         assert not host.go_on(0)

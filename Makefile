@@ -101,7 +101,7 @@ bench-idle: install ## what idle logs cost, by logs and nodes: directories opene
 nfs-lab: install ## play the scenarios on real NFS, in virtual machines; exit 0 only when every promise held
 	@$(BIN)/python -m tests.nfs_lab.run $(if $(SHORT),--short) $(ARGS)
 
-maintenance: install ## restart, upgrade, rotate and change under holders; exit 0 only when none lost a lease (SHORT=1)
+maintenance: install ## restart, upgrade, rotate, change, move, count anew, let in and out under holders; exit 0 only when none lost a lease (SHORT=1)
 	@$(BIN)/python -m tests.faults.maintenance $(if $(SHORT),--short) $(ARGS)
 
 sim: install ## try the promises in SEEDS schedules; exit 0 only when clean

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from .lease.client import LeaseDenied
     from .recipes.exclusion import Hold, Tool
     from .session.held import Lease, Listener, Loss, Recall
-    from .session.session import Leases, Session
+    from .session.lease_set import Leases
+    from .session.session import Session
 
 WAITS_MAX: Final = 64
 """How many ``acquire`` wait at once; more of them wait for one of these to end."""

@@ -16,7 +16,8 @@ import numpy as np
 from timeagent.canonical import DIGEST_BYTES
 
 from .columns import domains
-from .columns.domains import Heads, SessionColumns, Writer
+from .columns.domains import Writer
+from .columns.heads import Heads, SessionColumns
 from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, bucket_of
 from .evidence.records import known_until
 from .index import Coverage
@@ -29,8 +30,9 @@ from .rules.chains import (
     check_records_there,
     check_sequences,
 )
+from .rules.cluster import Closings, ClusterFacts
 from .rules.finding import Finding
-from .rules.history import Closings, ClusterFacts, ceiling_chains, domain_history, head_facts, session_histories
+from .rules.history import ceiling_chains, domain_history, head_facts, session_histories
 from .rules.leases import check_domain
 from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
     from appliance.session.held import Lease, Recall
-    from appliance.session.session import Leases, Session
+    from appliance.session.lease_set import Leases
+    from appliance.session.session import Session
     from appliance.views.fold import Fold
     from timeagent.errors import (
         BadConfiguration,
@@ -57,7 +58,7 @@ _HOMES: Final = {
     "Leadership": "appliance.recipes.election",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
-    "Leases": "appliance.session.session",
+    "Leases": "appliance.session.lease_set",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.batch",
     "Mode": "appliance.formats.lease",

@@ -8,6 +8,7 @@ to be surely dead. Who is cut off in between is called again, and goes on where 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -153,15 +154,22 @@ class Finish:
     def run(self, root_key: Signer, both: ShardMap) -> ShardMap:
         """Wait until nothing is held alone, however long that takes; return the map that ends the move.
 
-        Raises TryAgain where somebody else has ended it, and what publishing raises. Touches the mount.
+        Then wait until the shards that leave have ended their chains: whose daemon ends before that leaves those that
+        come waiting for its ceiling, and leases are not renewed meanwhile. Raises TryAgain where somebody else has
+        ended it, and what publishing raises. Touches the mount.
         """
+        self._wait([partial(self.waits_for, shard, both.number) for shard in both.leaving])
+        record = _published(registers=self._registers, root_key=root_key, record=ended(both))
+        self._wait([partial(self.goes_on, shard) for shard in both.leaving])
+        return record
+
+    def _wait(self, reasons: Sequence[Callable[[], str | None]]) -> None:
         told = ""
-        while waits := [why for shard in both.leaving if (why := self.waits_for(shard, both.number)) is not None]:
+        while waits := [why for each in reasons if (why := each()) is not None]:
             if waits[0] != told:
                 told = waits[0]
                 self._progress(told)
             self._time.sleep(LOOK_NS)
-        return _published(registers=self._registers, root_key=root_key, record=ended(both))
 
     def waits_for(self, shard: int, both: int) -> str | None:
         """Return why leases may be held from a shard that leaves alone, or None. Blocks; touches the mount."""
@@ -171,7 +179,8 @@ class Finish:
             try:
                 numbers = self._numbers(shard)
             except ShardUnavailable as problem:
-                return self._of_the_dead(shard, name, problem)
+                why = self.goes_on(shard)
+                return None if why is None else f"{name} does not answer; {why}: {problem.message}"
             if numbers.going_by < both or numbers.half is not Half.LEAVING:
                 return f"{name} goes by map {numbers.going_by} still"
             if now.surely_past(numbers.alone_until_ns):
@@ -180,17 +189,20 @@ class Finish:
         except BadTime as problem:
             return f"no time: {problem.message}"
 
-    def _of_the_dead(self, shard: int, name: str, problem: ShardUnavailable) -> str | None:
-        """Return why a shard that does not answer may have granted what is still good, or None."""
+    def goes_on(self, shard: int) -> str | None:
+        """Return why a shard's chain has not ended, or may not have, or None. Touches the mount."""
+        name = f"shard {shard_text(shard)}"
         try:
             newest = newest_record(StoredChain(self._storage, chain_path(*chain_of(shard))))
-        except TenureError as unread:
-            return f"the chain of {name} cannot be read: {unread.message}"
-        if newest is None or newest.kind is not CeilingKind.RUNNING:
-            return None
-        if self._time.now().surely_past(newest.ceiling_ns):
-            return None
-        return f"{name} does not answer, and may grant until {rfc3339(newest.ceiling_ns)}: {problem.message}"
+            if (
+                newest is None
+                or newest.kind is not CeilingKind.RUNNING
+                or self._time.now().surely_past(newest.ceiling_ns)
+            ):
+                return None
+        except TenureError as problem:
+            return f"the chain of {name} cannot be read: {problem.message}"
+        return f"{name} has not ended its chain, and may grant until {rfc3339(newest.ceiling_ns)}"
 
 
 def ended(both: ShardMap) -> ShardMap:

@@ -35,7 +35,8 @@ from .opening import add_cluster_options, cluster_command, open_cluster
 
 if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
     from appliance.cluster import Cluster
-    from appliance.session.session import Leases, Session
+    from appliance.session.lease_set import Leases
+    from appliance.session.session import Session
 
 SOFTWARE: Final = 70
 

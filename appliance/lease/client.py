@@ -3,9 +3,7 @@
 Every request is asked up to three times under the same id when no answer comes. Results are values, one for each thing
 asked for, in order; only BadTime, and BadRequest for a call over its limits, are raised.
 
-A witness is believed unless it breaks what the holder knows itself (``ReplyVerifier``). All witnesses of an answer
-share a few heads, and all that were asked for together one signed time: what the clocks say of each other is judged
-once for each pair of these, and only the expiry for each witness.
+A witness is believed unless it breaks what the holder knows itself (``ReplyVerifier``).
 
 A holder waits for a lease in calls that the shard holds back, one after the other, until its time is up
 (``AcquireDeadline``). One call waits no longer than an attempt may take. Then it is made again under the same request
@@ -22,15 +20,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from timeagent.canonical import decode, decode_all
 from timeagent.errors import Damaged, ShardUnavailable
-from timeagent.signedtime import r2_holds
 from timeagent.units import MS, rfc3339, span_text
 
 from ..formats.hints import Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import SignedWitness, Witness, decode_entries
+from ..formats.witness import SignedWitness, Witness
 from . import wire
+from .reply_verifier import ReplyVerifier, opened, opened_alone
 from .wire import REQUESTS_MAX, Age, Refused
 
 if TYPE_CHECKING:
@@ -45,8 +42,8 @@ if TYPE_CHECKING:
     from ..formats.policy import PolicyNumbers
     from ..formats.sessionlease import SessionWitness
     from ..formats.witness import Revoked
+    from .reply_verifier import Opened
     from .transport import Transport
-    from .wire import Reply
 
 
 PAUSE_NS_MIN: Final[Span] = 5 * MS
@@ -103,79 +100,6 @@ class AcquireDeadline:
             pause = min(max(earliest_ns - self._time.now().midpoint, PAUSE_NS_MIN), pause)
         self._pause_ns = min(2 * self._pause_ns, PAUSE_NS_MAX)
         self._time.sleep(min(pause + chance.randrange(pause // 4 + 1), self.left_ns()))
-
-
-type Opened = tuple[SignedWitness, Witness]
-
-
-class ReplyVerifier:
-    """An answer that has come: when, by this holder's own clock. For one thread, and for this answer alone."""
-
-    __slots__ = ("_clocks", "_expiry_max_ns", "_heads", "_token", "now")
-
-    def __init__(self, now: TimeInterval, token: SignedTime, policy: PolicyNumbers) -> None:
-        """Take what the clock said when it had come."""
-        self.now = now
-        self._token = token
-        self._expiry_max_ns = now.latest + policy.granted_ns_max
-        self._heads: dict[bytes, SignedTime] = {}
-        self._clocks: dict[tuple[int, int], str | None] = {}
-        """By the objects: whoever asks has them until the answer is judged."""
-
-    def head_time(self, signed: SignedWitness, where: str) -> SignedTime:
-        """Return the shard's signed time of a witness. Raises Damaged."""
-        found = self._heads.get(signed.head)
-        if found is None:
-            found = self._heads[signed.head] = signed.batch_head(where).signed_time(where)
-        return found
-
-    def suspicion(self, expiry_ns: Instant, head_time: SignedTime, before: SignedTime) -> str | None:
-        """Return why this holder must refuse a witness, or None.
-
-        ``before`` was signed before the request was sent, the witness before it had come: R2 holds between each two of
-        the three, or a clock is out of its bounds. The expiry is no later than any honest shard's clock could make it.
-        """
-        both = id(head_time), id(before)
-        if both not in self._clocks:
-            self._clocks[both] = self._contradiction(head_time, before)
-        why = self._clocks[both]
-        if why is None and expiry_ns > self._expiry_max_ns:
-            return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(self._expiry_max_ns)}"
-        return why
-
-    def _contradiction(self, head_time: SignedTime, before: SignedTime) -> str | None:
-        if not r2_holds(before, head_time):
-            return (
-                f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
-                f"at {rfc3339(before.interval.earliest)} at the earliest"
-            )
-        if not r2_holds(head_time, self._token):
-            return (
-                f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
-                f"at {rfc3339(self._token.interval.latest)} at the latest"
-            )
-        return None
-
-
-def opened(replies: Sequence[Reply]) -> list[Opened | None]:
-    """Return each granted reply's witness, read together; None where there is none, or something is wrong with any."""
-    raw = [each.signed for each in replies if isinstance(each, wire.Granted)]
-    nothing: list[Opened | None] = [None] * len(replies)
-    try:
-        signed = decode_all(SignedWitness, raw)
-        entries = decode_entries([each.entry for each in signed])
-    except Damaged:
-        return nothing  # each is looked at alone
-    if not all(isinstance(each, Witness) for each in entries):
-        return nothing
-    both = iter(zip(signed, entries, strict=True))
-    return [next(both) if isinstance(each, wire.Granted) else None for each in replies]  # type: ignore[misc]
-
-
-def opened_alone(raw: bytes, where: str) -> Opened:
-    """Return one witness. Raises Damaged, naming ``where``."""
-    signed = decode(SignedWitness, raw, where)
-    return signed, signed.witness(where)
 
 
 ATTEMPTS: Final = 3
@@ -279,6 +203,14 @@ class Suspect:
 
 
 type Result = LeaseGranted | LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
+
+
+def may_ask_again(result: Result) -> bool:
+    """Whether the same request has to be asked again: it is denied, or it may have been granted without our knowing.
+
+    What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
+    """
+    return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
 
 
 class LeaseClient:

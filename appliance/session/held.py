@@ -17,7 +17,7 @@ from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal
 
-from appliance.formats.lease import LeaseOutcome
+from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import BadRequest, LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of, span_text
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from threading import RLock
 
-    from appliance.formats.lease import Holder, Mode
+    from appliance.formats.lease import Holder
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.sessionlease import SessionWitness
     from appliance.formats.witness import Revoked, SignedWitness, Witness
-    from appliance.lease.client import Ask
+    from appliance.lease.client import Ask, LeaseGranted
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
@@ -494,6 +494,25 @@ class Lease:
     def said(self, hints: Hints) -> None:
         """Take note that the shard has heard this."""
         self.told = hints
+
+
+def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, hints: Hints | None = None) -> Lease:
+    """Return the lease, or the half of one, that a shard has granted."""
+    witness = granted.witness
+    return Lease(
+        domain=witness.domain,
+        shard=shard,
+        mode=Mode(witness.mode),
+        correlation_id=witness.correlation_id,
+        fence=witness.fence,
+        own_expiry_ns=witness.expiry_ns,
+        floor_ns=witness.floor_ns,
+        settle_to_ns=witness.settle_to_ns,
+        signed=granted.signed,
+        term_ns=term_ns,
+        age=age,
+        hints=hints,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -5,8 +5,7 @@ shard all at once, then all upgraded. A set waits for a domain with what it has 
 younger one has tentatively, and passes it in a queue: that one gives back the rest and tries again with the age that it
 had. So the oldest waits for nobody but those who hold, and no circle of sets waits for ever.
 
-While a domain moves to another shard it is held from both. The half from the shard that comes is a lease of its own
-here, which nobody sees: it is renewed, told of messages and given back beside the other (``Lease.second``).
+While a domain moves to another shard it is held from both: ``SecondHalves``.
 """
 
 from __future__ import annotations
@@ -31,19 +30,20 @@ from appliance.lease.client import (
     LeaseOver,
     LeaseUnavailable,
     Result,
-    Suspect,
+    may_ask_again,
 )
 from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled, Refused
+from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled
 from timeagent.clock import boot_id
-from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import rfc3339, span_text
+from timeagent.errors import ShardUnavailable, TenureError
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
-from .held import Lease
+from .held import lease_of
+from .no_lease import given_up_for, raise_final
 from .renewal import SessionLeases, is_due
+from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 if TYPE_CHECKING:
     import random
@@ -53,21 +53,20 @@ if TYPE_CHECKING:
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport
-    from appliance.lease.wire import Denied, LeaseView
+    from appliance.lease.wire import LeaseView
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
-    from .held import SessionLease
+    from .held import Lease, SessionLease
+    from .no_lease import Obstacle
 
 
 _log = logging.getLogger(__name__)
 
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
-
-type _Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 
 
 class Routes(Protocol):
@@ -138,7 +137,8 @@ class Leasing:
         )
         self._clients: dict[int, SessionClient] = {}
         self._lock = lock
-        self.session_leases = SessionLeases(time, policy, self._client, lock, self._prepared)
+        self.session_leases = SessionLeases(time, policy, self._client, lock, self._maps_to_name)
+        self._halves = SecondHalves(lambda: routes.map, self._client, self.session_leases, lock)
 
     def acquire(
         self,
@@ -163,14 +163,14 @@ class Leasing:
             got = self._try(attempt)
             if isinstance(got, list):
                 return got
-            self._raise_final(got)
+            raise_final(got)
             left = attempt.deadline.left_ns()
             if left <= 0:
-                raise self._given_up(got, timeout_ns)
+                raise given_up_for(got, timeout_ns)
             self._time.sleep(min(self._random.randint(pause // 2, pause), left))
             pause = min(2 * pause, PAUSE_NS_MAX)
 
-    def _try(self, attempt: _AcquireAttempt) -> list[Lease] | _Obstacle:
+    def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
         attempt.by, attempt.tentative = self._routes.map, []
         taken: list[Lease] = []
@@ -183,9 +183,9 @@ class Leasing:
             self.relinquish(taken)
             return obstacle
         with self._lock:
-            return _joined(taken)
+            return joined(taken)
 
-    def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> _Obstacle | None:
+    def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> Obstacle | None:
         """Take shard after shard: everybody in this order, so that few sets get into each other's way.
 
         Shards that come have the highest numbers: a domain that moves is taken from the other one first.
@@ -203,19 +203,19 @@ class Leasing:
 
     def _take_group(
         self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
-    ) -> _Obstacle | None:
+    ) -> Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken."""
         missing = list(domains)
         while True:
             wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
-            obstacles: list[_Obstacle] = []
+            obstacles: list[Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
                 if isinstance(result, LeaseDenied):
                     attempt.waiting(result)
                 if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
-                if not _may_ask_again(result):
+                if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
             missing = [
                 domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
@@ -272,11 +272,13 @@ class Leasing:
                 session_id=None if session_lease is None else session_lease.session_id,
                 sent=sent,
                 map_number=going_by,
-                above=_above(shard, taken),
+                above=above_of(shard, taken),
             )
             for each in results:
                 if isinstance(each, LeaseGranted):
-                    lease = self.session_leases.taken(_lease(shard, each, attempt), each.witness)
+                    lease = self.session_leases.taken(
+                        lease_of(shard, each, attempt.term_ns, attempt.age, each.hints), each.witness
+                    )
                     taken.append(lease)
                     if each.witness.phase is Phase.TENTATIVE:
                         attempt.tentative.append(lease)
@@ -288,7 +290,7 @@ class Leasing:
         finally:
             self.session_leases.told(shard)
 
-    def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> _Obstacle | None:
+    def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
         latest = self._time.now().latest
         for session_lease in self.session_leases.due(latest):
@@ -301,8 +303,8 @@ class Leasing:
                 return result
         return None
 
-    def _upgrade(self, attempt: _AcquireAttempt) -> _Obstacle | None:
-        obstacle: _Obstacle | None = None
+    def _upgrade(self, attempt: _AcquireAttempt) -> Obstacle | None:
+        obstacle: Obstacle | None = None
         leases = attempt.tentative
         for shard, group in self._grouped(leases):
             results = self._client(shard).upgrade(
@@ -310,7 +312,7 @@ class Leasing:
                 term_ns=attempt.term_ns,
                 hints_wanted=True,
                 map_number=attempt.map.number,
-                above=_above(shard, leases),
+                above=above_of(shard, leases),
             )
             for lease, result in zip(group, results, strict=True):
                 if isinstance(result, LeaseGranted):
@@ -332,7 +334,7 @@ class Leasing:
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
         first = self._strengthened(lease, mode, deadline, {})
         if isinstance(first, LeaseUnavailable | LeaseDenied):
-            raise self._given_up(first, timeout_ns)
+            raise given_up_for(first, timeout_ns)
         if lease.second is None or not isinstance(first, LeaseGranted):
             return first
         stated = first.witness
@@ -352,10 +354,10 @@ class Leasing:
         while True:
             newest = self._routes.map
             if lease.first is None and newest.half_of(lease.shard) is Half.LEAVING:
-                self._take_seconds([lease], newest)
+                self._halves.take([lease], newest)
             wait, keep = deadline.next_call()
             result: Result = LeaseUnavailable(lease.domain, NEWER_MAP, "its other half is not to be had yet")
-            if _is_as_by(lease, newest):
+            if is_as_by(lease, newest):
                 (result,) = self._client(lease.shard).upgrade(
                     [lease],
                     mode=mode,
@@ -370,7 +372,7 @@ class Leasing:
                 )
             if isinstance(result, LeaseGranted | LeaseOver):
                 return result
-            self._raise_final(result)
+            raise_final(result)
             assert isinstance(result, LeaseUnavailable | LeaseDenied), result
             others_wait = isinstance(result, LeaseDenied) and result.place > 1
             if deadline.over() or others_wait:
@@ -384,94 +386,15 @@ class Leasing:
         and what a shard has that does not go by it yet, is renewed by the map before.
         """
         newest = self._routes.map
-        self._catch_up(leases, newest)
-        self._take_seconds([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
-        ready = [each for each in leases if _is_as_by(each, newest)]
+        self._halves.catch_up(leases, newest)
+        self._halves.take([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
+        ready = [each for each in leases if is_as_by(each, newest)]
         answers = self._renewed(ready, newest.number)
         late = {
             lease for lease, result in answers if isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET
         }
         again = [each for each in leases if each in late or (each not in ready and newest.before is not None)]
         return [each for each in answers if each[0] not in late] + self._renewed(again, newest.number - 1)
-
-    def _prepared(self, session_lease: SessionLease) -> list[int]:
-        """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""
-        newest = self._routes.map
-        half, number = newest.half_of(session_lease.shard), newest.number
-        if half is not Half.WHOLE:
-            with self._lock:
-                leases = list(session_lease.leases.values())
-            self._catch_up(leases, newest)
-        if half is Half.LEAVING:
-            with self._lock:
-                leases = list(session_lease.leases.values())
-            self._take_seconds([each for each in leases if each.keeper is not None], newest)
-            if any(each.ended is None and each.second is None and each.counts_alone for each in leases):
-                return [number - 1]
-        return [] if half is None else [number, number - 1]
-
-    def _catch_up(self, leases: Sequence[Lease], by: ShardMap) -> None:
-        """Let leases go on with their second half where a second move has begun before they heard of the first's end.
-
-        Nothing is written under them until they have another second half, and both are renewed.
-        """
-        with self._lock:
-            for lease in [each.first or each for each in leases]:
-                gone = lease.second is not None and by.half_of(lease.shard) is None
-                if gone and lease.second is not None and by.half_of(lease.second.shard) is Half.LEAVING:
-                    lease.go_on_with_second()
-                    lease.alone_until_ns = lease.expiry_ns
-                    self.session_leases.moved.append(lease)
-
-    def _take_seconds(self, leases: Sequence[Lease], by: ShardMap) -> None:
-        """Take leases from the shards that come, where they are not held from these yet. What fails is tried again."""
-        groups: dict[tuple[int, Span], list[Lease]] = {}
-        for lease in leases:
-            if lease.second is None and lease.first is None and lease.ended is None:
-                groups.setdefault((by.shards_of(lease.domain)[-1], lease.term_ns), []).append(lease)
-        for (shard, term_ns), group in sorted(groups.items()):
-            for together in (False, True):
-                some = [each for each in group if (each.session_lease is not None) == together]
-                if some:
-                    self._take_some_seconds(shard, some, term_ns, by, together=together)
-
-    def _take_some_seconds(
-        self, shard: int, leases: Sequence[Lease], term_ns: Span, by: ShardMap, *, together: bool
-    ) -> None:
-        self.session_leases.asking(shard)
-        try:
-            session_lease = self.session_leases.ready(shard, by.number) if together else None
-            if isinstance(session_lease, LeaseUnavailable):
-                return
-            client = self._client(shard)
-            asks = [lease.asking or client.ask(lease.domain, lease.age, lease.mode) for lease in leases]
-            for lease, ask in zip(leases, asks, strict=True):
-                lease.asking = ask
-            results = client.acquire(
-                asks,
-                term_ns=term_ns,
-                session_id=None if session_lease is None else session_lease.session_id,
-                map_number=by.number,
-                above=_above(shard, leases),
-            )
-            useless: list[Giving] = []
-            for lease, result in zip(leases, results, strict=True):
-                if isinstance(result, LeaseGranted):
-                    name = result.witness.correlation_id
-                    with self._lock:
-                        known = None if lease.second is None else lease.second.correlation_id
-                        if known is None and lease.ended is None:
-                            lease.join(self.session_leases.taken(_second(shard, result, lease), result.witness))
-                        elif known != name:  # another thread was faster, or it is over
-                            useless.append(Giving(lease.domain, name))
-                elif not _may_ask_again(result):
-                    lease.asking = None
-            if useless:
-                client.relinquish(useless)
-        except TenureError as problem:
-            _log.warning("second-half-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
-        finally:
-            self.session_leases.told(shard)
 
     def _renewed(self, leases: Sequence[Lease], map_number: int) -> list[tuple[Lease, Result]]:
         answers: list[tuple[Lease, Result]] = []
@@ -578,6 +501,9 @@ class Leasing:
             attempt.asks[shard, domain] = Ask(domain, request_id, attempt.age, token, attempt.wanted[domain])
         return attempt.asks[shard, domain]
 
+    def _maps_to_name(self, session_lease: SessionLease) -> Sequence[int]:
+        return self._halves.maps_to_name(session_lease)
+
     def _client(self, shard: int) -> SessionClient:
         if shard not in self._clients:
             transport = self._routes.transport(shard)
@@ -596,92 +522,6 @@ class Leasing:
             groups.setdefault(lease.shard, []).append(lease)
         return sorted(groups.items())
 
-    @staticmethod
-    def _raise_final(obstacle: _Obstacle) -> None:
-        """Raise what waiting cannot mend."""
-        if isinstance(obstacle, Refused):
-            raise BadRequest(obstacle.code, obstacle.message, hint=obstacle.hint)
-        if isinstance(obstacle, Suspect):
-            raise BadTime(
-                "suspect-witness",
-                f"the shard's witness on {obstacle.witness.domain!r} is refused: {obstacle.reason}",
-                hint="a clock is out of its bounds: tenure time now, on both nodes",
-            )
-
-    def _given_up(self, obstacle: _Obstacle, timeout_ns: Span) -> TryAgain:
-        waited = span_text(timeout_ns)
-        match obstacle:
-            case LeaseDenied():
-                return TryAgain(
-                    "busy",
-                    f"{denial_text(obstacle.domain, obstacle)}; waited {waited}, as number {obstacle.place} of those "
-                    "who wait",
-                    hint="allow more time, or ask the holder",
-                )
-            case LeaseUnavailable():
-                return ShardUnavailable(
-                    obstacle.code,
-                    f"no lease on {obstacle.domain!r} within {waited}: {obstacle.message}",
-                    hint=obstacle.hint
-                    or ("tenure time sources, at that node, says why" if obstacle.code == "bad-time" else "")
-                    or "tenure lease ls shows which shards answer",
-                )
-            case _:
-                return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
-
-
-def denial_text(domain: str, denied: LeaseDenied | Denied) -> str:
-    """Return who has a domain, since when and until when at least, as people read it."""
-    holder = denied.holder
-    purpose = f" ({holder.purpose})" if holder.purpose else ""
-    return (
-        f"{domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} since {rfc3339(denied.since_ns)} "
-        f"until {rfc3339(denied.until_ns)} at least"
-    )
-
-
-def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
-    """Raise TryAgain, code ``warming``, where the time for the wait is over."""
-    if time.boot_ns() >= until_boot_ns:
-        raise TryAgain(
-            "warming",
-            f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
-            hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
-        )
-
-
-def _may_ask_again(result: Result) -> bool:
-    """Whether the same request has to be asked again: it is denied, or it may have been granted without our knowing.
-
-    What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
-    """
-    return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
-
-
-def _joined(taken: Sequence[Lease]) -> list[Lease]:
-    """Return the leases of a set, each with its second half where its domain moves: that was taken later."""
-    found: dict[str, Lease] = {}
-    for half in taken:
-        lease = found.setdefault(half.domain, half)
-        if lease is not half:
-            lease.join(half)
-    return list(found.values())
-
-
-def _above(shard: int, leases: Iterable[Lease]) -> dict[str, Above]:
-    """Return what the halves from other shards say, by domain: who comes gives no less."""
-    return {
-        lease.domain: Above(fence=lease.fence, floor_ns=lease.floor_ns, settle_to_ns=lease.settle_to_ns)
-        for lease in leases
-        if lease.shard < shard
-    }
-
-
-def _is_as_by(lease: Lease, by: ShardMap) -> bool:
-    """Whether a lease, or a half, is held as it is to be by a map: from both shards, or from one that is left."""
-    half = by.half_of(lease.shard)
-    return half is not None and (half is not Half.LEAVING or lease.second is not None)
-
 
 def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
     """Return until when those may be kept at all of which that was said."""
@@ -699,40 +539,4 @@ def _giving(lease: Lease, *, abandoned: bool) -> Giving:
         lease.messages,
         lease.chain_head,
         lease.unsaid() or NOTHING_WRITTEN,
-    )
-
-
-def _second(shard: int, granted: LeaseGranted, first: Lease) -> Lease:
-    """Return the half of a lease that a shard which comes has granted."""
-    witness = granted.witness
-    return Lease(
-        domain=witness.domain,
-        shard=shard,
-        mode=Mode(witness.mode),
-        correlation_id=witness.correlation_id,
-        fence=witness.fence,
-        own_expiry_ns=witness.expiry_ns,
-        floor_ns=witness.floor_ns,
-        settle_to_ns=witness.settle_to_ns,
-        signed=granted.signed,
-        term_ns=first.term_ns,
-        age=first.age,
-    )
-
-
-def _lease(shard: int, granted: LeaseGranted, attempt: _AcquireAttempt) -> Lease:
-    witness = granted.witness
-    return Lease(
-        domain=witness.domain,
-        shard=shard,
-        mode=Mode(witness.mode),
-        correlation_id=witness.correlation_id,
-        fence=witness.fence,
-        own_expiry_ns=witness.expiry_ns,
-        floor_ns=witness.floor_ns,
-        settle_to_ns=witness.settle_to_ns,
-        signed=granted.signed,
-        term_ns=attempt.term_ns,
-        age=attempt.age,
-        hints=granted.hints,
     )

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Final, Self, overload
+from typing import TYPE_CHECKING, Final, Self
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
@@ -28,7 +28,9 @@ from timeagent.errors import (
 )
 from timeagent.units import MS, span_of
 
-from .leasing import Leasing, check_in_time
+from .lease_set import Leases
+from .leasing import Leasing
+from .no_lease import check_in_time
 from .open_logs import hinted_reads
 from .pending import PendingAcquires
 from .publish_validation import (
@@ -44,7 +46,7 @@ from .publish_validation import (
 from .recalls import LeaseCache, RecallListener
 from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import AheadOfClock, FrameStamper, WriterState, check_near
-from .standing import Standing
+from .standing import SessionStanding
 
 if TYPE_CHECKING:
     import random
@@ -72,37 +74,6 @@ SLICE_NS: Final[Span] = 100 * MS
 
 ATTEMPTS: Final = 3
 """How often ``publish`` tries: again, in a later bag, after an attempt that certainly did not happen."""
-
-
-class Leases(Sequence["Lease"]):
-    """The leases of one ``acquire``, in order of domain. Relinquished at the end of a ``with`` block."""
-
-    def __init__(self, session: Session, leases: Sequence[Lease]) -> None:
-        """Belong to a session."""
-        self._session = session
-        self._leases = tuple(leases)
-
-    @overload
-    def __getitem__(self, index: int) -> Lease: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
-    def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
-        """Return one of them, or some."""
-        return self._leases[index]
-
-    def __len__(self) -> int:
-        """Return how many."""
-        return len(self._leases)
-
-    def __enter__(self) -> Self:
-        """Hold them for a block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give them back, with the right watermark."""
-        self._session.relinquish(self)
 
 
 class Session:
@@ -146,7 +117,7 @@ class Session:
         self._recalls = RecallListener(
             time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
         )
-        self.standing = Standing(time, policy, self._leasing, self._renewer, self._cache)
+        self.standing = SessionStanding(time, policy, self._leasing, self._renewer, self._cache)
 
     @property
     def incarnation(self) -> bytes:
@@ -237,7 +208,7 @@ class Session:
                 now = self._wait_out(now, leases, until, over)
             if hold_ns_max is not None or progress_ns is not None:
                 self._renewer.bound(leases, now.latest, hold_ns_max, progress_ns)
-        return Leases(self, leases)
+        return Leases(leases, self.relinquish)
 
     def upgrade(self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False) -> None:
         """Change a held lease to a stronger mode; its fence, floor and settle_to are stated anew.

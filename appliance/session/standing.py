@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .renewal import LeaseRenewer
 
 
-class Standing:
+class SessionStanding:
     """One session's, for the tools that are made of sessions. Safe to share between threads."""
 
     def __init__(

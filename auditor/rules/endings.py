@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from auditor.index import Coverage
     from timeagent.units import Instant
 
+    from .cluster import ClusterFacts
     from .finding import Evidence, Finding
-    from .history import ClusterFacts, EndedFact, LeaseHistory, SessionWitnessFact, Told
+    from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
 
 
 def ending_checks(

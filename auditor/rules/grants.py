@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant
 
+    from .cluster import ClusterFacts
     from .finding import Finding
-    from .history import ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told
+    from .history import DomainHistory, LeaseHistory, ShardRun, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

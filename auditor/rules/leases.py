@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from appliance.formats.witness import BatchHead, Witness
     from auditor.index import Use
 
+    from .cluster import Closings, ClusterFacts
     from .finding import Evidence, Finding
-    from .history import Closings, ClusterFacts, DomainHistory, EndedFact, LeaseHistory, Position, Told
+    from .history import DomainHistory, EndedFact, LeaseHistory, Position, Told
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -37,6 +38,8 @@ def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Find
         yield from _first(lease, cluster)
         for told in lease.told:
             yield from _witness(lease, told, cluster)
+        for told in lease.claims:
+            yield from _fence(lease, told, cluster)
         yield from check_ending(lease, cluster)
     for part in history.by_map():
         yield from check_grants(part, cluster)
@@ -79,10 +82,6 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
         )
         title = "a floor or settle_to is below its shard's own"
         yield found("floor-fell", subject, reason, [told.where], title=title)
-    if lowest[0] and witness.fence <= lowest[0]:
-        reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest[0]}"
-        title = "a fence is not above its shard's own floor"
-        yield found("fence-not-growing", subject, reason, [told.where], title=title)
     named = int.from_bytes(witness.correlation_id[:8], "big")
     if named != witness.fence if witness.kind is WitnessKind.GRANT else named > witness.fence:
         reason = f"{subject} has the fence {witness.fence}; its correlation id begins with {named}"
@@ -91,6 +90,20 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
         if not check.holds:
             reason = f"{subject} comes from {check.value}; by map {head.going_by} the domain belongs to {check.limit}"
             yield check.finding(subject, reason, [told.where])
+
+
+def _fence(lease: LeaseHistory, claim: Told, cluster: ClusterFacts) -> Iterator[Finding]:
+    """fence-not-growing: a fence lies above the floor that its shard had when it chose it.
+
+    A tentative lease that becomes held keeps its fence, though its shard may have raised its floor since the grant.
+    """
+    witness, head = claim.witness, claim.head
+    lowest, _ = cluster.lowest(head)
+    if lowest and witness.fence <= lowest:
+        subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
+        reason = f"{subject} has the fence {witness.fence}, not above its shard's own floor {lowest}"
+        title = "a fence is not above its shard's own floor"
+        yield found("fence-not-growing", subject, reason, [claim.where], title=title)
 
 
 def _owner(domain: str, head: BatchHead, shards: ShardMap | None) -> Iterator[Check]:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from appliance.formats.shardmap import ShardMap
     from auditor.evidence.records import ClusterRecords
 
+    from .cluster import ClusterFacts
     from .finding import Finding
-    from .history import ClusterFacts, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName
+    from .history import DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName
 
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

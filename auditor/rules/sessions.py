@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
     from auditor.index import Use
 
+    from .cluster import ClusterFacts
     from .finding import Finding
-    from .history import ClusterFacts, DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
+    from .history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
+from appliance.formats.lease import Mode
 from appliance.formats.shardmap import Layout
-from appliance.formats.witness import Half
+from appliance.formats.witness import Half, WitnessKind
 from timeagent.units import MS, SECOND
 
 from . import sessions
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from .shard import Shard
-    from .tree import ClusterTree
+    from .tree import Change, ClusterTree
 
 
 def in_both(root: Path, *owners: str) -> Move:
@@ -235,6 +236,18 @@ def granted_by_another_of_the_shards_that_come(root: Path) -> ClusterTree:
     move = in_both(root, "n2", "n2")
     other = next(shard for shard in move.coming if shard is not move.of("alice"))
     other.grant("alice", move.writer)
+    return move.done()
+
+
+@plants("fence-not-growing")
+def stronger_mode_with_a_fence_below_the_floor_that_its_shard_has_raised(root: Path) -> ClusterTree:
+    move = Move(root)
+    move.old.end(move.old.grant("bob", move.other))
+    move.both()
+    lease = move.coming[0].grant("alice", move.writer, mode=Mode.S)
+    move.new()
+    change: Change = {"mode": Mode.X, "fence": lease.witness.fence + 1}
+    move.coming[0].prolong(lease, WitnessKind.UPGRADE, change=change)
     return move.done()
 
 

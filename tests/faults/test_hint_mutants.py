@@ -90,7 +90,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     "unanswered renewal counts as heard": (
         (
             leasing,
-            "Leasing.renew",
+            "Leasing._renewed",
             "isinstance(result, LeaseGranted) and lease.correlation_id in news",
             "lease.correlation_id in news",
         ),

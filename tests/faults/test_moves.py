@@ -172,6 +172,19 @@ def test_holder_of_a_lease_in_each_shard_loses_none_by_moves(
     audit_is_clean(daemons)
 
 
+# The next thing that an operator does with a node that has nothing any more is to end its daemon.
+def test_daemon_that_ends_when_its_shard_has_moved_costs_nobody_a_lease(daemons: Daemons, observer: ExitStack) -> None:
+    daemons.start(*NODES)
+    holder = Holder(daemons, "node1", together=False)
+    command(daemons, "shards", "move", "1", "node3")
+    assert daemons.stop("node2") == 0
+    cluster = observer.enter_context(daemons.site.open("node1"))
+    CLOCK.sleep(2 * cluster.policy.lease_term_max_ns)
+    assert holder.lost == []
+    assert holder.publishes()
+    holder.close()
+
+
 def test_nodes_get_their_share_one_after_the_other(daemons: Daemons, observer: ExitStack) -> None:
     daemons.start(*NODES)
     cluster = observer.enter_context(daemons.site.open("node1"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.lease import ceiling, client, waiting
+from appliance.lease import ceiling, reply_verifier, waiting
 from appliance.lease.client import Suspect
 from appliance.session import leasing, renewal, session
 from tests.faults import test_lease_ceiling as chain_tests
@@ -86,7 +86,7 @@ MUTANTS = {
         chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
     ),
     "holder believes a contradicted witness": Mutant(
-        client,
+        reply_verifier,
         "ReplyVerifier._contradiction",
         "not r2_holds(before, head_time)",
         "False",
@@ -94,7 +94,7 @@ MUTANTS = {
         (-260 * MS - 1, Suspect),
     ),
     "holder believes a witness from its future": Mutant(
-        client,
+        reply_verifier,
         "ReplyVerifier._contradiction",
         "not r2_holds(head_time, self._token)",
         "False",
@@ -102,7 +102,7 @@ MUTANTS = {
         (260 * MS + 1, Suspect),
     ),
     "holder believes any expiry": Mutant(
-        client,
+        reply_verifier,
         "ReplyVerifier.suspicion",
         "expiry_ns > self._expiry_max_ns",
         "False",

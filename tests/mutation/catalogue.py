@@ -23,6 +23,7 @@ from tests.faults import test_full_disk as full_disk
 from tests.faults import test_hint_mutants as hint
 from tests.faults import test_lease_mutants as lease
 from tests.faults import test_limit_mutants as limit
+from tests.faults import test_pace_mutants as pace
 from tests.faults import test_packing_mutants as packing
 from tests.faults import test_plain_mutants as plain
 from tests.faults import test_queue_mutants as queue
@@ -108,6 +109,7 @@ TABLES: dict[str, Table] = {
             "given up": given_up,
             "lease": lease,
             "limit": limit,
+            "pace": pace,
             "queue": queue,
             "recipe": recipe,
             "restart": restart,

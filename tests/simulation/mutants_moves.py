@@ -10,7 +10,7 @@ from appliance.admin import moving
 from appliance.daemon import failover
 from appliance.lease import going_by, shard, succession
 from appliance.node import shards
-from appliance.session import held, leasing
+from appliance.session import held, second_halves
 from tests.simulation.mutant import Mutant, one
 
 MOVES: tuple[Mutant, ...] = (
@@ -69,7 +69,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the half from the shard that comes says less than the other",
-        one(leasing, "_above", "lease.shard < shard", "False"),
+        one(second_halves, "above_of", "lease.shard < shard", "False"),
         "halves",
         "moves",
     ),

@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.daemons import Daemons
+    from timeagent.units import Span
 
 PATIENCE_S = 120
 
 
-def patient_policy(path: Path) -> Policy:
+def patient_policy(path: Path, term_ns: Span = 30 * SECOND) -> Policy:
     """Return one for a site, by which leases outlive a daemon for as long as a busy machine takes to start another."""
     numbers = {
-        "lease_term_max_ns": 30 * SECOND,
+        "lease_term_max_ns": term_ns,
         "renew_period_ns": SECOND,
         "attempt_timeout_ns": SECOND,
         "ceiling_ahead_ns": 2 * SECOND,

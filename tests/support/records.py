@@ -13,7 +13,7 @@ from appliance.formats.ledger import LedgerBlock
 from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.shardmap import ShardMap
+from appliance.formats.shardmap import Layout, ShardMap
 from appliance.formats.stamped import Signed, Stamped
 from appliance.formats.view import Checkpoint, FoldIdentity
 from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
@@ -83,8 +83,19 @@ def _repaired(cls: type, of: dict[str, Any]) -> dict[str, Any]:
     if cls is TrustRecord:
         return of | {"keys": tuple({key.public: key for key in of["keys"]}.values())}
     if cls is ShardMap:
-        return of | {"owners": of["owners"] or ("node-a",)}
+        number = max(1, of["number"])
+        before = of["before"] and _layout(of["before"].owners, of["before"].chains, number)
+        layout = _layout(of["owners"], of["chains"], number)
+        chains = layout.chains if of["chains"] else ()
+        return of | {"number": number, "owners": layout.owners, "chains": chains, "before": before}
     return of
+
+
+def _layout(owners: tuple[str, ...], chains: tuple[int, ...], number: int) -> Layout:
+    """Return one with a chain for each owner, that began under a map up to this one."""
+    owners = owners or ("node-a",)
+    begun = [*chains, *[1] * len(owners)][: len(owners)]
+    return Layout(owners=owners, chains=tuple(1 + chain % number for chain in begun))
 
 
 def _in_order(entries: tuple[Any, ...], by: str) -> tuple[Any, ...]:

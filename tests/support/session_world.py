@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.bag.storage import Storage
-    from appliance.session.session import Leases, Session
+    from appliance.session.lease_set import Leases
+    from appliance.session.session import Session
 
 LOG = "log"
 

@@ -29,6 +29,7 @@ from tests.fault_injection.plants import Plant, Twins, all_plants, all_twins
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed
 from tests.fault_injection.writer import Writer
+from tests.support.by_rules import by_columns_first, by_rules
 from tests.support.mutants import plant
 from timeagent.errors import BadRequest
 from timeagent.keys import Signer
@@ -262,6 +263,19 @@ def test_messages_of_the_old_shard_alone_and_of_the_new_one_that_interleave_brea
     goes_alone(move.coming[0], floor_ns=0, settle_to_ns=0)
     move.other.publish(move.grid, move.coming[0].grant("alice", move.other), at=move.tree.now_ns - 20 * MS)
     assert {"grant-overlap", "whole-too-early"} <= codes(audited(move.done()))
+
+
+# It kept the fence of its grant, which lay above the floor of then; the next fence will lie above both.
+def test_lease_that_its_shard_makes_held_when_it_has_raised_its_floor_breaks_no_rule(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    move.old.end(move.old.grant("bob", move.other))
+    move.both()
+    lease = move.coming[0].grant("alice", move.writer, phase=Phase.TENTATIVE)
+    move.new()
+    move.coming[0].prolong(lease, WitnessKind.UPGRADE)
+    assert lease.witness.fence < move.coming[0].floor_ns
+    assert audited(move.done()).findings == ()
+    assert by_rules(tmp_path) == by_columns_first(tmp_path)
 
 
 def test_bag_closed_early_that_made_a_file_void_is_a_violation(tmp_path: Path) -> None:

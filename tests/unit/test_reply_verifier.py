@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from appliance.lease.client import ReplyVerifier, opened, opened_alone
+from appliance.lease.reply_verifier import ReplyVerifier, opened, opened_alone
 from appliance.lease.wire import Granted, Reply, Unavailable
 from tests.support.shards import POLICY, TERM, World, acquire
 from tests.support.shards import opened as read

@@ -9,6 +9,8 @@ on what others answer, and may be wrong at any time, at the cost of a wait for t
 - A shard of this node begins as soon as its chain was left in good order, or its owner's ceiling is surely past.
 - A shard of another node is taken over when somebody asked here for it, its ceiling is surely past, and none of the
   nodes before this one in the order of heirs answers.
+- What was left here for a restart goes on first, whatever its shard is by the newest map: its holders wait for it, and
+  one that is of no map any more ends in good order, so that nobody waits for its ceiling.
 - When a newer map is seen, what runs here goes by it; a shard that it does not have any more ends at once.
 """
 
@@ -105,11 +107,14 @@ class ShardFailover:
         newest = self._maps.newest
         for shard, hosted in self._host.everything().items():
             self._guarded(shard, lambda shard=shard, hosted=hosted: self._look_at(shard, hosted, newest))  # type: ignore[misc]
+        for shard in self._host.resumable():
+            if self._stop.is_set() is False:
+                self._guarded(shard, lambda shard=shard: self._host.go_on(shard))  # type: ignore[misc]
         for shard in newest.shards:
             if self._host.hosted(shard) is None and self._stop.is_set() is False:
                 self._guarded(shard, lambda shard=shard: self._consider(shard, newest))  # type: ignore[misc]
 
-    def _guarded(self, shard: int, step: Callable[[], None]) -> None:
+    def _guarded(self, shard: int, step: Callable[[], object]) -> None:
         try:
             step()
         except TenureError as problem:

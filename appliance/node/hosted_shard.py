@@ -104,6 +104,11 @@ class ShardRuntime:
     def _file(self, shard: int) -> Path:
         return self._runtime / f"shard-{shard:04d}.db"
 
+    def left(self) -> list[int]:
+        """Return the shards that have a file here."""
+        names = (path.stem.removeprefix("shard-") for path in self._runtime.glob("shard-*.db"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
     def store(self, shard: int) -> LeaseStore:
         """Return an empty database for a shard. Raises Environment."""
         return LeaseStore(self._file(shard))

@@ -108,6 +108,7 @@ class ShardHost:
         """Whether close() has every lease end, and is not for a restart."""
         self._leaving: dict[int, Running] = {}
         self._successions: dict[int, Succession] = {}
+        self._nothing_left: set[int] = set()
         self._maps: MapWatch | None = None
 
     def follow(self, maps: MapWatch) -> None:
@@ -177,6 +178,35 @@ class ShardHost:
             except BaseException:
                 lock.release()
                 raise
+            return True
+
+    def resumable(self) -> list[int]:
+        """Return the shards that do not run here, and of which a run may have left something. Touches tmpfs only."""
+        left = self._shard_runtime.left()
+        return [shard for shard in left if self.hosted(shard) is None and shard not in self._nothing_left]
+
+    def go_on(self, shard: int) -> bool:
+        """Go on with what a run left here for a restart, whatever the newest map makes of its shard. True: it runs.
+
+        It need not be its owner's, and the chains before it need not have ended: as little as for the run that stopped.
+        Begins nothing. Touches the mount; raises as ``try_host``.
+        """
+        with self._lock:
+            lock = self._shard_runtime.lock(shard)
+            if shard in self._hosted or self._closed or not lock.try_acquire():
+                return False
+            try:
+                newest_record(self._port(*chain_of(shard)))  # while the mount does not answer nothing is taken
+                self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
+                resumed = self._gone_on(self._fresh(shard))
+            except BaseException:
+                lock.release()
+                raise
+            if resumed is None:
+                self._nothing_left.add(shard)
+                lock.release()
+                return False
+            self._hosted[shard] = resumed, lock
             return True
 
     def waits_for(self, shard: int, shard_map: ShardMap) -> str | None:
@@ -309,16 +339,11 @@ class ShardHost:
                     lock.release()
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
-        incarnation = self._random.randbytes(8)
-        cluster_id = self._registers.cluster_id
-        chain_map, place = chain_of(shard)
-        node, since = self._settings.node, self._time.now().midpoint
-        identity = ShardIdentity(
-            cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure")
-        )
-        left = self._shard_runtime.taken_over(shard)
-        if left is not None and (resumed := self._resumed(identity, shard_map, *left)) is not None:
+        identity = self._fresh(shard)
+        resumed = self._gone_on(identity)
+        if resumed is not None:
             return resumed
+        chain_map, place = chain_of(shard)
         stored = self._port(chain_map, place)
         follows = self._follows(shard, shard_map)
         if isinstance(follows, InDoubt):
@@ -326,7 +351,7 @@ class ShardHost:
         origin = (lambda: follows) if chain_map > 1 else None
         right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
-        ledger = CountedLedger(self._storage, chain_map, place, incarnation)
+        ledger = CountedLedger(self._storage, chain_map, place, identity.incarnation)
         store = self._shard_runtime.store(shard)
         try:
             return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
@@ -334,7 +359,19 @@ class ShardHost:
             store.close()
             raise
 
-    def _resumed(self, fresh: ShardIdentity, shard_map: ShardMap, store: LeaseStore, raw: bytes) -> HostedShard | None:
+    def _fresh(self, shard: int) -> ShardIdentity:
+        """Return who begins with a shard here now."""
+        incarnation = self._random.randbytes(8)
+        cluster_id = self._registers.cluster_id
+        chain_map, place = chain_of(shard)
+        node, since = self._settings.node, self._time.now().midpoint
+        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure"))
+
+    def _gone_on(self, fresh: ShardIdentity) -> HostedShard | None:
+        left = self._shard_runtime.taken_over(fresh.number)
+        return None if left is None else self._resumed(fresh, *left)
+
+    def _resumed(self, fresh: ShardIdentity, store: LeaseStore, raw: bytes) -> HostedShard | None:
         """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
         try:
             said = decode(Suspension, raw, "what a run left")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from appliance.bag.reader import Message
     from appliance.formats.lease import Mode
     from appliance.formats.shardmap import ShardMap
+    from appliance.formats.witness import Half
     from appliance.lease.domain import SessionRecord, State
     from appliance.session.held import Lease
     from tests.simulation.scheduler import Machine, Process
@@ -201,6 +202,8 @@ class LeftState:
     """What the run had signed last; of one that goes on, what it has signed first."""
     domains: dict[str, State]
     sessions: dict[bytes, SessionRecord]
+    going: tuple[int, Half, Instant]
+    """The map that it goes by, which half of a lease it grants, and until when leases may be held from it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,9 +330,9 @@ class History:
     taken: list[tuple[Machine, str]] = field(default_factory=list)
     """Which files were found to have been left, and where."""
     told: list[tuple[bytes, int]] = field(default_factory=list)
-    """Which runs were told to stop for a restart, and how many leases were out then."""
+    """Which runs were told to stop for a restart, and how many leases were out then that may be believed in."""
     only_moves: bool = False
-    """Whether nothing goes wrong, and shards are moved."""
+    """Whether nothing happens but that shards are moved, and daemons restarted in order."""
     only_restarts: bool = False
     """Whether nothing happens but restarts in order: then they are noticed by nobody."""
     said: list[Said] = field(default_factory=list)

@@ -85,7 +85,8 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
     },
     "moves": {
         "committed": 60, "grants": 130, "hand-overs": 36, "maps": 42, "under a later map": 160, "incarnations": 240,
-        "runs that granted": 86, "orderly stops": 24, "expired": 4, "crashes": 12, "settled readings": 16,
+        "runs that granted": 70, "orderly stops": 24, "expired": 4, "crashes": 12, "settled readings": 16,
+        "suspended": 23, "gone on with": 22,
     },
     "heirs": {
         "committed": 300, "grants": 230, "hand-overs": 54, "taken over": 12, "at home": 44, "left in good order": 14,

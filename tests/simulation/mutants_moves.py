@@ -7,6 +7,7 @@ is pruned, which is 64 records long then.
 from __future__ import annotations
 
 from appliance.admin import moving
+from appliance.daemon import failover
 from appliance.lease import going_by, shard, succession
 from appliance.node import shards
 from appliance.session import held, second_halves
@@ -70,6 +71,24 @@ MOVES: tuple[Mutant, ...] = (
         "the half from the shard that comes says less than the other",
         one(second_halves, "above_of", "lease.shard < shard", "False"),
         "halves",
+        "moves",
+    ),
+    Mutant(
+        "a shard that leaves forgets over a restart until when leases may be held from it alone",
+        one(shard, "Shard.resume", "self._going.alone_until_ns = said.alone_until_ns", "pass"),
+        "resumed",
+        "moves",
+    ),
+    Mutant(
+        "a shard that goes on goes by the map of its chain",
+        one(shards, "ShardHost._resumed", "self._registers.map(said.going_by)", "self._registers.map(said.map_number)"),
+        "resumed",
+        "moves",
+    ),
+    Mutant(
+        "what was left goes on only where the newest map has its shard begin",
+        one(failover, "ShardFailover.turn", "self._host.resumable()", "()"),
+        "unmoved",
         "moves",
     ),
 )

@@ -42,6 +42,7 @@ SESSIONS: tuple[Mutant, ...] = (
         one(sessions, "as_of", "each.correlation_id == lease.correlation_id", "each is lease"),
         "sessions",
         "together",
+        first=1_700,
     ),
     Mutant(
         "a session lease is broken when one end of the interval is past it",

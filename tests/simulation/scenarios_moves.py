@@ -1,4 +1,4 @@
-"""Planned moves of shards, while leases are held for long and for short: owners live, die, sleep, or miss a map."""
+"""Planned moves of shards, while leases are held for long and short: owners live, restart, die, sleep, miss a map."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ LOOK_NS: Span = 100 * MS
 
 
 def moves(seed: int, *, traced: bool = False) -> World:
-    """Shards are given to other nodes, and become more or fewer: with nothing else, or with everything going wrong."""
+    """Shards are given to other nodes, and become more or fewer, and daemons are restarted.
+
+    With nothing else, or with everything going wrong.
+    """
     chance = random.Random(f"{seed}/scenario")
     brief = is_brief(chance)
     only = chance.random() < 0.35
     shards = chance.choice((1, 2))
+    restarts = chance.random() < 0.6
     conditions = Conditions(
         shards=shards,
         mishaps=Mishaps()
@@ -48,7 +52,9 @@ def moves(seed: int, *, traced: bool = False) -> World:
         network=NetworkMishaps()
         if only
         else NetworkMishaps(lost=chance.choice((0, 0, 20)), late=chance.choice((0, 10))),
-        lies="none" if only else chance.choice(("none", "slight", "slight", "seconds", "steps")),
+        lies="none"
+        if only
+        else chance.choice(("none", "slight", "slight", "seconds", *(() if restarts else ("steps",)))),
         lasts_ns=(7 if brief else 12) * SECOND,
         steps_max=5_000 if brief else 12_000,
     )
@@ -64,6 +70,12 @@ def moves(seed: int, *, traced: bool = False) -> World:
     plans: list[Plan] = [_plan(street, chance.random(), chance.choice((1, 2, 3))) for _ in range(2 if brief else 3)]
     pace: Span = chance.choice((100, 800)) * MS
     world.spawn(NODES[5], "mover", lambda process: Mover(street, process, plans, pace).run, restarts=9)
+    if restarts:  # with no clock that steps back between the look at it and the first signature
+        at = SECOND // 4
+        while at < conditions.lasts_ns - SECOND:
+            at += int((1 + 1.5 * chance.random()) * SECOND)
+            begin = _restart(street, chance.choice(street.nodes), int((0.05 + 0.3 * chance.random()) * SECOND))
+            world.scheduler.call_at(world.scheduler.start_ns + at, begin)
     if not only:
         for _ in range(chance.choice((0, 1, 2, 3))):
             at, span = int(chance.random() * conditions.lasts_ns), int((0.2 + 3 * chance.random()) * SECOND)
@@ -99,6 +111,14 @@ def _keep(kit: SessionKit) -> None:
 
 def _client(world: World, kind: type[Application]) -> Callable[[Process], Callable[[], object]]:
     return lambda process: kind(world, process, DOMAINS[1:], LOGS[:1], 10**6).run
+
+
+def _restart(street: Street, node: str, span: Span) -> Callable[[], None]:
+    def begin() -> None:
+        street.world.scheduler.note("  a restart:", node)
+        street.restart(node, span)
+
+    return begin
 
 
 def _fault(street: Street, node: str, span: Span, kind: float) -> Callable[[], None]:

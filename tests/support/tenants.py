@@ -56,6 +56,8 @@ class Host:
     """Shards that another process of this machine runs."""
     failing: set[int] = field(default_factory=set)
     tried: list[int] = field(default_factory=list)
+    suspended: list[int] = field(default_factory=list)
+    """Shards that a run left here for a restart."""
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     looked: list[int] = field(default_factory=list)
@@ -74,6 +76,14 @@ class Host:
             raise Environment("tmpfs-full", f"no room for shard {shard}")
         if shard in self.held or shard in self.elsewhere:
             return False
+        self.running[shard] = Tenant(self.map_number)
+        return True
+
+    def resumable(self) -> list[int]:
+        return list(self.suspended)
+
+    def go_on(self, shard: int) -> bool:
+        self.suspended.remove(shard)
         self.running[shard] = Tenant(self.map_number)
         return True
 

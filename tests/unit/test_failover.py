@@ -61,6 +61,18 @@ def test_own_shard_begins_unasked_and_asks_nobody() -> None:
     assert street.failover.taken_over == 0
 
 
+# Its holders wait for this node; who owns the shard waits for its ceiling.
+@pytest.mark.parametrize("shard", [0, 1, 7])
+def test_what_was_left_for_a_restart_goes_on_whoever_owns_it_and_in_no_map_too(shard: int) -> None:
+    street = Street("node-a", "node-b")
+    street.host.suspended.append(shard)
+    street.host.held[shard] = "node node-a may grant until noon"
+    street.failover.turn()
+    assert shard in street.host.running
+    assert shard not in street.host.tried
+    assert street.probed == []
+
+
 def test_own_shard_that_runs_is_left_alone() -> None:
     street = Street("node-a")
     street.runs(0)

@@ -88,6 +88,24 @@ def test_next_process_goes_on_with_the_leases_that_others_have_of_one_that_ends(
         assert len(list(site.root.glob("ledger/*/*/*.ledger"))) == 2
 
 
+def test_what_was_left_goes_on_whoever_waits_for_what_and_nothing_begins(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = left_with_a_lease(site)
+    with site.open() as second:
+        host = second.routes.host
+        monkeypatch.setattr(host, "waits_for", lambda *_: "chains before it have not ended")
+        assert host.resumable() == [0]
+        assert host.go_on(0)
+        assert second.inspect(0)[0].incarnation == run
+        assert host.resumable() == []
+        assert not host.go_on(0)  # it runs
+        host.drop(0)
+        assert not host.go_on(0)
+        assert host.resumable() == []
+        assert host.hosted(0) is None
+
+
 @pytest.mark.parametrize("damage", ["longer", "shorter", "gone", "another file"])
 def test_next_process_begins_with_nothing_where_the_ledger_does_not_end_as_it_was_left(
     site: Site, damage: str, caplog: pytest.LogCaptureFixture

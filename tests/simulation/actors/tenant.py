@@ -191,6 +191,9 @@ class Parts(ShardRuntime):
     def boot(self) -> str:
         return self._street.boots.get(self._process.machine, "boot 1")
 
+    def left(self) -> list[int]:
+        return sorted(shard for machine, shard in self._street.files if machine is self._process.machine)
+
     def store(self, shard: int) -> Store:
         return Store.begun(self._street.files, (self._process.machine, shard), f"file {self._world.number()}")
 
@@ -318,7 +321,7 @@ class NodeHost(ShardHost):
             self._going_on = False
 
     def _left_state(self, shard: Shard, store: Store, signed_ns: Instant) -> LeftState:
-        identity = shard._identity
+        identity, going = shard._identity, shard._going
         return LeftState(
             identity.shard,
             identity.incarnation,
@@ -329,6 +332,7 @@ class NodeHost(ShardHost):
             signed_ns,
             store.state(),
             dict(store.sessions),
+            (going.number, going.half, going.alone_until_ns),
         )
 
     def close(self) -> None:
@@ -336,7 +340,7 @@ class NodeHost(ShardHost):
         history = self._world.history
         hosted = list(self.everything().values())
         for each in hosted:
-            history.told.append((each.identity.incarnation, each._store.leases))
+            history.told.append((each.identity.incarnation, 0 if each._shard.is_of_no_map else each._store.leases))
             history.stopping.add(each.identity.incarnation)
             store: Any = each._store
             shard = each._shard

@@ -1,6 +1,7 @@
 """Who takes over another node's shard was asked for it, and none of those before it could be asked.
 
-The order is the one of the protocol: the owner, then the other nodes by a digest of shard and name, highest first.
+The order is the one of the protocol: the owner, then the other nodes by a digest of shard and name, highest first. Who
+goes on after a restart with what it had taken over asks nobody.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ BEFORE_NS = 2 * SECOND
 
 
 def check(history: History, _: Record) -> Iterator[str]:
+    began: set[bytes] = set()
     for tenant in history.tenants:
         owner = history.owners[tenant.shard]
-        if tenant.node == owner:
+        if tenant.node == owner or tenant.incarnation in began:
             continue
+        began.add(tenant.incarnation)
         still = sum(span for node, from_ns, span in history.stops if node == tenant.node and from_ns < tenant.from_ns)
         since = tenant.considered_ns - COUNTS_NS - still
         if not any(

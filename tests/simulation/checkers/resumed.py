@@ -1,8 +1,9 @@
 """Who goes on after a restart has all that was left, on the same boot, and alone; a restart in order loses no lease.
 
 What is left is found once on each machine, and gone on with once at all: not by a cloned machine too. It is what it
-was. The first that is signed afterwards is not before the last that was signed before. Where nothing happens but
-restarts in order, each of them is gone on with, and no holder of a lease for a full term loses it.
+was, by the same map. The first that is signed afterwards is not before the last that was signed before. Where nothing
+happens but restarts in order, and moves, each of them is gone on with, and no holder of a lease for a full term loses
+it (a move: ``unmoved.py``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def check(history: History, record: Record) -> Iterator[str]:
             yield f"shard {each.shard} goes on at {each.true_ns} with {each.file}, which nobody left in order"
         else:
             yield from _the_same(left[each.file], each)
+    if history.only_restarts or history.only_moves:
+        yield from _all_gone_on_with(history)
     if history.only_restarts:
         yield from _nobody_noticed(history, record.policy.lease_term_max_ns)
 
@@ -43,6 +46,8 @@ def _the_same(before: LeftState, after: LeftState) -> Iterator[str]:
         yield f"{which} under another incarnation"
     if after.signed_ns < before.signed_ns:
         yield f"{which}, and signs at {after.signed_ns} after {before.signed_ns}"
+    if after.going != before.going:
+        yield f"{which} by {after.going}, and was left by {before.going}"
     yield from _compared(f"{which} with another state of domain", before.domains, after.domains)
     yield from _compared(f"{which} with another state of session lease", before.sessions, after.sessions)
 
@@ -53,7 +58,7 @@ def _compared[Name, Value](words: str, ours: dict[Name, Value], theirs: dict[Nam
             yield f"{words} {name!r}"
 
 
-def _nobody_noticed(history: History, term_ns: Span) -> Iterator[str]:
+def _all_gone_on_with(history: History) -> Iterator[str]:
     resumed = {each.file for each in history.resumed}
     stopped = {each.incarnation: each for each in history.suspended}
     for incarnation, leases in history.told:
@@ -63,6 +68,9 @@ def _nobody_noticed(history: History, term_ns: Span) -> Iterator[str]:
         later = [start for start in history.starts if start.shard == each.shard and start.true_ns > each.true_ns]
         if later and each.file not in resumed:
             yield f"shard {each.shard} began at {later[0].true_ns} and did not go on with {each.file}"
+
+
+def _nobody_noticed(history: History, term_ns: Span) -> Iterator[str]:
     for hold in history.holds:
         if hold.lost_ns is not None and hold.lease.term_ns == term_ns:
             yield f"{hold.who} lost {hold.domain} at {hold.lost_ns}, though its shard was only restarted"

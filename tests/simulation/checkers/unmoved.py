@@ -1,4 +1,4 @@
-"""Where nothing goes wrong but that shards are moved, nobody loses a lease by it."""
+"""Where nothing happens but that shards are moved, and daemons restarted in order, nobody loses a lease by it."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Semaphore(Tool[Hold]):
             return Hold(session, lease)
 
     def _is_over(self, domain: str) -> bool:
-        """Whether nobody has a slot of another n any more: its shard says so, for it may have been renewed meanwhile."""
+        """Whether nobody has a slot of another n any more, as its shard says: it may have been renewed meanwhile."""
         try:
             with self._session.acquire(domain, timeout_s=0):
                 return True

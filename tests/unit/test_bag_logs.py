@@ -1,12 +1,12 @@
 """A log is what its birth record says."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from appliance.bag.logs import create_log, list_logs, open_log
+from appliance.bag.logs import create_log, is_there, list_logs, open_log
 from appliance.bag.posix import PosixStorage
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.framing import Kind
@@ -102,3 +102,36 @@ def test_birth_that_cannot_be_is_damage(node: Node, change: dict[str, object]) -
     node.context.storage.publish("logs/a/log", data, "tmp")
     with pytest.raises(Damaged, match="logs/a/log"):
         open_log(node.context, "a")
+
+
+class Remembering(WrappedStorage):
+    """A mount that remembers what was not there, until the directory that it is missing in is opened."""
+
+    def __init__(self, inner: MemoryStorage) -> None:
+        super().__init__(inner)
+        self.absent: set[str] = set()
+
+    def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
+        if any(directory == each or directory.startswith(f"{each}/") for each in self.absent):
+            return None
+        found = super().look(directory, names)
+        if found is not None:
+            self.absent = {each for each in self.absent if each.rpartition("/")[0] != directory}
+        return found
+
+
+BAG = f"logs/{LOG}/2026-01-01/10-00-00/10-00-05.000"
+
+
+@pytest.mark.parametrize("remembered", [BAG, BAG.rpartition("/")[0], f"logs/{LOG}/2026-01-01"])
+def test_bag_that_is_remembered_as_absent_is_there(node: Node, remembered: str) -> None:
+    inner = node.context.storage
+    assert isinstance(inner, MemoryStorage)
+    storage = Remembering(inner)
+    assert not is_there(storage, BAG)
+    for depth in range(3, len(BAG.split("/")) + 1):
+        inner.ensure_directory("/".join(BAG.split("/")[:depth]))
+    storage.absent = {remembered}
+    assert storage.look(BAG, ()) is None
+    assert is_there(storage, BAG)
+    assert is_there(storage, BAG)

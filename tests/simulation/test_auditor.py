@@ -54,7 +54,7 @@ def test_nothing_is_found_where_nobody_broke_a_rule(scenario: str) -> None:
 # Two that lie alike would outvote one who does not: nothing can be known of those.
 def test_node_whose_clock_alone_lied_is_named_and_no_other() -> None:
     told = set()
-    for scenario, seeds in (("contenders", range(320, 430)), ("moves", range(1_210, 1_290))):
+    for scenario, seeds in (("contenders", range(320, 430)), ("moves", range(200, 390))):
         for seed in seeds:
             world = SCENARIOS[scenario](seed)
             clocks = {name: clock for name, clock in world.times.items() if isinstance(clock, SimulatedTime)}

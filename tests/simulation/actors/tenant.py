@@ -339,8 +339,9 @@ class NodeHost(ShardHost):
         """Stop for a restart, with a note of what is left."""
         history = self._world.history
         hosted = list(self.everything().values())
+        told: list[tuple[bytes, int]] = []
         for each in hosted:
-            history.told.append((each.identity.incarnation, 0 if each._shard.is_of_no_map else each._store.leases))
+            told.append((each.identity.incarnation, 0 if each._shard.is_of_no_map else each._store.leases))
             history.stopping.add(each.identity.incarnation)
             store: Any = each._store
             shard = each._shard
@@ -356,6 +357,7 @@ class NodeHost(ShardHost):
             store.leave = left
             self._told(each.identity.shard, "suspended")
         super().close()
+        history.told += told  # who died meanwhile, or saw the end of the run, has not stopped in order
         for each in hosted:
             if isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None:
                 history.stopping.discard(each.identity.incarnation)

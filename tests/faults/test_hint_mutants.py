@@ -159,7 +159,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
         unit.test_what_is_named_and_is_not_there_holds_nothing,
     ),
     "bag without a directory is waited for": (
-        (reader, "Reader._named_bag", "self._storage.look(bag.path, ()) is not None", "True"),
+        (reader, "Reader._named_bag", "is_there(self._storage, bag.path)", "True"),
         unit.test_what_is_named_and_is_not_there_holds_nothing,
     ),
 }

@@ -54,7 +54,7 @@ MUTANTS = {
     "slots of dead holders are of their size for ever": Mutant(
         semaphore,
         "Semaphore._next",
-        "domain not in self._slots and (not now.surely_past(expiry))",
+        "domain not in self._slots and (not (now.surely_past(expiry) and self._is_over(domain)))",
         "domain not in self._slots",
         lock_tests.test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever,
     ),

@@ -385,8 +385,8 @@ MUTANTS: dict[str, Mutant] = {
     "terminal record not looked at": Mutant(
         _in_succession(
             "Succession._ended",
-            "seen = self._link(port, layout, shard, number + 1, newest, begins)",
-            "return begins if self._link(port, layout, shard, number + 1, newest, begins) else InDoubt('taken')",
+            "seen = self._link(port, chain, shard, number + 1, newest, begins)",
+            "return begins if self._link(port, chain, shard, number + 1, newest, begins) else InDoubt('taken')",
         ),
         ChainCast((contender("a", extends=2), terminator()), records_kept=1),
         chains.ALL_ENDED,
@@ -424,7 +424,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "orderly record without fences": Mutant(
         _in_shard(
-            "Shard._link_end", "max(floor, fence, self._eviction.floor_ns)", "max(floor, self._eviction.floor_ns)"
+            "Shard._link_end",
+            "max(floor, fence, self._eviction.floor_ns, alone)",
+            "max(floor, self._eviction.floor_ns, alone)",
         ),
         ChainCast((shard("a"), shard("b"))),
         chains.FENCES_GROW,

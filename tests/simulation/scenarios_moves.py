@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.admin.moving import moved, resharded
 from tests.simulation.actors.mover import Mover
-from tests.simulation.actors.session import Application, SessionKit
+from tests.simulation.actors.session import Application, SessionKit, keep
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
@@ -17,7 +17,6 @@ from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
-from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -81,7 +80,12 @@ def moves(seed: int, *, traced: bool = False) -> World:
             at, span = int(chance.random() * conditions.lasts_ns), int((0.2 + 3 * chance.random()) * SECOND)
             begin = _fault(street, chance.choice(street.nodes), span, chance.random())
             world.scheduler.call_at(world.scheduler.start_ns + at, begin)
-    world.spawn(NODES[3], "keeper", lambda process: lambda: _keep(SessionKit(world, process)), restarts=2)
+    world.spawn(
+        NODES[3],
+        "keeper",
+        lambda process: lambda: keep(SessionKit(world, process), DOMAINS[0], LOGS[0], 400 * MS),
+        restarts=2,
+    )
     for n in range(chance.choice((1, 2))):
         kind = chance.choice((Application, Application, Together))
         world.spawn(NODES[3 + n % 2], f"{kind.__name__.lower()} {n}", _client(world, kind), restarts=1)
@@ -93,20 +97,6 @@ def _plan(street: Street, kind: float, count: int) -> Plan:
     if kind < 0.5:
         return lambda before: moved(before, {0: nodes[(before.number + count) % len(nodes)]})
     return lambda before: resharded(before, count, nodes)
-
-
-def _keep(kit: SessionKit) -> None:
-    """Have one lease, and write under it now and then; where it is lost, another."""
-    world = kit.world
-    while True:
-        leases = kit.acquire([DOMAINS[0]], 4 * SECOND, record_only=True)
-        while leases is not None and leases[0].ended is None:
-            kit.pause(400 * MS)
-            try:
-                kit.publish(LOGS[0], [f"kept {world.number()}".encode()], leases)
-            except TenureError as problem:
-                world.scheduler.refused("writes nothing:", problem)
-        kit.pause(100 * MS)
 
 
 def _client(world: World, kind: type[Application]) -> Callable[[Process], Callable[[], object]]:

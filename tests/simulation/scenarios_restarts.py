@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from tests.simulation.actors.session import Application, SessionKit
+from tests.simulation.actors.session import Application, SessionKit, keep
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
@@ -15,7 +15,6 @@ from tests.simulation.cluster import LOGS, NODES
 from tests.simulation.network import NetworkMishaps
 from tests.simulation.scheduler import PAUSES, Mishaps
 from tests.simulation.world import Conditions, World
-from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -61,26 +60,17 @@ def restarts(seed: int, *, traced: bool = False) -> World:
         at += int((0.5 + 2 * chance.random()) * SECOND)
         begin = _restart(street, chance.random(), chance.random(), only=only)
         world.scheduler.call_at(world.scheduler.start_ns + at, begin)
-    world.spawn(NODES[2], "keeper", lambda process: lambda: _keep(SessionKit(world, process)), restarts=1)
+    world.spawn(
+        NODES[2],
+        "keeper",
+        lambda process: lambda: keep(SessionKit(world, process), DOMAINS[0], LOGS[0], 500 * MS),
+        restarts=1,
+    )
     kinds: tuple[type[Application], ...] = (Application,) if only else (Application, Together)
     for n in range(1 if brief else 2):
         kind = chance.choice(kinds)
         world.spawn(NODES[3 + n], f"{kind.__name__.lower()} {n}", _client(world, kind, only=only), restarts=1)
     return world
-
-
-def _keep(kit: SessionKit) -> None:
-    """Have one lease, and write under it now and then; where it is lost, another."""
-    world = kit.world
-    while True:
-        leases = kit.acquire([DOMAINS[0]], 4 * SECOND, record_only=True)
-        while leases is not None and leases[0].ended is None:
-            kit.pause(500 * MS)
-            try:
-                kit.publish(LOGS[0], [f"kept {world.number()}".encode()], leases)
-            except TenureError as problem:
-                world.scheduler.refused("writes nothing:", problem)
-        kit.pause(100 * MS)
 
 
 def _client(world: World, kind: type[Application], *, only: bool) -> Callable[[Process], Callable[[], object]]:

@@ -210,3 +210,13 @@ def test_lease_is_not_renewed_as_a_half_before_it_has_the_other(site: MovingSite
     site.renews(session)
     assert len(lease.halves()) == 2
     assert lease.expiry_ns > expiry
+
+
+# The shard that comes granted it, and its answer was lost; by the next round the first half is another.
+def test_second_half_that_was_granted_beside_an_earlier_first_half_is_not_kept(site: MovingSite) -> None:
+    site.both()
+    site.transport(NEW).script = ["done"] * 3
+    (lease,) = site.session().acquire("d", timeout_s=20)
+    first, second = lease.halves()
+    assert second.fence >= first.fence
+    assert site.leases(NEW) == 1

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from appliance.lease.wire import LeaseView
     from appliance.recipes.exclusion import Hold, Tool
 
 
@@ -162,6 +163,29 @@ def test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever(site: 
     (large,) = semaphores(site, 1, n=5)
     site.time.advance(dead.lease.term_ns + SECOND)
     assert can_be_had(large)
+
+
+def test_slot_of_another_number_that_was_renewed_since_the_look_refuses(
+    site: HandSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, asker = site.session(), site.session()
+    hold = Semaphore(holder, "gpu", 2).acquire()
+    look = asker.standing.leases_below
+
+    def slowly(tree: str) -> list[LeaseView]:
+        """See what there is, then take longer for the next line than a lease lasts, while all are renewed."""
+        seen = look(tree)
+        for _ in range(3):
+            site.time.advance(hold.lease.term_ns // 2)
+            holder.renew_due()
+            asker.renew_due()
+        return seen
+
+    monkeypatch.setattr(asker.standing, "leases_below", slowly)
+    with pytest.raises(BadRequest) as told:
+        Semaphore(asker, "gpu", 5).acquire(timeout_s=0)
+    assert told.value.code == "semaphore-size"
+    hold.check()
 
 
 def test_slot_of_a_dead_holder_is_had_when_its_lease_is_past(site: HandSite) -> None:

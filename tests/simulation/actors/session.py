@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from appliance.session.held import Lease, Loss
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 MESSAGES = (1, 1, 1, 2, 3, 4)
 """How many messages an application publishes at once: each as often as it stands here."""
@@ -400,3 +400,17 @@ class Forgetful(Application):
 
     gives_back = 0.3
     renews = False
+
+
+def keep(kit: SessionKit, domain: str, log: str, pace_ns: Span) -> None:
+    """Have one lease, and write under it now and then; where it is lost, another."""
+    world = kit.world
+    while True:
+        leases = kit.acquire([domain], 4 * SECOND, record_only=True)
+        while leases is not None and leases[0].ended is None:
+            kit.pause(pace_ns)
+            try:
+                kit.publish(log, [f"kept {world.number()}".encode()], leases)
+            except TenureError as problem:
+                world.scheduler.refused("writes nothing:", problem)
+        kit.pause(100 * MS)

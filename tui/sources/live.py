@@ -302,6 +302,7 @@ class LiveSource:
                 ceiling_ns=record.ceiling_ns,
                 ceiling_kind=record.kind,
                 ledger_bytes=chain.ledger_bytes,
+                runner=record.node,
                 resumes_ns=(record.ceiling_ns if dead else record.settle_to_ns) + after_ceiling,
             )
         said = question.answer if question else None

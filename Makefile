@@ -102,7 +102,7 @@ bench-idle: install ## what idle logs cost, by logs and nodes: directories opene
 # The servers are installed below dist/s3 when they are first wanted; a test says why it is skipped without one.
 test-s3: install ## run the demo, its faults, killed writers and the audit in object stores on this machine (SHORT=1: under 50 s)
 	@$(BIN)/python -m tests.s3.servers
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(if $(SHORT),-m 'not slow') tests/s3 $(ARGS)
+	@$(BIN)/python -m pytest -q $(if $(SHORT),-n 2 --dist worksteal -m 'not slow') tests/s3 $(ARGS)
 
 nfs-lab: install ## play the scenarios on real NFS, in virtual machines; exit 0 only when every promise held
 	@$(BIN)/python -m tests.nfs_lab.run $(if $(SHORT),--short) $(ARGS)

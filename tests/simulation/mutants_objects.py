@@ -34,13 +34,12 @@ OBJECTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a put that failed is taken for one that was refused",
-        (
-            (
-                objects,
-                "ObjectStorage._is_ours",
-                "if self._bucket.put(path, data):\n    return True",
-                "try:\n    if self._bucket.put(path, data):\n        return True\nexcept Environment:\n    return data == b''",
-            ),
+        one(
+            objects,
+            "ObjectStorage._is_ours",
+            "if self._bucket.put(path, data):\n    return True",
+            "try:\n    if self._bucket.put(path, data):\n        return True\n"
+            "except Environment:\n    return data == b''",
         ),
         "committed",
         "objects",
@@ -52,7 +51,8 @@ OBJECTS: tuple[Mutant, ...] = (
             objects,
             "ObjectStorage._is_ours",
             "if there is not None:",
-            "if there is not None and there != data:\n    self._bucket.delete(path)\n    continue\nif there is not None:",
+            "if there is not None and there != data:\n    self._bucket.delete(path)\n    continue\n"
+            "if there is not None:",
         ),
         "finality",
         "objects",

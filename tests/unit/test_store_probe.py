@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.bag.objects import ObjectStatus
 from appliance.doctor.check import CheckVerdict, HealthCheck
 from appliance.doctor.store_probe import StoreProbe
 from tenure.__main__ import main
@@ -49,8 +50,8 @@ class Blind(MemoryBucket):
     def names(self, directory: str) -> list[str]:
         return [] if "/bag." in directory else super().names(directory)
 
-    def status(self, key: str) -> None:  # type: ignore[override]
-        return None if key.endswith("/prelock") else super().status(key)  # type: ignore[return-value]
+    def status(self, key: str) -> ObjectStatus | None:
+        return None if key.endswith("/prelock") else super().status(key)
 
 
 class Swapping(MemoryBucket):

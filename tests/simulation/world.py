@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.policy import PolicyNumbers
+    from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor
     from appliance.session.leasing import Routes
     from tests.simulation.actors.processes import Kit
@@ -157,6 +158,13 @@ class World:
         """Return a number that this run has not used."""
         self._numbers += 1
         return self._numbers
+
+    def published(self, newest: ShardMap) -> None:
+        """Note a map that is there: whoever linked it may have been told that this failed, or have died."""
+        if newest.number > self.map.number:
+            self.map = newest
+            self.history.learn(newest)
+            self.scheduler.note("published:", f"map {newest.number}: {newest.shards}")
 
     def process(self, node: str, name: str) -> Process:
         """Begin a process on a machine, without actors yet."""

@@ -27,6 +27,7 @@ from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
+    from appliance.bag.storage import Storage
     from timeagent.units import Instant
 
 CLUSTER = bytes(range(16))
@@ -112,7 +113,7 @@ class Founded:
         for log in LOGS:
             create_log(BagContext(mount, time, registers, "n1"), log, KINDS[log])
 
-    def registers(self, mount: SimulatedMount) -> Registers:
+    def registers(self, mount: Storage) -> Registers:
         """Return the records as one process reads them."""
         kind = Registers if self.real else FastRegisters
         return kind(mount, CLUSTER, self.root.verifier())

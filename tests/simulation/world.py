@@ -17,6 +17,7 @@ from tests.simulation.history import History
 from tests.simulation.machine import MachineNode, SimulatedMachine
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import NO_NETWORK_MISHAPS, Network, NetworkMishaps
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
 from tests.simulation.server import Server
 from timeagent.trust import Purpose
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.policy import PolicyNumbers
+    from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor
     from appliance.session.leasing import Routes
     from tests.simulation.actors.processes import Kit
@@ -59,6 +61,8 @@ class Conditions:
     embedded: bool = False
     """Whether nodes run the production EmbeddedTime over simulated machine clocks."""
     delegations: bool = False
+    objects: bool = False
+    """Whether the root is in an object store."""
     permissions: bool = False
     """Whether somebody takes write permissions away for a while."""
     lasts_ns: Span = 8 * SECOND
@@ -81,15 +85,17 @@ def silence() -> Iterator[None]:
         logging.disable(before)
 
 
-class Mounts(dict[str, SimulatedMount]):
+class Mounts(dict[str, "SimulatedMount | SimulatedObjects"]):
     """The mounts of a world's machines, by node: each is made when it is first used."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
         self._world = world
 
-    def __missing__(self, node: str) -> SimulatedMount:
-        mount = self[node] = SimulatedMount(self._world.server, node, self._world.conditions.mount)
+    def __missing__(self, node: str) -> SimulatedMount | SimulatedObjects:
+        conditions = self._world.conditions
+        kind = SimulatedObjects if conditions.objects else SimulatedMount
+        mount = self[node] = kind(self._world.server, node, conditions.mount)
         mount.machine = self._world.machines[node]
         return mount
 
@@ -162,6 +168,13 @@ class World:
         """Return a number that this run has not used."""
         self._numbers += 1
         return self._numbers
+
+    def published(self, newest: ShardMap) -> None:
+        """Note a map that is there: whoever linked it may have been told that this failed, or have died."""
+        if newest.number > self.map.number:
+            self.map = newest
+            self.history.learn(newest)
+            self.scheduler.note("published:", f"map {newest.number}: {newest.shards}")
 
     def process(self, node: str, name: str) -> Process:
         """Begin a process on a machine, without actors yet."""

@@ -67,9 +67,9 @@ def test_newest_record_is_found_when_it_is_looked_for(site: Site) -> None:
 
 def test_look_that_finds_nothing_new_lists_one_directory(site: Site) -> None:
     watched = Watched(site)
-    watched.mount.asked = ()
+    before = len(watched.mount.asked)
     watched.watch.refresh()
-    assert watched.mount.asked == (("list_afresh", "trust"),), "it comes from every process, every second"
+    assert watched.mount.asked[before:] == (("list_afresh", "trust"),), "it comes from every process, every second"
 
 
 def test_revocation_stays_one_whatever_the_clock_does(site: Site) -> None:

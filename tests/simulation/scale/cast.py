@@ -269,7 +269,6 @@ class Node:
         def flush() -> None:
             nonlocal sequence
             sequence += 1
-            context.records.newest()
             name = DataName(self.name, incarnation, sequence)
             assert isinstance(writer.write(FrameFile(grid.bag(self.time.now().latest), name, FRAME)), Committed)
 

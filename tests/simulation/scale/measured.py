@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 WHOLE_MAX: Final = 10
 """Up to so many nodes a simulation renews every session in its shard."""
 CLIENTS: Final = 2
-"""Of each node: each has a lease, and publishes once a second."""
+"""Of each node: each has a lease, and publishes, with a second in between."""
+FLUSHES: Final = "flushes"
 WARM_S: Final = 300
 """Until racks of a minute are sealed and packed as they come."""
 COUNTED_S: Final = 120
@@ -57,9 +58,13 @@ class Port(WrappedStorage):
 
     def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
         del verb
-        with self._guard:
-            self._calls[kind_of(path)] += 1
+        self.count(kind_of(path))
         return call()
+
+    def count(self, what: str) -> None:
+        """Count one call, or one flush."""
+        with self._guard:
+            self._calls[what] += 1
 
 
 def row(nodes: int) -> dict[str, Any]:
@@ -88,7 +93,9 @@ def row(nodes: int) -> dict[str, Any]:
         began = clock.boot_ns()
         clock.sleep(COUNTED_S * SECOND)
         with guard:
-            found, span = dict(calls), (clock.boot_ns() - began) / SECOND
+            span = (clock.boot_ns() - began) / SECOND
+            found = {what: count / span for what, count in calls.items()}
+        flushes_s = found.pop(FLUSHES, 0.0)
         stop.set()
         for thread in threads:
             thread.join(PATIENCE_S)
@@ -97,8 +104,9 @@ def row(nodes: int) -> dict[str, Any]:
         "how": "measured",
         "load": msgspec.to_builtins(load),
         "minutes": COUNTED_S // 60,
-        "predicted": model.calls_s(load, site.policy),
-        "found": {kind: count / span for kind, count in found.items()},
+        "flushes_s": flushes_s,
+        "predicted": model.calls_s(load, site.policy, flushes_s),
+        "found": found,
         "bytes_predicted": {},
         "bytes": {},
     }
@@ -119,4 +127,5 @@ def _publish(site: Site, node: str, domain: str, port: Port, stop: Event) -> Non
         with session.acquire(domain, record_only=True, timeout_s=PATIENCE_S) as leases:
             while not stop.is_set():
                 session.publish("used0", [b"counted"], under=leases)
+                port.count(FLUSHES)
                 clock.sleep(SECOND)

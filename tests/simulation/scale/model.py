@@ -24,7 +24,7 @@ WATCHED_BY_DAEMON: Final = 3
 WATCHED_BY_CLIENT: Final = 2
 """Trust record, policy."""
 NAMED: Final = 2
-"""Whoever writes a frame or signs a list names the newest trust record and policy, looked for at that moment."""
+"""Whoever signs a list names the newest trust record and policy, looked for at that moment."""
 ROUND: Final = 7
 """Calls of a node for a log that it does not use, once a rack: two looks for the seal, and five where it is packed."""
 SEALED: Final = 8
@@ -60,17 +60,19 @@ def turns_s(load: Load, policy: Policy) -> float:
     return sessions * SECOND / policy.renew_period_ns + (extensions_s(policy) if load.clients else 0)
 
 
-def calls_s(load: Load, policy: Policy) -> dict[str, float]:
-    """Return calls of verbs a second, by kind, of all nodes and clients together."""
+def calls_s(load: Load, policy: Policy, flushes_s: float | None = None) -> dict[str, float]:
+    """Return calls of verbs a second, by kind, of all nodes and clients together. ``flushes_s``: other than one each."""
     rack_s, bags_s = policy.rack_ns / SECOND, load.used_logs * SECOND / policy.span_ns
     held = load.shards_there if load.clients else 0
     return {
         "records": (WATCHED_BY_DAEMON * load.nodes + WATCHED_BY_CLIENT * load.clients) / WATCH_S
-        + NAMED * (load.writers + bags_s + 2 * load.logs / rack_s),
+        + NAMED * (bags_s + 2 * load.logs / rack_s),
         "names": load.nodes * SECOND / pace.NEW_LOGS_NS,
         "chains": load.shards_there * CHECKED * SECOND / failover.CHECK_NS + held * LINKED * extensions_s(policy),
         "ledgers": load.shards_there * appends_s(turns_s(load, policy)),
-        "logs": load.logs * (ROUND * load.nodes + SEALED) / rack_s + BAG * bags_s + FLUSHED * load.writers,
+        "logs": load.logs * (ROUND * load.nodes + SEALED) / rack_s
+        + BAG * bags_s
+        + FLUSHED * (load.writers if flushes_s is None else flushes_s),
     }
 
 

@@ -61,18 +61,17 @@ def turns_s(load: Load, policy: Policy) -> float:
 
 
 def calls_s(load: Load, policy: Policy, flushes_s: float | None = None) -> dict[str, float]:
-    """Return calls of verbs a second, by kind, of all nodes and clients together. ``flushes_s``: other than one each."""
+    """Return calls of verbs a second, by kind, of all together. ``flushes_s``: other than one of each writer."""
     rack_s, bags_s = policy.rack_ns / SECOND, load.used_logs * SECOND / policy.span_ns
     held = load.shards_there if load.clients else 0
+    flushed = load.writers if flushes_s is None else flushes_s
     return {
         "records": (WATCHED_BY_DAEMON * load.nodes + WATCHED_BY_CLIENT * load.clients) / WATCH_S
         + NAMED * (bags_s + 2 * load.logs / rack_s),
         "names": load.nodes * SECOND / pace.NEW_LOGS_NS,
         "chains": load.shards_there * CHECKED * SECOND / failover.CHECK_NS + held * LINKED * extensions_s(policy),
         "ledgers": load.shards_there * appends_s(turns_s(load, policy)),
-        "logs": load.logs * (ROUND * load.nodes + SEALED) / rack_s
-        + BAG * bags_s
-        + FLUSHED * (load.writers if flushes_s is None else flushes_s),
+        "logs": load.logs * (ROUND * load.nodes + SEALED) / rack_s + BAG * bags_s + FLUSHED * flushed,
     }
 
 

@@ -143,9 +143,17 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         return list(_traces(self._timeline, self._timeline.lease_events(domain, first, last)).values())
 
     def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
-        timeline = self._timeline
-        events = [event for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain)]
-        return _with_frames(timeline, domain, events)
+        return leases_until(self._timeline, domain, self._timeline.end_ns)
+
+
+def leases_until(timeline: Timeline, domain: str, instant: Instant) -> dict[bytes, LeaseTrace]:
+    """Return all leases of a domain as they were known at an instant, in the order of their first witness."""
+    events = [event for _, event in timeline.between(timeline.start_ns, instant, domain=domain)]
+    found = _with_frames(timeline, domain, events)
+    for trace in found.values():
+        if trace.session is not None and trace.session.over is not None and trace.session.over.instant_ns > instant:
+            trace.session.over = None
+    return found
 
 
 def all_leases(timeline: Timeline) -> Iterator[LeaseTrace]:

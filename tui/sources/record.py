@@ -149,7 +149,8 @@ class RecordSource:
         record = self.record
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
-        return record_details(record, subject, record.timeline.end_ns if instant is None else instant)
+        at = record.timeline.end_ns if instant is None else instant
+        return record_details(record, self.state_at(instant), subject, at)
 
 
 def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.lease import Ending
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from appliance.formats.witness import (
+    BatchHead,
+    CeilingCopy,
+    Ended,
+    Entry,
+    Resumed,
+    Revoked,
+    SignedWitness,
+    Stopped,
+    Witness,
+)
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, Tree
 from auditor.report.formats import finding_lines, time_line
+from auditor.rules.finding import Evidence, Finding
 from auditor.timeline.events import event_words
 from timeagent.canonical import decode
 from timeagent.console import printable
@@ -23,13 +36,6 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lease import Ending
-    from appliance.formats.witness import Entry
-    from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Evidence, Finding
-
     from .context import Context
 
 _LISTED_MAX = 12

@@ -5,6 +5,7 @@ The mount is read, never written; whoever asks waits for as long as it does, so 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind, Piece
@@ -19,7 +20,7 @@ from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
 from ..model.clocks import agreement, agreement_words
-from ..model.state import Reach
+from ..model.state import ClusterState, Reach
 from ..model.subjects import (
     BagSubject,
     ClockSubject,
@@ -30,6 +31,7 @@ from ..model.subjects import (
     NamedSubject,
     NodeSubject,
     PlaceSubject,
+    Subject,
     Tone,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
@@ -37,10 +39,6 @@ from .places import place_details
 from .standing import BLANK, domain_rows, fact, heading, held_on, holder_details, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..model.state import ClusterState
-    from ..model.subjects import Subject
     from .mount import MountAnswer
 
 

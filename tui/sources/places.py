@@ -5,12 +5,13 @@ Reads through whatever is given; verifies nothing: what the signatures are worth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, overload
+from collections.abc import Iterator, Sequence
+from typing import Final, overload
 
-from appliance.formats.frame import open_frame
+from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Kind, Piece, piece_at
-from auditor.explain.words import piece_says
+from auditor.evidence.tree import Tree
+from auditor.explain.words import Said, piece_says
 from timeagent.console import printable
 from timeagent.errors import Damaged
 
@@ -21,20 +22,11 @@ from ..model.subjects import (
     LeaseSubject,
     NodeSubject,
     PlaceSubject,
+    Subject,
     Tone,
 )
 from ..model.words import moment
 from .standing import BLANK, fact, heading, words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.frame import Frame
-    from auditor.evidence.tree import Tree
-    from auditor.explain.words import Said
-
-    from ..model.subjects import Subject
-
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 PAYLOAD_SHOWN: Final = 60

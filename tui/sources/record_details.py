@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from appliance.formats.shardmap import shard_number, shard_text
-from auditor.explain.context import leases_until
-from auditor.rules.finding import Verdict
+from auditor.explain.context import LeaseTrace, leases_until
+from auditor.rules.finding import Evidence, Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
-from timeagent.units import span_text
+from timeagent.units import Instant, span_text
 
+from ..model.state import AuditedCopy, ClusterState
 from ..model.subjects import (
     BagSubject,
     Cell,
@@ -25,6 +27,7 @@ from ..model.subjects import (
     LeaseSubject,
     NodeSubject,
     PlaceSubject,
+    Subject,
     Tone,
 )
 from ..model.words import fence_text, moment
@@ -32,15 +35,7 @@ from .places import place_details
 from .standing import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from auditor.explain.context import LeaseTrace
-    from auditor.rules.finding import Evidence
     from auditor.timeline.state import BagState, StateAt
-    from timeagent.units import Instant
-
-    from ..model.state import AuditedCopy, ClusterState
-    from ..model.subjects import Subject
 
 
 READINGS_SHOWN: Final = 500

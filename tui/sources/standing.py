@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from timeagent.console import counted
 
-from ..model.state import Reach, ViewKind
-from ..model.subjects import Cell, DetailLine, HolderSubject, LeaseSubject, NodeSubject, Tone
+from ..model.state import ClusterState, LeaseRow, Reach, ViewKind
+from ..model.subjects import Cell, DetailLine, DomainSubject, HolderSubject, LeaseSubject, NodeSubject, Subject, Tone
 from ..model.words import condition, lease_words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..model.state import ClusterState, LeaseRow
-    from ..model.subjects import DomainSubject, Subject
-
 
 LEASES_SHOWN: Final = 1_000
 

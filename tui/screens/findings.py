@@ -10,7 +10,6 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widget import Widget
 
-from auditor.explain.lineage import Link
 from auditor.rules.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
@@ -42,6 +41,7 @@ from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
+    from auditor.explain.lineage import Link
 
 
 class FindingTable(PickTable):

@@ -399,8 +399,13 @@ class _Reading:
 
 
 def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:
-    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over."""
+    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over.
+
+    None of a lease from another chain: of two that a domain moves between neither follows the other.
+    """
     first, witness = earlier.told[0], told.witness
+    if first.shard[0] != told.shard[0]:
+        return
     yield fence_above(witness.fence, first.witness.fence)
     over = earlier.session.over if earlier.session is not None else None
     end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)

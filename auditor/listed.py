@@ -9,7 +9,7 @@ from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
 from appliance.formats.witness import Half
 from timeagent.units import INSTANT_MAX
 
-from .columns.records import NO_CHECK
+from .columns.cutting import NO_CHECK
 from .evidence.records import Stranger
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found

@@ -29,7 +29,7 @@ help: ## say what there is
 install: $(STAMP) ## make .venv with everything in it; .venv/bin/tenure is the command
 
 # An interpreter counts when it runs, is new enough and can make virtual environments: a name on PATH proves nothing.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(wildcard native/*)
 	@good() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }; \
 	if good $(BIN)/python; then exit 0; fi; \
 	for candidate in $(PYTHON) python3 python3.13 python3.12; do \
@@ -48,6 +48,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq -c constraints.txt --group dev
 	@$(BIN)/python -m pip install -qq -c constraints.txt --no-build-isolation --editable .
 	@touch $@
+	@echo "install: core: $$($(BIN)/python -c 'from timeagent import core; print(core.said())')"
 	@echo 'install: done; the command is $(BIN)/tenure'
 
 demo: install ## run a cluster on this machine, then audit it
@@ -111,6 +112,6 @@ bench-sim: install ## simulated port operations a second on one core
 	@$(BIN)/python -m tests.simulation.run --bench
 
 clean: ## remove .venv, caches and what was built
-	@rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) dist tenure/_core.abi3.so .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find $(PACKAGES) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'clean: done'

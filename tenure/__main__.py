@@ -66,7 +66,9 @@ class _Release(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
 
-        sys.stdout.write(f"tenure {version('tenure')}\n")
+        from timeagent import core
+
+        sys.stdout.write(f"tenure {version('tenure')}, core: {core.said()}\n")
         parser.exit()
 
 
@@ -148,7 +150,13 @@ def _command(words: list[str]) -> int:
         parser.print_help(sys.stderr)
         return USAGE
     chosen = parser.parse_args(words[:1])
-    command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
+    from timeagent.console import report_error
+    from timeagent.errors import BadConfiguration
+
+    try:
+        command = importlib.import_module(FAMILIES[chosen.command][0]).COMMANDS[chosen.command]
+    except BadConfiguration as problem:  # of TENURE_CORE, which is looked at once
+        return report_error(problem)
     own = Words(prog=f"tenure {chosen.command}", description=command.summary)
     command.add_arguments(own)
     _describe_verbs(own)

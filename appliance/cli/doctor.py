@@ -26,6 +26,7 @@ from threading import Thread
 from typing import Any, Final
 
 from appliance.cluster import node_time, time_sources
+from timeagent import core
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
@@ -117,6 +118,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("tmpfs", False, _tmpfs),
         ("clock", False, lambda: _clock(None if hangs else path, node_dir)),
         ("randomness", False, _randomness),
+        ("core", False, lambda: [passed("core", core.said())]),
         ("node", True, lambda: _node(path, node_dir)),
     ]
     progress, hangs = Progress("doctor", len(looks)), False

@@ -165,15 +165,26 @@ def judge_shard(
 
 
 def judge_silent_shard(
-    shard: int, owner: str, silent_ns: Span | None, why: str = "", way_out: str = "", *, stopped: bool = False
+    shard: int,
+    owner: str,
+    runner: str,
+    silent_ns: Span | None,
+    why: str = "",
+    way_out: str = "",
+    *,
+    stopped: bool = False,
 ) -> HealthCheck:
-    """Say how a shard is that does not answer. ``stopped``: its chain says that it ended in good order."""
+    """Say how a shard is that does not answer. ``runner``: who has it, by the newest record of its chain.
+
+    ``stopped``: that record says that it ended in good order.
+    """
     if stopped:
         way_out = f"tenure node run, on {owner}: nobody has to wait for what it granted before"
-        return unsure(f"shard {shard_text(shard)}", f"stopped in good order by {owner}", way_out)
-    why = why.removeprefix(f"shard {shard_text(shard)} at node {owner}: ")  # it stands there already
-    said = f"no answer from {owner}{for_long(silent_ns)}" + (f": {why}" if why else "")
-    return failed(f"shard {shard_text(shard)}", said, way_out or f"is {owner} stopped, or down? tenure status, there")
+        return unsure(f"shard {shard_text(shard)}", f"stopped in good order by {runner}", way_out)
+    why = why.removeprefix(f"shard {shard_text(shard)} at node {runner}: ")  # it stands there already
+    who = runner if runner == owner else f"{runner}, which stands in for {owner},"
+    said = f"no answer from {who}{for_long(silent_ns)}" + (f": {why}" if why else "")
+    return failed(f"shard {shard_text(shard)}", said, way_out or f"is {runner} stopped, or down? tenure status, there")
 
 
 # -- other nodes -------------------------------------------------------------------------------------------------------

@@ -236,6 +236,11 @@ def test_all_is_well() -> None:
             "shard 0: not asked: no address",
         ),
         (with_shards(silent_shard(span=99 * MS)), CheckVerdict.FAIL, "shard 0: no answer from node1: "),
+        (
+            with_shards(replace(silent_shard(), runner="node2")),
+            CheckVerdict.FAIL,
+            "shard 0: no answer from node2, which stands in for node1, for 3.2 s: connection refused",
+        ),
         (state(mount=silent(4 * SECOND, "")), CheckVerdict.FAIL, "mount: no answer from the mount for 4.0 s"),
         (
             state(mount=silent(4 * SECOND, "denied")),

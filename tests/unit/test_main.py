@@ -17,7 +17,7 @@ import pytest
 import tenure
 import tenure.__main__ as entry
 from release.manual import family
-from timeagent import errors
+from timeagent import core, errors
 from timeagent.console import Command
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         entry.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr() == (f"tenure {version('tenure')}\n", "")
+    assert capsys.readouterr() == (f"tenure {version('tenure')}, core: {core.said()}\n", "")
 
 
 def test_help_of_a_verb_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,8 @@ def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
         case Reach.SILENT:
             stopped = shard.ceiling_kind is CeilingKind.ORDERLY
             why, way_out = fresh.problem, fresh.way_out
-            yield judge_silent_shard(shard.shard, shard.node, fresh.silent_ns, why, way_out, stopped=stopped)
+            runner = shard.runner or shard.node
+            yield judge_silent_shard(shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped)
         case Reach.WAITING:
             yield unknown(name, f"no answer yet from {shard.node}", "wait a moment")
         case Reach.NOT_ASKED if fresh.problem:
@@ -416,7 +417,7 @@ def _freshness(freshness: Freshness) -> dict[str, Any]:
 def _shard(shard: ShardView) -> dict[str, Any]:
     return {
         "shard": shard.shard,
-        "run_by": shard.runner,
+        "run_by": shard.runner if shard.freshness.reach is Reach.ANSWERS else None,
         **_freshness(shard.freshness),
         "incarnation": shard.incarnation,
         "leases": shard.leases,

@@ -136,7 +136,7 @@ class ShardView:
     resumes_ns: Instant | None = None
     """After this, at the latest, no domain waits for what an earlier run of the shard granted."""
     runner: str | None = None
-    """Which node runs it, by its own word; ``node`` is the one that the map names."""
+    """Which node runs it, by its own word, or else by the newest record of its chain; ``node``: whom the map names."""
     half: Half = Half.WHOLE
     """Which half it is in a planned move."""
     half_ns: Instant | None = None

@@ -36,6 +36,13 @@ static PyObject *digest_of(PyObject *module, PyObject *data)
 
 static PyMethodDef methods[] = {
     {"sha256", digest_of, METH_O, NULL},
+    {"cut", core_cut, METH_VARARGS, NULL},
+    {"match", core_match, METH_VARARGS, NULL},
+    {"numbers", core_numbers, METH_VARARGS, NULL},
+    {"fields", core_fields, METH_VARARGS, NULL},
+    {"values", core_values, METH_VARARGS, NULL},
+    {"distinct", core_distinct, METH_VARARGS, NULL},
+    {"check_paths", core_check_paths, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

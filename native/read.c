@@ -5,7 +5,7 @@
  * what a caller says about places in records is compared with the records. Nothing here keeps anything between calls,
  * but the seed of a hash. Each function says what its Python reference is: both answer the same to the same bytes.
  *
- * Columns come back as bytes: little-endian int64 each, unless said otherwise.
+ * Columns come back as bytes: an int64 a row, unless said otherwise, in the machine's order, which is little-endian.
  */
 #include "core.h"
 
@@ -426,32 +426,30 @@ static int value_of(const Field *field, Py_ssize_t n, Span *value)
     return -1;
 }
 
-/* numbers(records, kinds, places, absent: int) -> bytes: a number of each record (see Field for the first three).
- * Reference: Records.number. */
-PyObject *core_numbers(PyObject *module, PyObject *args)
+/* Return a column of a field: so many bytes of each record, zeros where it is absent; or, if absent is given, a number
+ * each. NULL with an exception. */
+static PyObject *column(PyObject *records, PyObject *kinds, PyObject *places, Py_ssize_t width, const long long *absent)
 {
-    PyObject *records, *kinds, *places, *result;
-    long long absent;
-    int64_t *into;
     Field field;
     Span value;
     int there = 0;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OOOL:numbers", &records, &kinds, &places, &absent))
-        return NULL;
     if (field_of(records, kinds, places, &field) < 0)
         return NULL;
-    result = new_bytes(field.count, sizeof *into);
-    into = result ? inside(result) : NULL;
-    for (Py_ssize_t n = 0; into && n < field.count; n++) {
+    PyObject *result = new_bytes(field.count, width);
+    uint8_t *into = result ? inside(result) : NULL;
+    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += width) {
         there = value_of(&field, n, &value);
-        if (there > 0 && value.size > 8) {
-            PyErr_SetString(PyExc_ValueError, "a number has at most 8 bytes");
+        if (there > 0 && (absent ? value.size > width : value.size != width)) {
+            PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
             there = -1;
+        } else if (absent && there >= 0) {
+            uint64_t number = there ? big_number(value.at, (int)value.size) : (uint64_t)*absent;
+            memcpy(into, &number, sizeof number);
+        } else if (there > 0) {
+            memcpy(into, value.at, (size_t)width);
+        } else if (there == 0) {
+            memset(into, 0, (size_t)width);
         }
-        if (there < 0)
-            break;
-        into[n] = there ? (int64_t)big_number(value.at, (int)value.size) : absent;
     }
     PyMem_Free(field.records);
     if (there < 0)
@@ -459,42 +457,30 @@ PyObject *core_numbers(PyObject *module, PyObject *args)
     return result;
 }
 
+/* numbers(records, kinds, places, absent: int) -> bytes: a number of each record (see Field for the first three).
+ * Reference: Records.number. */
+PyObject *core_numbers(PyObject *module, PyObject *args)
+{
+    PyObject *records, *kinds, *places;
+    long long absent;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOL:numbers", &records, &kinds, &places, &absent))
+        return NULL;
+    return column(records, kinds, places, sizeof(uint64_t), &absent);
+}
+
 /* fields(records, kinds, places, width: int) -> bytes: width bytes of each record, zeros where the field is absent.
  * Raises ValueError for a field of another size. Reference: Records.octets, Records.identifiers. */
 PyObject *core_fields(PyObject *module, PyObject *args)
 {
-    PyObject *records, *kinds, *places, *result;
+    PyObject *records, *kinds, *places;
     Py_ssize_t width;
-    uint8_t *into;
-    Field field;
-    Span value;
-    int there = 0;
     (void)module;
     if (!PyArg_ParseTuple(args, "OOOn:fields", &records, &kinds, &places, &width))
         return NULL;
     if (width < 0)
         return PyErr_Format(PyExc_ValueError, "a width of %zd", width);
-    if (field_of(records, kinds, places, &field) < 0)
-        return NULL;
-    result = new_bytes(field.count, width);
-    into = result ? inside(result) : NULL;
-    for (Py_ssize_t n = 0; into && n < field.count; n++) {
-        there = value_of(&field, n, &value);
-        if (there > 0 && value.size != width) {
-            PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
-            there = -1;
-        }
-        if (there < 0)
-            break;
-        if (there)
-            memcpy(into + n * width, value.at, (size_t)width);
-        else
-            memset(into + n * width, 0, (size_t)width);
-    }
-    PyMem_Free(field.records);
-    if (there < 0)
-        Py_CLEAR(result);
-    return result;
+    return column(records, kinds, places, width, NULL);
 }
 
 /* values(records, kinds, places) -> list[bytes]: the bytes of the field of each record, b"" where it is absent.
@@ -521,22 +507,15 @@ PyObject *core_values(PyObject *module, PyObject *args)
 /* Return a number for bytes: equal for equal ones. Who does not know the seed cannot make many that collide. */
 static uint64_t mark(Span value, uint64_t seed)
 {
-    const uint64_t factor = 0x9E3779B97F4A7C15u;
-    uint64_t one = seed ^ (uint64_t)value.size, other = seed * factor, word[2];
-    Py_ssize_t at = 0;
-    for (; at + 16 <= value.size; at += 16) {
-        memcpy(word, value.at + at, 16);
-        one = (one ^ word[0]) * factor;
-        other = (other ^ word[1]) * factor;
-        one ^= one >> 29;
-        other ^= other >> 31;
+    uint64_t found = seed ^ (uint64_t)value.size, word;
+    for (Py_ssize_t at = 0; at < value.size; at += (Py_ssize_t)sizeof word) {
+        Py_ssize_t left = value.size - at;
+        word = 0;
+        memcpy(&word, value.at + at, left < (Py_ssize_t)sizeof word ? (size_t)left : sizeof word);
+        found = (found ^ word) * 0x9E3779B97F4A7C15u;
+        found ^= found >> 29;
     }
-    word[0] = word[1] = 0;
-    if (at < value.size)
-        memcpy(word, value.at + at, (size_t)(value.size - at));
-    one = ((one ^ word[0]) * factor) ^ ((other ^ word[1]) * factor) >> 7;
-    one = (one ^ one >> 32) * factor;
-    return one ^ one >> 29;
+    return found ^ found >> 32;
 }
 
 /* A set of different values, numbered in the order in which they came. */
@@ -676,40 +655,6 @@ static int node_hash(const uint8_t *left, const uint8_t *right, uint8_t hash[DIG
     return core_sha256(node, sizeof node, NULL, 0, NULL, 0, hash);
 }
 
-/* root(leaves: list[bytes]) -> bytes: the root over at least one leaf. Reference: appliance.formats.merkle.root. */
-PyObject *core_root(PyObject *module, PyObject *leaves)
-{
-    Py_ssize_t count;
-    (void)module;
-    Span *spans = spans_of(leaves, &count);
-    if (!spans)
-        return NULL;
-    PyObject *result = NULL;
-    uint8_t *level = count && count < PY_SSIZE_T_MAX / DIGEST_BYTES ? PyMem_Malloc((size_t)count * DIGEST_BYTES) : NULL;
-    if (!level) {
-        if (count)
-            PyErr_NoMemory();
-        else
-            PyErr_SetString(PyExc_ValueError, "a tree holds at least one leaf");
-        goto done;
-    }
-    for (Py_ssize_t n = 0; n < count; n++)
-        if (leaf_hash(spans[n], level + n * DIGEST_BYTES) < 0)
-            goto done;
-    for (Py_ssize_t width = count; width > 1; width = (width + 1) / 2) {
-        for (Py_ssize_t n = 0; n + 1 < width; n += 2)
-            if (node_hash(level + n * DIGEST_BYTES, level + (n + 1) * DIGEST_BYTES, level + n / 2 * DIGEST_BYTES) < 0)
-                goto done;
-        if (width & 1) /* the last one moves up as it is */
-            memmove(level + width / 2 * DIGEST_BYTES, level + (width - 1) * DIGEST_BYTES, DIGEST_BYTES);
-    }
-    result = bytes_of(level, DIGEST_BYTES);
-done:
-    PyMem_Free(level);
-    PyMem_Free(spans);
-    return result;
-}
-
 /* One leaf with its path, to be checked. */
 typedef struct {
     int64_t batch, index;
@@ -799,15 +744,12 @@ PyObject *core_check_paths(PyObject *module, PyObject *args)
     KnownPath known;
     Py_ssize_t count, others = 0, trees;
     uint8_t *good;
-    const char *at[4];
-    Py_ssize_t size[4];
+    PyObject *each[4];
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOy#y#y#y#:check_paths", &list, &of_paths, &at[0], &size[0], &at[1], &size[1], &at[2],
-                          &size[2], &at[3], &size[3]))
+    if (!PyArg_ParseTuple(args, "OOOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2], &each[3]) ||
+        span_of(each[0], &batch) < 0 || span_of(each[1], &index) < 0 || span_of(each[2], &counts) < 0 ||
+        span_of(each[3], &roots) < 0)
         return NULL;
-    Span *of_each[4] = {&batch, &index, &counts, &roots};
-    for (int n = 0; n < 4; n++)
-        *of_each[n] = (Span){(const uint8_t *)at[n], size[n]};
     trees = counts.size / 8;
     entries = spans_of(list, &count);
     paths = entries ? spans_of(of_paths, &others) : NULL;
@@ -840,7 +782,8 @@ PyObject *core_check_paths(PyObject *module, PyObject *args)
             continue;
         if (known.batch != leaf->batch)
             know_root(&known, leaf->batch, (uint64_t)width, roots.at + DIGEST_BYTES * leaf->batch);
-        int holds = path_holds(entries[leaf->number], (uint64_t)leaf->index, paths[leaf->number], (uint64_t)width, &known);
+        int holds = path_holds(entries[leaf->number], (uint64_t)leaf->index, paths[leaf->number], (uint64_t)width,
+                               &known);
         if (holds < 0) {
             Py_CLEAR(result);
             break;

@@ -23,7 +23,10 @@ def _node_hash(left: bytes, right: bytes) -> bytes:
 
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the 32-byte root over at least one leaf."""
-    return tree(leaves)[-1][0] if core.native is None else core.native.root(list(leaves))
+    if core.native is None:
+        return tree(leaves)[-1][0]
+    assert leaves, "a batch holds at least one leaf"
+    return core.native.root(list(leaves))
 
 
 def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:

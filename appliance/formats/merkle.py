@@ -23,10 +23,7 @@ def _node_hash(left: bytes, right: bytes) -> bytes:
 
 def root(leaves: Sequence[bytes]) -> bytes:
     """Return the 32-byte root over at least one leaf."""
-    if core.native is None:
-        return tree(leaves)[-1][0]
-    assert leaves, "a batch holds at least one leaf"
-    return core.native.root(list(leaves))
+    return tree(leaves)[-1][0]
 
 
 def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
@@ -35,6 +32,8 @@ def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
     A level's odd last node moves up unchanged, which is the RFC's split.
     """
     assert leaves, "a batch holds at least one leaf"
+    if core.native is not None:
+        return core.native.tree(leaves)
     sha256 = hashlib.sha256
     level = [sha256(b"\0" + leaf).digest() for leaf in leaves]
     levels = [level]

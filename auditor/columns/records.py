@@ -323,7 +323,7 @@ class _Native(Records):
 
     def octets(self, name: str, width: int) -> Octets:
         places = _places([shape.place(name) for shape in self._shapes])
-        return np.frombuffer(self._native.fields(*self._all, places, width), np.uint8).reshape(-1, width)
+        return np.frombuffer(self._native.fields(*self._all, places, width), np.uint8).reshape(self._count, width)
 
     def _values(self, places: list[Place]) -> list[bytes]:
         return self._native.values(*self._all, _places(places))

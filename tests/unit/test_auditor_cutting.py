@@ -241,7 +241,8 @@ def _harmed(chance: random.Random, leaf: Leaf, count: int, harm: str) -> Leaf:
 def by_columns(leaves: list[Leaf], counts: list[int], roots: list[bytes]) -> list[bool]:
     trees, indices = (np.array([leaf[at] for leaf in leaves], np.int64) for at in (0, 1))
     paths = [b"\xc4\x20".join(leaf[3]) for leaf in leaves]
-    return witnesses.check_paths([leaf[2] for leaf in leaves], paths, trees, indices, counts, roots).tolist()
+    good = witnesses.check_paths([leaf[2] for leaf in leaves], paths, trees, indices, counts, roots)
+    return [bool(each) for each in good]
 
 
 def told_wrongly(seed: int) -> bool:

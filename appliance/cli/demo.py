@@ -15,6 +15,7 @@ from timeagent.console import argument, command, counted, note, own_name, presen
 from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
+from ..bag.roots import parse_root
 from ..demo.director import Director
 from ..demo.faults import afterwards, during
 from ..demo.place import DemoPlace, set_up_place
@@ -51,11 +52,12 @@ def run_demo(options: Namespace) -> int:
             hint="leave it out for 8",
         )
     directory = Path(options.directory or tempfile.mkdtemp(prefix="tenure-demo-")).absolute()
+    root = parse_root(options.root) if options.root else None
     clock = SystemClock()
     seed = int.from_bytes(os.urandom(4), "big") if options.seed is None else options.seed
     randomness = random.Random(seed)  # noqa: S311 - who dies when; keys come from elsewhere
     keys = random.Random(os.urandom(32))  # noqa: S311 - as good as its seed, and for a cluster of minutes
-    place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys)
+    place = set_up_place(directory, options.nodes, clock.realtime_ns(), keys, root)
     story = _Story(clock, json=options.json)
     story(f"A cluster of {options.nodes} nodes over {place.root} (seed {seed}).")
     director = Director(place, clock, randomness, story, agents=options.agents)
@@ -156,6 +158,7 @@ COMMANDS: Final = {
         "A cluster on this machine that you can break, then its audit.",
         run_demo,
         argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)"),
+        argument("--root", help="the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)"),
         argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)"),
         argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)"),
         argument("--agents", action="store_true", help="run a time agent on each node: time comes from there"),

@@ -34,15 +34,16 @@ NOT_WHOLLY: Final = 1
 
 
 def run_leave(options: Namespace) -> int:
-    options.root = str(named_root(options))
+    root = named_root(options)
+    options.root = str(root)
 
     def on_the_mount(step: Callable[[Cluster | None, Namespace], int]) -> int:
         return service.as_own_user(lambda: _with_cluster(step, options), allow_root=options.allow_root)
 
     status = on_the_mount(_hand_over)
     if status == 0 and options.node is None:
-        if service.is_there() and options.node_dir is None and not options.no_systemd:
-            service.switch_off(Path(options.root))
+        if isinstance(root, Path) and service.is_there() and options.node_dir is None and not options.no_systemd:
+            service.switch_off(root)
         status = on_the_mount(_refuse_running)
     return status or on_the_mount(_finish)
 

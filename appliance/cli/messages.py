@@ -273,7 +273,7 @@ def run_tail(cluster: Cluster, options: Namespace) -> int:
 
 def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
     """Return how to wait: by time; on a local file system also until something appears."""
-    if is_local(cluster.root):
+    if isinstance(cluster.root, Path) and is_local(cluster.root):
         from ..bag.wakeup import LocalWait
 
         return until_the_end.enter_context(LocalWait(cluster.root, lambda instant: log.grid.rack(instant).path))

@@ -29,7 +29,7 @@ import msgspec
 from timeagent.console import argument, command, note, present, print_json, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
-from ..bag.posix import PosixStorage
+from ..bag.roots import storage_at
 from ..formats.address import parse_address
 from ..formats.marker import FORMAT, format_of
 from ..formats.paths import MARKER
@@ -107,7 +107,7 @@ def run_upgrade(options: Namespace) -> int:
         return 0
     if status or options.no_systemd:
         return status
-    if not service.is_there() or options.node_dir is not None:
+    if not isinstance(root, Path) or not service.is_there() or options.node_dir is not None:
         raise TryAgain(
             "no-units",
             "no units of tenure run the daemon of this machine",
@@ -154,7 +154,7 @@ def read_package(path: Path) -> Release:
 def _look(options: Namespace, coming: Release) -> int:
     """See whether it can be done, and say who runs what."""
     root = root_path(options.root)
-    here = format_of(PosixStorage(root).read(MARKER) or b"")
+    here = format_of(storage_at(root).read(MARKER) or b"")
     if here is not None and here != coming.root_format:
         raise BadConfiguration(
             "root-format",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.console import Argument, Command, argument, command
 
 if TYPE_CHECKING:
+    from appliance.bag.roots import Root
     from appliance.bag.storage import Storage
     from appliance.cluster import Cluster
     from appliance.node.records import Registers
@@ -29,7 +30,7 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     """
     silent = argparse.SUPPRESS
     no_text, no_flag = (silent, silent) if repeated else (None, False)
-    where = "the cluster's root directory (default: TENURE_ROOT)"
+    where = "the cluster's root: a directory, or s3://BUCKET/PREFIX (default: TENURE_ROOT)"
     node_dir = "this node's settings and keys (default: the usual places)"
     allow = "work as the superuser, whom no file mode stops"
     parser.add_argument("--root", metavar="DIR", default=no_text, help=where)
@@ -38,12 +39,13 @@ def add_cluster_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     parser.add_argument("--json", action="store_true", default=no_flag, help="machine-readable output")
 
 
-def named_root(options: argparse.Namespace) -> Path:
+def named_root(options: argparse.Namespace) -> Root:
     """Return the root that ROOT names. Raises BadRequest where --root names another one."""
+    from appliance.bag.roots import parse_root
     from timeagent.errors import BadRequest
 
-    root = Path(options.root_path).absolute()
-    if options.root is not None and Path(options.root).absolute() != root:
+    root = parse_root(options.root_path)
+    if options.root is not None and parse_root(options.root) != root:
         raise BadRequest("two-roots", f"both {root} and --root {options.root} are named", hint="leave out --root")
     return root
 
@@ -67,7 +69,7 @@ def cluster_command(
     return command(summary, run, *arguments, lambda parser: add_cluster_options(parser, repeated=repeated))
 
 
-def registers_at(storage: Storage, root: Path) -> Registers:
+def registers_at(storage: Storage, root: Root) -> Registers:
     """Return the records of the cluster at a root, by the key in its marker. Raises what read_marker raises."""
     from appliance.admin.founding import read_marker
     from appliance.node.records import Registers

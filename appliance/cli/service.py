@@ -17,6 +17,8 @@ from typing import Final
 from timeagent.console import note, report_error
 from timeagent.errors import Environment, TenureError
 
+from ..bag.roots import Root
+
 USER: Final = "tenure"
 """Whom systemd/tenure.sysusers.conf makes."""
 
@@ -137,9 +139,9 @@ def as_own_user(work: Callable[[], int], *, allow_root: bool = False) -> int:
         os._exit(status)
 
 
-def offered(root: Path, *, wanted: bool) -> None:
+def offered(root: Root, *, wanted: bool) -> None:
     """Switch the units on where that is wanted and possible; else say what remains to be done. Raises Environment."""
-    if not is_there():
+    if not isinstance(root, Path) or not is_there():  # a unit is named for a directory
         note(f"tenure: to run the node: tenure node run --root {root}")
     elif not wanted:
         note(f"tenure: the units are left alone: systemctl enable --now {units(root)[-1]} starts the node")

@@ -18,7 +18,9 @@ from timeagent.units import SECOND, parse_span, span_text
 
 from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
 from ..admin.joining import ask, finish, prepared
-from ..bag.posix import PosixStorage
+from ..bag.roots import Root, storage_at
+from ..bag.storage import Storage
+from ..doctor.check import CheckVerdict
 from ..formats.address import parse_address
 from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
@@ -64,7 +66,7 @@ def _listen(options: Namespace) -> Listen | None:
     return Listen(at, reached_at)
 
 
-type Mounted = Callable[[Namespace, PosixStorage, Path, Settings | None], int]
+type Mounted = Callable[[Namespace, Storage, Root, Settings | None], int]
 """What is done with a root, where this machine is a node already (by these settings), or is not."""
 
 
@@ -77,12 +79,12 @@ def _setting_up(work: Mounted, options: Namespace) -> int:
 
         refuse_root_user(os.geteuid(), allow_root=options.allow_root)
         root = named_root(options)
-        storage = PosixStorage(root)
+        storage = storage_at(root)
         return work(options, storage, root, _there_already(options, storage, root))
 
     status = service.as_own_user(on_the_mount, allow_root=options.allow_root)
     if status == 0 and options.node_dir is None:  # the units know the usual places only
-        service.offered(Path(options.root_path).absolute(), wanted=not options.no_systemd)
+        service.offered(named_root(options), wanted=not options.no_systemd)
     return status
 
 
@@ -90,7 +92,7 @@ def _node_dir(options: Namespace) -> Path | None:
     return Path(options.node_dir).absolute() if options.node_dir else None
 
 
-def _there_already(options: Namespace, storage: PosixStorage, root: Path) -> Settings | None:
+def _there_already(options: Namespace, storage: Storage, root: Root) -> Settings | None:
     """Return this machine's settings if it is a node of the cluster at this root already, by the name asked for.
 
     Raises Environment where it is one by another name.
@@ -116,7 +118,7 @@ def _there_already(options: Namespace, storage: PosixStorage, root: Path) -> Set
     return settings
 
 
-def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings | None) -> int:
+def _init(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
     """Make a cluster of an empty directory; where it is made already, say what is there."""
     key_file = Path(options.root_key).absolute() if options.root_key else None
     if there is not None:
@@ -127,6 +129,8 @@ def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings
         ]
         return _founded(options, there, policy, key_file, said, already=True)
     refuse_not_empty(storage, root)
+    if not isinstance(root, Path):
+        _refuse_bad_store(root)
     from appliance.cluster import time_sources
 
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
@@ -146,6 +150,15 @@ def _init(options: Namespace, storage: PosixStorage, root: Path, there: Settings
             f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
         )
     return 0
+
+
+def _refuse_bad_store(address: str) -> None:
+    """Raise Environment for a store that does not keep what is asked of it."""
+    from .doctor import probe_store
+
+    for check in probe_store(address):
+        if check.verdict is CheckVerdict.FAIL:
+            raise Environment("store-unfit", f"{address}: {check.words}", hint=check.way_out)
 
 
 def _founded(
@@ -169,7 +182,7 @@ def _founded(
     return present(options, "tenure.init", fields, *said)
 
 
-def _join(options: Namespace, storage: PosixStorage, root: Path, there: Settings | None) -> int:
+def _join(options: Namespace, storage: Storage, root: Root, there: Settings | None) -> int:
     """Let this machine into a cluster; where it is in already, say so."""
     if there is not None:
         return _joined(options, there, already=True)
@@ -195,7 +208,7 @@ def _joined(options: Namespace, settings: Settings, *, already: bool = False) ->
     )
 
 
-def _ask_and_wait(options: Namespace, storage: PosixStorage, root: Path) -> int:
+def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
     """Ask to be let in, and wait until somebody with the root key does. May be repeated, also after it is done."""
     marker, node, listen = read_marker(storage, root), _node_name(options), _listen(options)
     wait = parse_span(options.wait)

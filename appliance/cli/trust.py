@@ -18,7 +18,7 @@ from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 
 from ..admin.joining import accept, asked, let_in
 from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
-from ..bag.posix import PosixStorage
+from ..bag.roots import storage_at
 from ..formats.address import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
@@ -85,7 +85,7 @@ def _show(cluster: Cluster, options: Namespace) -> int:
 
 def _approve(cluster: Cluster, options: Namespace) -> int:
     """Let a machine in; without a fingerprint only say what it asks for."""
-    storage = PosixStorage(cluster.root)
+    storage = storage_at(cluster.root)
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
         number = cluster.registers.newest().trust

@@ -7,6 +7,7 @@ any other process, one bounded page at a time.
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,12 +26,12 @@ from .http import JSON, HttpAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
     from threading import Thread
 
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
 
+    from ..bag.roots import Root
     from ..doctor.check import HealthCheck
     from ..doctor.directory import Room
     from ..lease.wire import LeaseView, ShardNumbers
@@ -89,8 +90,13 @@ class Observed:
         """The newest policy, by which this node goes."""
         return self._policy.newest.number
 
-    def see_mount(self, root: Path) -> None:
-        """Note that the mount answers, and what room is left. Touches the mount. An error is no answer."""
+    def see_mount(self, root: Root) -> None:
+        """Note that the mount answers, and what room is left. Touches the mount. An error is no answer.
+
+        An object store has no room that ends, and is not asked.
+        """
+        if not isinstance(root, Path):
+            return
         with contextlib.suppress(OSError):
             self._room = room_of(root), self._time.boot_ns()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 
@@ -78,31 +77,43 @@ def _sealed_bag(cluster: Cluster) -> BagView:
     raise Environment("demo-failed", "no sealed rack holds a message", hint="run it with more --seconds")
 
 
-def _file(cluster: Cluster, bag: BagView) -> Path:
-    return cluster.root / bag.bag.path / bag.files[0]
+def _file(bag: BagView) -> str:
+    return f"{bag.bag.path}/{bag.files[0]}"
+
+
+def _read(cluster: Cluster, path: str) -> bytes:
+    data = cluster.context.storage.read(path)
+    if data is None:
+        raise Environment("demo-failed", f"{path} is not there", hint="run it again")
+    return data
+
+
+def _replace(cluster: Cluster, path: str, data: bytes) -> None:
+    """Put other bytes under a name, as nobody who keeps the protocol does."""
+    cluster.context.storage.unlink(path)
+    cluster.context.storage.publish(path, data, "tmp")
 
 
 def _alter(cluster: Cluster, bag: BagView) -> str:
     """Change an amount inside a message, and mend the checksum, as somebody who knows the format would."""
-    path = _file(cluster, bag)
-    data = bytearray(path.read_bytes())
+    path = _file(bag)
+    data = bytearray(_read(cluster, path))
     position = data.rindex(b'"amount":') + len(b'"amount":')
     data[position] = ord("9") if data[position] != ord("9") else ord("8")
     data[-CHECKSUM_BYTES:] = hashlib.sha256(data[:-CHECKSUM_BYTES]).digest()[:CHECKSUM_BYTES]
-    path.write_bytes(data)
-    return f"Somebody changes an amount in {path.name} and mends its checksum."
+    _replace(cluster, path, bytes(data))
+    return f"Somebody changes an amount in {bag.files[0]} and mends its checksum."
 
 
 def _lose(cluster: Cluster, bag: BagView) -> str:
-    path = _file(cluster, bag)
-    path.unlink()
-    return f"Somebody deletes {path.name}."
+    cluster.context.storage.unlink(_file(bag))
+    return f"Somebody deletes {bag.files[0]}."
 
 
 def _overwrite(cluster: Cluster, bag: BagView) -> str:
     """Write a lock file that lists one file less, with a true stamp of a node of this cluster."""
-    path = cluster.root / bag.bag.path / LOCK
-    lock, _ = open_lock(path.read_bytes(), bag.bag.path)
+    path = f"{bag.bag.path}/{LOCK}"
+    lock, _ = open_lock(_read(cluster, path), bag.bag.path)
     shorter = msgspec.structs.replace(lock, entries=lock.entries[1:])
-    path.write_bytes(stamp(Kind.LOCK, shorter, cluster.time))
+    _replace(cluster, path, stamp(Kind.LOCK, shorter, cluster.time))
     return f"Somebody writes another lock file over that of {bag.bag.path}."

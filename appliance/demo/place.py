@@ -1,7 +1,7 @@
 """Where a demo lives: one directory with the cluster's root and, beside it, what would be each machine's own disk.
 
 ```
-DIR/cluster/            the root: what would be the NFS mount
+DIR/cluster/            the root: what would be the NFS mount; or it is where --root says
 DIR/machines/node1/     node.toml, keys, journal, stderr.log of one machine
 ```
 
@@ -22,7 +22,7 @@ from timeagent.errors import Environment
 from timeagent.keys import Signer, save_private_key
 from timeagent.units import MS, SECOND, Instant
 
-from ..bag.posix import PosixStorage
+from ..bag.roots import Root, storage_at
 from ..node.runtime import default_directory
 from ..node.settings import ROOT_KEY, Settings, save_settings
 
@@ -56,9 +56,15 @@ class DemoPlace:
     """A demo's directory, set up."""
 
     directory: Path
-    root: Path
+    root: Root
     policy: Policy
     machines: tuple[Settings, ...]
+
+    @property
+    def mount(self) -> Path:
+        """The root of a demo that has it in a directory."""
+        assert isinstance(self.root, Path)
+        return self.root
 
     def forget(self) -> None:
         """Remove the machines' tmpfs directories: what a reboot would do."""
@@ -67,16 +73,22 @@ class DemoPlace:
             shutil.rmtree(settings.runtime, ignore_errors=True)
 
 
-def set_up_place(directory: Path, nodes: int, now: Instant, randomness: random.Random) -> DemoPlace:
-    """Found a cluster of so many nodes in a new or empty directory. Raises Environment when it is not empty."""
+def set_up_place(
+    directory: Path, nodes: int, now: Instant, randomness: random.Random, root: Root | None = None
+) -> DemoPlace:
+    """Found a cluster of so many nodes in a new or empty directory. Raises Environment when it is not empty.
+
+    ``root``: where the root is, if not in that directory.
+    """
     if directory.exists() and any(directory.iterdir()):
         raise Environment("demo-not-empty", f"{directory} is not empty", hint="name a new directory")
-    root = directory / ROOT_NAME
-    root.mkdir(parents=True)
+    root = root or directory / ROOT_NAME
+    if isinstance(root, Path):
+        root.mkdir(parents=True, exist_ok=True)
     machines = directory / MACHINES_NAME
-    machines.mkdir(mode=0o700)
+    machines.mkdir(parents=True, mode=0o700)
     cluster_id = randomness.randbytes(16)
-    storage = PosixStorage(root)
+    storage = storage_at(root)
     root_key = Signer.generate()
     policy = demo_policy(cluster_id)
     registers = found_cluster(storage, root, policy, root_key, cluster_id)

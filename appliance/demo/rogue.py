@@ -12,7 +12,6 @@ import argparse
 import os
 import signal
 import sys
-from pathlib import Path
 from threading import Event
 from typing import Final
 
@@ -20,7 +19,7 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.bag.storage import Published
+from appliance.bag.storage import Published, Storage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode
 from appliance.demo.teller import say
@@ -33,8 +32,9 @@ from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.units import HOUR
 
-from ..bag.posix import PosixStorage
+from ..bag.roots import parse_root, storage_at
 from ..daemon.daemon import Node
+from ..session.open_logs import LogBook
 
 EARLY_DOMAIN: Final = "demo/given-away"
 """The domain that the rogue shard gives away; the demo's map decides which shard that is."""
@@ -43,30 +43,38 @@ LATE_DOMAIN: Final = "demo/late"
 FORGED_DOMAIN: Final = "demo/forged"
 
 
-class PausedStorage(PosixStorage):
-    """Stops this whole process just before its first data file is published, as a hypervisor might."""
+def paused_storage(root: str) -> Storage:
+    """Return the root's storage, which stops this process just before its first message, as a hypervisor might."""
+    storage = storage_at(parse_root(root))
+    publish, pauses = storage.publish, iter((True,))
 
-    paused = False
-
-    def publish(self, path: str, data: bytes, tmp: str) -> Published:
+    def paused(path: str, data: bytes, tmp: str) -> Published:
         """Publish; the first message only after somebody has sent SIGCONT."""
-        if path.endswith(".msg") and not self.paused:
-            self.paused = True
+        if path.endswith(".msg") and next(pauses, False):
             say(event="pausing", path=path)
             os.kill(os.getpid(), signal.SIGSTOP)
-        return super().publish(path, data, tmp)
+        return publish(path, data, tmp)
+
+    storage.publish = paused  # type: ignore[method-assign]
+    return storage
 
 
 def _entry(cluster: Cluster, what: str, amount: int) -> bytes:
     return encode(Transfer(id=f"{what}-{cluster.settings.node}", source=account(0), target=account(1), amount=amount))
 
 
+def _writing_itself(cluster: Cluster) -> Cluster:
+    """Return the cluster, which hands no message to the node's writer: the daemon would not be paused with it."""
+    cluster.logs = LogBook(cluster.context)
+    return cluster
+
+
 def late_writer(root: str, node_dir: str) -> None:
     """Write one message that appears after its bag was closed."""
-    storage = PausedStorage(Path(root))
+    storage = paused_storage(root)
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True, storage=storage) as cluster,
-        cluster.session("paused machine") as session,
+        _writing_itself(cluster).session("paused machine") as session,
         session.acquire(LATE_DOMAIN, record_only=True) as leases,
     ):
         try:

@@ -18,7 +18,7 @@ from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.trust import Keyring, TrustRecord
 
 from ..bag.context import RecordNumbers
-from ..bag.storage import Published
+from ..bag.storage import SIZE_NOT_EXPECTED, Published
 from ..formats.ceiling import open_ceiling
 from ..formats.framing import Kind
 from ..formats.paths import ledger_path, parse_ledger_name, parse_record_name, record_name
@@ -64,6 +64,10 @@ class Registers:
     def newest(self) -> RecordNumbers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
         return RecordNumbers(trust=self._newest(Kind.TRUST), policy=self._newest(Kind.POLICY))
+
+    def newest_trust(self) -> int:
+        """Return the newest trust number alone, its directory opened afresh. Touches the mount."""
+        return self._newest(Kind.TRUST)
 
     def policy(self, number: int) -> Policy:
         """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
@@ -291,14 +295,20 @@ class StoredLedger:
         """
         if self._size and self._size + len(data) > LEDGER_FILE_BYTES_MAX:
             self._next()
-        path = ledger_path(*self._run, self._number)
+        begun = self._size > 0
         try:
-            if not self._size:
-                self._storage.ensure_directory(path.rpartition("/")[0])
-            self._size = self._storage.append(path, data, self._size)
-        except BaseException:
+            self._append(data)
+        except BaseException as problem:
             self._next()
-            raise
+            if not (begun and isinstance(problem, Environment) and problem.code == SIZE_NOT_EXPECTED):
+                raise
+            self.append(data)  # an object store appends to nothing that is there
+
+    def _append(self, data: bytes) -> None:
+        path = ledger_path(*self._run, self._number)
+        if not self._size:
+            self._storage.ensure_directory(path.rpartition("/")[0])
+        self._size = self._storage.append(path, data, self._size)
 
     def _next(self) -> None:
         self._number += 1

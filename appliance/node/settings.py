@@ -33,6 +33,7 @@ from timeagent.keyfiles import load_node_key, unwritable
 from timeagent.keys import parse_public_line, public_line
 from timeagent.trust import Purpose
 
+from ..bag.roots import Root, parse_root
 from ..formats.address import Address, parse_address
 from ..formats.marker import ROOT_VARIABLE
 from ..formats.names import check_node
@@ -77,7 +78,7 @@ class Settings:
 
     directory: Path
     node: str
-    root: Path
+    root: Root
     root_key: bytes
     runtime: Path | None
     """Where the node's tmpfs directory is, if it is not the usual one."""
@@ -108,13 +109,13 @@ class Settings:
         return load_node_key(self.directory, Purpose.TLS)
 
 
-def root_path(named: str | Path | None) -> Path:
+def root_path(named: str | Path | None) -> Root:
     """Return the root that a call or TENURE_ROOT names. Raises BadRequest when neither does."""
     check_type(str | os.PathLike | None, root=named)
     chosen = named or os.environ.get(ROOT_VARIABLE)
     if not chosen:
         raise BadRequest("no-root-named", "no root is named", hint=f"pass --root, or set {ROOT_VARIABLE}")
-    return Path(chosen).absolute()
+    return parse_root(chosen)
 
 
 def node_directories(cluster_id: bytes) -> list[Path]:
@@ -135,7 +136,7 @@ def new_directory(cluster_id: bytes) -> Path:
     return places[0] if os.access(SYSTEM_DIRECTORY, os.W_OK | os.X_OK) else places[-1]
 
 
-def find_settings(cluster_id: bytes, root: Path, directory: Path | None = None) -> Settings:
+def find_settings(cluster_id: bytes, root: Root, directory: Path | None = None) -> Settings:
     """Load the node's settings for a cluster. Raises BadConfiguration when this machine has not joined it."""
     places = [directory] if directory else node_directories(cluster_id)
     for place in places:
@@ -182,7 +183,7 @@ def load_settings(directory: Path) -> Settings:
     return Settings(
         directory,
         check_node(raw.node),
-        Path(raw.root),
+        parse_root(raw.root),
         parse_public_line(raw.root_key, str(path)),
         Path(raw.runtime) if raw.runtime else None,
         peers,

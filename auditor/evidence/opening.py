@@ -12,6 +12,7 @@ from appliance.formats.paths import MARKER
 from timeagent.console import printable
 from timeagent.errors import Damaged, Environment
 
+from .fetched import FetchedTree, address_of
 from .tree import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at, text_of_bytes
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _of_our_format(tree: Tree) -> Tree:
     """Return the tree. Raises Damaged for one that another version wrote: what it holds would be judged wrongly."""
     stated = format_of(tree.read(MARKER, 256) or b"")
     if stated not in (None, FORMAT):
-        what = f"{tree.root} is a tree of format {stated}; this version judges format {FORMAT}"
+        what = f"{tree.said or tree.root} is a tree of format {stated}; this version judges format {FORMAT}"
         raise Damaged("other-format", what, hint="audit it with the version of tenure that wrote it")
     return tree
 
@@ -245,14 +246,20 @@ def find_root(path: Path, *, part: bool = False) -> Path:
 
 
 def open_tree(path: Path) -> Tree:
-    """Return the tree at a path. Raises Damaged with the way out where there is none, Environment for no access."""
+    """Return the tree at a path, or at the address that it stands for.
+
+    Raises Damaged with the way out where there is none, Environment for no access.
+    """
+    address = address_of(path)
+    if address is not None:
+        return _of_our_format(FetchedTree(address))
     return _of_our_format(TarTree(path) if path.is_file() else Tree(find_root(path, part=True)))
 
 
 def whereabouts(tree: Tree) -> dict[str, Any]:
     """Return what JSON shows of where a tree is: a report without it may be of another one than its reader thinks."""
     return {
-        "path": printable(str(tree.root.resolve())),
+        "path": printable(tree.said or str(tree.root.resolve())),
         "inside": tree.inside,
         "marker": any(name == MARKER for name, _ in tree.names("")),
     }

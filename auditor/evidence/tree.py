@@ -209,6 +209,8 @@ class Tree:
     def __init__(self, root: Path) -> None:
         """Take the root. Touches nothing yet."""
         self.root = root
+        self.said = ""
+        """Where it is, if that is not the root."""
         self.inside = ""
         """Of a tree in a file: the directory in there that is its root."""
         self._at = f"{root}/"

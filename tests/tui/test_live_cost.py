@@ -45,10 +45,10 @@ def asked_again(source: LiveSource) -> ClusterState:
 
 
 def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoPlace) -> None:
-    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     first = place.machines[0]
     with (
-        Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
+        Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
     ):
         assert as_daemon(cluster).routes.host.try_host(0, cluster.map)

@@ -46,14 +46,14 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A machine's own directory is named after its cluster: two of one seed would be in each other's way.
     place = set_up_place(path, 1, SystemClock().realtime_ns(), random.Random(str(path)))
     machine = place.machines[0]
-    with Cluster.open(place.root, node_dir=machine.directory, allow_root=True) as cluster:
+    with Cluster.open(place.mount, node_dir=machine.directory, allow_root=True) as cluster:
         with cluster.session("counting") as session:
             with session.acquire("account/1") as leases:
                 assert session.publish("bank", [b"one", b"two"], under=leases)
             with session.acquire("account/1", "account/2") as leases:
                 assert session.publish("bank", [b"three"], under=leases)
         cluster.settle("bank", cluster.time.now().latest)
-    return place.root
+    return place.mount
 
 
 def test_nothing_is_claimed_of_a_copy_that_is_still_being_read(copy: Path) -> None:

@@ -151,7 +151,7 @@ def place(tmp_path: Path) -> Iterator[DemoPlace]:
 
 @contextmanager
 def live(place: DemoPlace) -> Iterator[LiveSource]:
-    source = LiveSource(MountLocation(place.root, place.machines[0].directory, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.mount, place.machines[0].directory, allow_root=True), SystemClock())
     ask_once(source, PATIENCE_NS)
     assert source.cluster is not None
     with source.cluster:
@@ -172,7 +172,7 @@ def until_written(root: Path, words: bytes) -> None:
 
 
 def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: DemoPlace) -> None:
-    with Cluster.open(place.root, node_dir=place.machines[0].directory, allow_root=True) as cluster:
+    with Cluster.open(place.mount, node_dir=place.machines[0].directory, allow_root=True) as cluster:
         assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as session, live(place) as source:
             session.acquire(DOMAIN)
@@ -186,12 +186,12 @@ def test_real_lease_is_lost_to_its_holder_and_the_ledger_says_why(place: DemoPla
             assert "no such lease" in revoker.revoke(row.domain, "00" * 16, row.domain, "it hangs")
             assert leases(place) == 1
             assert "revoked" in revoker.revoke(row.domain, row.correlation_id, row.domain, "pulled from the screen")
-            until_written(place.root, b"pulled from the screen")
+            until_written(place.mount, b"pulled from the screen")
             assert leases(place) == 0
 
 
 def test_screen_that_cannot_ask_shards_is_not_opened_for_writing(place: DemoPlace, tmp_path: Path) -> None:
-    source = LiveSource(MountLocation(place.root, None), SystemClock())
+    source = LiveSource(MountLocation(place.mount, None), SystemClock())
     (tmp_path / "demo/machines").rename(tmp_path / "elsewhere")
     ask_once(source, PATIENCE_NS)
     with pytest.raises(BadConfiguration, match="nothing can be revoked from here"):

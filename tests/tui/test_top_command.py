@@ -51,7 +51,7 @@ def place(tmp_path: Path) -> Iterator[DemoPlace]:
 def session(place: DemoPlace) -> Iterator[Session]:
     """A session on node1, in whose process shard 0 runs; the shard of node2 does not run."""
     first = place.machines[0]
-    with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
+    with Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster:
         assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
         with cluster.session("counting") as opened:
             yield opened
@@ -84,9 +84,9 @@ def look(where: Path, **options: object) -> ClusterState:
 def test_live_view_asks_the_shards_that_answer(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
-        seen = look(place.root)
+        seen = look(place.mount)
     assert seen.offline == ""
-    assert seen.path == str(place.root)
+    assert seen.path == str(place.mount)
     first, second = seen.shards
     assert (first.freshness.reach, first.leases) == (Reach.ANSWERS, 1)
     assert (second.freshness.reach, second.leases) == (Reach.SILENT, None)
@@ -102,7 +102,7 @@ def test_live_view_asks_the_shards_that_answer(place: DemoPlace, session: Sessio
 
 
 def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, session: Session) -> None:
-    seen = look(place.root)
+    seen = look(place.mount)
     one, two = seen.clocks
     assert (one.node, one.reach) == ("node1", Reach.ANSWERS)
     assert one.ahead is not None
@@ -118,7 +118,7 @@ def test_clocks_of_nodes_are_asked_and_no_answer_is_none(place: DemoPlace, sessi
 def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> None:
     second = place.machines[1]
     save_settings(replace(second, peers={}))
-    where = MountLocation(place.root, second.directory, allow_root=True)
+    where = MountLocation(place.mount, second.directory, allow_root=True)
     seen = ask_once(LiveSource(where, SystemClock()), PATIENCE_NS)
     assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED, Reach.SILENT]
     assert "no address" in seen.shards[0].freshness.problem
@@ -126,15 +126,15 @@ def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> Non
 
 def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0):
-        seen = look(place.root, present=lambda _process: False)
+        seen = look(place.mount, present=lambda _process: False)
     assert condition(seen.leases[0], seen.clock.now) is Condition.DYING
 
 
 def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None:
     first = place.machines[0]
-    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     with (
-        Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster,
+        Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
     ):
         assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
@@ -150,10 +150,10 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None
 
 def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: DemoPlace) -> None:
     first = place.machines[0]
-    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
+    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     asked = None
     for run in range(2):
-        with Cluster.open(place.root, node_dir=first.directory, allow_root=True) as cluster:
+        with Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster:
             assert as_daemon(cluster).routes.host.try_host(0, cluster.map)
             if run == 0:
                 with cluster.session("counting") as session, session.acquire(SHARD_0):
@@ -171,8 +171,8 @@ def test_copy_is_read_without_settings_and_keys(place: DemoPlace, session: Sessi
     copy = tmp_path / "copy"
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
-        until_written(place.root, SHARD_0.encode())
-        shutil.copytree(place.root, copy)
+        until_written(place.mount, SHARD_0.encode())
+        shutil.copytree(place.mount, copy)
     seen = look(copy)
     assert "has not joined" in seen.offline
     assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED] * 2
@@ -185,22 +185,22 @@ def test_copy_is_read_without_settings_and_keys(place: DemoPlace, session: Sessi
 def test_relinquished_lease_is_not_last_known(place: DemoPlace, session: Session, tmp_path: Path) -> None:
     with session.acquire(SHARD_0):
         pass
-    until_written(place.root, b"relinquished")
-    shutil.copytree(place.root, tmp_path / "copy")
+    until_written(place.mount, b"relinquished")
+    shutil.copytree(place.mount, tmp_path / "copy")
     assert look(tmp_path / "copy").leases == ()
 
 
 def test_looking_changes_nothing(place: DemoPlace, session: Session) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
-    before = set((place.root / "logs").rglob("*"))
-    source = LiveSource(MountLocation(place.root, allow_root=True), SystemClock())
+    before = set((place.mount / "logs").rglob("*"))
+    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     for _ in range(5):
         for question in source.questions():
             question.put()
         source.state_at()
-    assert set((place.root / "logs").rglob("*")) == before
-    assert not list((place.root / "shards").rglob("0001/*"))
+    assert set((place.mount / "logs").rglob("*")) == before
+    assert not list((place.mount / "shards").rglob("0001/*"))
 
 
 @pytest.mark.parametrize(
@@ -216,11 +216,11 @@ def test_looking_changes_nothing(place: DemoPlace, session: Session) -> None:
 )
 def test_storage_of_a_watcher_cannot_write(place: DemoPlace, write: object) -> None:
     assert callable(write)
-    before = sorted(place.root.rglob("*"))
+    before = sorted(place.mount.rglob("*"))
     with pytest.raises(Environment) as raised:
-        write(WatchingStorage(PosixStorage(place.root)))
+        write(WatchingStorage(PosixStorage(place.mount)))
     assert raised.value.code == "read-only"
-    assert sorted(place.root.rglob("*")) == before
+    assert sorted(place.mount.rglob("*")) == before
 
 
 def test_process_presence_is_told_by_the_kernel() -> None:
@@ -368,12 +368,12 @@ def test_json_of_an_unbounded_clock_has_no_interval() -> None:
 def test_command_prints_one_snapshot_where_there_is_no_terminal(
     place: DemoPlace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["top", str(place.root), "--allow-root"]) == 0
+    assert main(["top", str(place.mount), "--allow-root"]) == 0
     assert "✗ no answer" in capsys.readouterr().out
-    assert main(["top", "--root", str(place.root), "--once", "--json"]) == 0
+    assert main(["top", "--root", str(place.mount), "--once", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["schema"], shown["version"]) == ("tenure.top", 1)
-    assert shown["root"] == str(place.root)
+    assert shown["root"] == str(place.mount)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_settings_that_are_named_and_cannot_be_used_are_an_error(
     place: DemoPlace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = set_up_place(tmp_path / "other", 2, SystemClock().realtime_ns(), random.Random(f"{tmp_path} other"))
-    words = ["top", str(place.root), "--once", "--allow-root", "--node-dir", str(other.machines[0].directory)]
+    words = ["top", str(place.mount), "--once", "--allow-root", "--node-dir", str(other.machines[0].directory)]
     assert main(words) == NotTrusted.exit_status
     assert "another cluster" in capsys.readouterr().err
 
@@ -403,7 +403,7 @@ def test_settings_that_are_named_and_cannot_be_used_are_an_error(
 def test_one_snapshot_loads_no_screen(repository: Path, place: DemoPlace) -> None:
     statement = (
         f"import tenure.__main__ as m; import io, contextlib\n"
-        f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.root)!r}]) == 0"
+        f"with contextlib.redirect_stdout(io.StringIO()): assert m.main(['top', {str(place.mount)!r}]) == 0"
     )
     modules = modules_after(statement, repository)
     assert "tui.sources.live" in modules

@@ -262,7 +262,8 @@ def test_root_is_named_by_the_call_or_by_the_variable(monkeypatch: pytest.Monkey
     assert "TENURE_ROOT" in refused.value.hint
     monkeypatch.setenv("TENURE_ROOT", str(tmp_path))
     assert root_path(None) == tmp_path
-    assert root_path("/elsewhere").as_posix() == "/elsewhere"
+    assert str(root_path("/elsewhere")) == "/elsewhere"
+    assert root_path("s3://bucket/prefix/") == "s3://bucket/prefix"
 
 
 def test_assumed_time_is_asked_last_and_has_a_bound_only_where_the_policy_states_one() -> None:

@@ -22,10 +22,12 @@ HOUSE = {
     "tui/sources/live.py": "import tui.model.state\n",
     "tui/widgets/lines.py": "import tui.model.state\n",
     "auditor/evidence/tree.py": "import appliance.formats.frame\nimport timeagent.keys\n",
+    "auditor/evidence/fetched.py": "import obstore\n",
     "auditor/index.py": "import apsw\n",
     "appliance/errors.py": "",
     "appliance/formats/frame.py": "import appliance.errors\n",
     "appliance/bag/posix.py": "import appliance.formats.frame\n",
+    "appliance/bag/bucket.py": "import obstore\n",
     "appliance/bag/wakeup.py": "import watchdog\n",
     "appliance/lease/store.py": "import apsw\n",
     "appliance/lease/tls.py": "import cryptography\n",
@@ -169,6 +171,7 @@ BREACHES = [
     ("tui/model/state.py", "tui.widgets.lines", "inside tui"),
     ("timeagent/clock.py", "roughly", "the Roughtime library"),
     ("appliance/bag/posix.py", "watchdog", "changes of local files"),
+    ("appliance/session.py", "obstore", "object stores in two places"),
 ]
 
 

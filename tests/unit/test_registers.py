@@ -8,12 +8,14 @@ import msgspec
 import pytest
 
 from appliance.bag.context import RecordNumbers
+from appliance.bag.objects import ObjectStorage
 from appliance.bag.storage import Published
 from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import sign
 from appliance.node.records import DIRECTORIES, Registers, StoredChain, StoredLedger
+from tests.support.object_store import MemoryBucket
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
 from tests.support.values import CLUSTER, ROOT_KEY, WITNESS_KEY, ceiling_record, shard_map, trust_record
 from timeagent.errors import BadConfiguration, Damaged, Environment, NotTrusted
@@ -199,6 +201,21 @@ def test_ledger_is_appended_to_by_its_only_writer(storage: MemoryStorage) -> Non
     ledger.append(b"one")
     ledger.append(b"two")
     assert storage.files == {ledger_path(1, 2, bytes(8)): b"onetwo"}
+
+
+def test_ledger_in_an_object_store_is_one_file_after_another() -> None:
+    bucket = MemoryBucket()
+    ledger = StoredLedger(ObjectStorage(bucket), 1, 2, bytes(8))
+    for block in (b"one", b"two", b"three"):
+        ledger.append(block)
+    assert bucket.objects == {
+        ledger_path(1, 2, bytes(8), number): block for number, block in enumerate((b"one", b"two", b"three"), 1)
+    }
+    assert ledger.end == (3, 5)
+    again = StoredLedger(ObjectStorage(bucket), 1, 2, bytes(8))
+    assert again.resume(3, 5, 5) == b"three"
+    again.append(b"four")
+    assert bucket.objects[ledger_path(1, 2, bytes(8), 4)] == b"four"
 
 
 @pytest.mark.parametrize("fault", [Fault.NOT_DONE, Fault.DONE_BUT_FAILED])

@@ -26,7 +26,7 @@ from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import root_path
 from timeagent.clock import SystemClock, boot_id
-from timeagent.errors import BadTime, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import SignedTime
@@ -324,7 +324,10 @@ class LiveSource:
 def live_source(path: str | None, node_dir: str | None, *, allow_root: bool, needs_node: bool = False) -> LiveSource:
     """Return the source that a command line names. Touches no mount. Raises BadRequest where no root is named."""
     settings = Path(node_dir).absolute() if node_dir else None
-    return LiveSource(MountLocation(root_path(path), settings, allow_root, needs_node), SystemClock())
+    root = root_path(path)
+    if not isinstance(root, Path):
+        raise BadRequest("no-screen", f"{root}: the screen shows a mount", hint=f"tenure audit {root}")
+    return LiveSource(MountLocation(root, settings, allow_root, needs_node), SystemClock())
 
 
 def _ask_own(cluster: Cluster, others: Releases) -> list[HealthCheck]:

@@ -1,0 +1,137 @@
+"""Storage in an object store: the port's verbs made of five requests, each for one object or one listing.
+
+A bag needs of storage that a name is taken once, and that who has written sees what was written before. An object
+store with conditional puts and strong consistency gives both (docs/objectstores.md; ``tenure probe`` tries it out):
+
+- every directory is there, and holds what was put into it: making one asks nothing, and none is ever ABSENT. Whatever
+  is put into a directory that was removed makes it again; the seal says that it is void, as of a mount's;
+- no object is ever replaced: each is put under the condition that its name is free;
+- that a name is taken is believed only once it was read: a store that is busy with the name, or a repetition of our own
+  put whose reply was lost, gets the same answer. What is there, and is ours byte by byte, was our own put;
+- nothing is appended to: what writes on finds that the size is not expected, and begins a new file.
+
+An Environment error means that a request may have been done, or may be done later: nothing here asks twice after one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from timeagent.errors import Environment
+from timeagent.units import Instant
+
+from .storage import SIZE_NOT_EXPECTED, Published
+
+_TRIES: Final = 5
+
+
+class ObjectStatus(NamedTuple):
+    """What a store says of an object."""
+
+    size: int
+    """Bytes."""
+    modified_ns: Instant
+    """When it was put, by the store's clock, which may show whole seconds only."""
+
+
+class Bucket(Protocol):
+    """The requests. Each may block, and raises Environment for whatever is no answer to it."""
+
+    def put(self, key: str, data: bytes) -> bool:
+        """Put an object where there is none. False: refused, because there is one, or may be one in a moment."""
+
+    def get(self, key: str, offset: int = 0, limit: int | None = None) -> bytes | None:
+        """Return an object's bytes, or at most ``limit`` of them from an offset; None if it is not there."""
+
+    def status(self, key: str) -> ObjectStatus | None:
+        """Return what is known of an object; None if it is not there."""
+
+    def names(self, directory: str) -> list[str]:
+        """Return the names right in a directory, those of directories in it too; "" is the root."""
+
+    def delete(self, key: str) -> None:
+        """Delete an object, if it is there."""
+
+
+class ObjectStorage:
+    """A Storage in a bucket. Safe to share between threads, as the bucket is."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        """Take the bucket. Asks nothing yet."""
+        self._bucket = bucket
+        self._fresh = itertools.count(1)
+
+    def ensure_directory(self, path: str) -> None:
+        """Do nothing: every directory is there."""
+
+    def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
+        """Ask for one object after another: that is not one instant."""
+        return frozenset(name for name in names if self._bucket.status(_key(directory, name)) is not None)
+
+    def list_afresh(self, directory: str) -> list[str] | None:
+        return sorted(self._bucket.names("" if directory == "." else directory))
+
+    def read(self, path: str) -> bytes | None:
+        return self._bucket.get(path)
+
+    def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
+        return (self._bucket.get(_key(directory, name)) for name in names)
+
+    def size_of(self, path: str) -> int | None:
+        status = self._bucket.status(path)
+        return None if status is None else status.size
+
+    def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
+        return self._bucket.get(path, offset, limit)
+
+    def publish(self, path: str, data: bytes, tmp: str) -> Published:  # noqa: ARG002 - an object is put whole
+        return Published.WON if self._is_ours(path, data) else Published.LOST
+
+    def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
+        """As ``publish``: all of it is in memory, because what is put in parts is not put under a condition."""
+        return self.publish(path, b"".join(chunks), tmp)
+
+    def ensure_marker(self, path: str) -> bool:
+        if self._bucket.status(path) is None:  # a head costs a tenth of a put, and most markers are there
+            self._is_ours(path, b"")
+        return True
+
+    def append(self, path: str, data: bytes, expected_size: int) -> int:
+        """Make a file; whatever has bytes already is not as expected."""
+        if expected_size or not self._is_ours(path, data):
+            raise Environment(SIZE_NOT_EXPECTED, f"{path} is there: no object is appended to", hint="begin a new file")
+        return len(data)
+
+    def unlink(self, path: str) -> None:
+        self._bucket.delete(path)
+
+    def remove_directory(self, path: str) -> bool:
+        return not self._bucket.names(path)
+
+    def server_clock(self, tmp: str) -> Instant:
+        """Return when the store put a fresh object: up to a second early, where it shows whole seconds."""
+        while True:
+            key = f"{tmp}/{os.getpid()}.{next(self._fresh)}"
+            if not self._bucket.put(key, b""):
+                continue  # left by a process that had this number before, or in use on another host
+            status = self._bucket.status(key)
+            self._bucket.delete(key)
+            if status is not None:
+                return status.modified_ns
+
+    def _is_ours(self, path: str, data: bytes) -> bool:
+        """Put an object unless one is there; whether these bytes are there now."""
+        for _ in range(_TRIES):
+            if self._bucket.put(path, data):
+                return True
+            there = self._bucket.get(path)
+            if there is not None:
+                return there == data
+        raise Environment("store-busy", f"put {path}: refused {_TRIES} times, and there is nothing", hint="ask again")
+
+
+def _key(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory not in ("", ".") else name

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INLINE = {"tests/tui/test_screen_mutants.py", "tests/faults/test_core_mutants.py"}
-"""Each mutant stands in a test of its own in the first: no table. Those of the second are C, and built to be planted."""
+"""Each mutant stands in a test of its own in the first: no table. Those of the second are in C, and are compiled."""
 
 
 def listen(directory: Path, *files: str) -> None:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from tests.property.test_core_fuzz import watched
-from tests.support.native import altered, loaded, made
 
 from release.core import SANITIZERS
 from tests.property.fuzz_read import fuzz
+from tests.property.test_core_fuzz import watched
+from tests.support.native import altered, loaded, made
 
 FUZZ = "tests.property.fuzz_read"
 

@@ -34,13 +34,14 @@ class Store:
 
     url: str
     key: str
+    secret: str
 
     @property
     def environment(self) -> dict[str, str]:
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": self.key,
-            "AWS_SECRET_ACCESS_KEY": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
             "AWS_REGION": "us-east-1",
         }
 
@@ -49,7 +50,7 @@ class NotInstalledError(Exception):
     """The server cannot be had here, and why."""
 
 
-def _installed(place: Path, *commands: list[str]) -> None:
+def installed(place: Path, *commands: list[str]) -> None:
     """Carry out the commands once; what is half done is begun anew."""
     if (place / ".installed").exists():
         return
@@ -64,7 +65,7 @@ def _installed(place: Path, *commands: list[str]) -> None:
     (place / ".installed").touch()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port
@@ -85,7 +86,7 @@ def _serving(command: list[str], port: int, place: Path, key: str) -> Iterator[S
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise NotInstalledError(f"{command[0]} does not answer: {problem}") from None
                 time.sleep(0.1)
-        yield Store(url, key)
+        yield Store(url, key, key)
     finally:
         process.kill()
         process.wait()
@@ -94,7 +95,7 @@ def _serving(command: list[str], port: int, place: Path, key: str) -> Iterator[S
 def install_moto() -> Path:
     """Install it, if it is not there yet; return where."""
     place = PLACE / "moto"
-    _installed(
+    installed(
         place,
         [sys.executable, "-m", "venv", str(place)],
         [str(place / "bin/python"), "-m", "pip", "install", "-q", "--no-compile", *MOTO],
@@ -106,7 +107,7 @@ def install_moto() -> Path:
 def moto() -> Iterator[Store]:
     """Run a store that keeps what is asked of it."""
     place = install_moto()
-    port = _free_port()
+    port = free_port()
     with _serving([str(place / "bin/moto_server"), "-H", "127.0.0.1", "-p", str(port)], port, place, "key") as store:
         yield store
 
@@ -115,8 +116,8 @@ def moto() -> Iterator[Store]:
 def s3rver() -> Iterator[Store]:
     """Run a store that ignores the condition of a put."""
     place = PLACE / "s3rver"
-    _installed(place, ["npm", "install", "--silent", S3RVER])
-    port = _free_port()
+    installed(place, ["npm", "install", "--silent", S3RVER])
+    port = free_port()
     words = ["node_modules/.bin/s3rver", "-d", "data", "-a", "127.0.0.1", "-p", str(port)]
     with _serving(words, port, place, "S3RVER") as store:
         yield store

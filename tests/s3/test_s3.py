@@ -17,6 +17,7 @@ from appliance.bag.objects import ObjectStorage
 from appliance.demo.place import DemoPlace, set_up_place
 from tenure import Cluster, Committed
 from tests.s3.servers import NotInstalledError, s3rver
+from tests.s3.swift import swift
 from timeagent.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -141,23 +142,16 @@ def test_good_store_passes_the_probe(root: str) -> None:
 
 
 @pytest.mark.slow
-def test_store_that_lies_fails_the_probe_and_has_no_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("server", "word"), [("s3rver", "lies"), ("swift", "races")])
+def test_store_that_lies_or_races_fails_the_probe_and_has_no_cluster(server: str, word: str, tmp_path: Path) -> None:
     try:
-        with s3rver() as liar:
-            done = tenure("probe", "s3://bags/root", environment=liar.environment)
-            words = [
-                "init",
-                "s3://bags/root",
-                "--node-dir",
-                str(tmp_path / "n"),
-                "--allow-root",
-                "--assume-radius",
-                "5ms",
-            ]
-            refused = tenure(*words, environment=liar.environment)
+        with s3rver() if server == "s3rver" else swift(tmp_path / "lab") as store:
+            done = tenure("probe", "s3://bags/root", environment=store.environment)
+            words = ["init", "s3://bags/root", "--node-dir", str(tmp_path / "n"), "--allow-root"]
+            refused = tenure(*words, "--assume-radius", "5ms", environment=store.environment)
     except NotInstalledError as why:
         pytest.skip(str(why))
     assert done.returncode == 1
-    assert "lies" in done.stdout
+    assert word in done.stdout
     assert refused.returncode == 74
     assert "store-unfit" in refused.stderr

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.s3.servers import BUCKET, PATIENCE_S, PLACE, NotInstalledError, Store, free_port, installed
+from tests.s3.servers import BUCKET, PATIENCE_S, PLACE, NotInstalledError, Store, free_port, installed, s3_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def swift(lab: Path) -> Iterator[Store]:
             token, account = said.headers["X-Auth-Token"], said.headers["X-Storage-Url"]
         made = urllib.request.Request(f"{account}/{BUCKET}", method="PUT", headers={"X-Auth-Token": token})
         urllib.request.urlopen(made).close()
-        yield Store(url, "test:tester", "testing")
+        yield s3_store(url, "test:tester", "testing")
 
 
 def _configure(lab: Path, ports: dict[str, int], environment: dict[str, str]) -> None:

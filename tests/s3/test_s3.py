@@ -16,7 +16,7 @@ from appliance.bag.bucket import RemoteBucket
 from appliance.bag.objects import ObjectStorage
 from appliance.demo.place import DemoPlace, set_up_place
 from tenure import Cluster, Committed
-from tests.s3.servers import NotInstalledError, s3rver
+from tests.s3.servers import NotInstalledError, azurite, s3rver
 from tests.s3.swift import swift
 from timeagent.clock import SystemClock
 
@@ -155,3 +155,17 @@ def test_store_that_lies_or_races_fails_the_probe_and_has_no_cluster(server: str
     assert word in done.stdout
     assert refused.returncode == 74
     assert "store-unfit" in refused.stderr
+
+
+@pytest.mark.slow
+def test_azure_passes_the_probe_and_carries_a_cluster_through_a_power_cut(tmp_path: Path) -> None:
+    try:
+        with azurite() as store:
+            probed = tenure("probe", "az://bags/root", environment=store.environment)
+            words = ["demo", str(tmp_path / "demo"), "--root", "az://bags/root", "--nodes", "2", "--seconds", "2"]
+            done = tenure(*words, "--json", environment=store.environment)
+    except NotInstalledError as why:
+        pytest.skip(str(why))
+    assert (probed.returncode, probed.stdout.count("PASS")) == (0, 4), probed.stdout
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert json.loads(done.stdout)["audit"]["violations"] == 0

@@ -128,6 +128,7 @@ def s3rver() -> Iterator[Store]:
     """Run a store that ignores the condition of a put."""
     place = PLACE / "s3rver"
     installed(place, ["npm", "install", "--silent", "--prefix", ".", S3RVER])
+    shutil.rmtree(place / "data", ignore_errors=True)
     port = free_port()
     words = ["node_modules/.bin/s3rver", "-d", "data", "-a", "127.0.0.1", "-p", str(port)]
     url = f"http://127.0.0.1:{port}"

@@ -71,7 +71,8 @@ def test_demo_keeps_all_promises_through_a_power_cut(nodes: str, root: str, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["late-writer", "altered-file", "lost-file", "overwritten-lock", "early-grant"])
 def test_planted_fault_is_named(fault: str, root: str, tmp_path: Path) -> None:
-    done = tenure("demo", str(tmp_path / "demo"), "--root", root, "--seconds", "2", "--fault", fault, "--json")
+    words = ["--root", root, "--nodes", "2", "--seconds", "2", "--fault", fault, "--json"]
+    done = tenure("demo", str(tmp_path / "demo"), *words)
     assert done.returncode == 0, done.stderr[-2_000:]
     assert json.loads(done.stdout)["finding_codes"] == [fault]
 

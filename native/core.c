@@ -36,6 +36,9 @@ static PyObject *digest_of(PyObject *module, PyObject *data)
 
 static PyMethodDef methods[] = {
     {"sha256", digest_of, METH_O, NULL},
+    {"answered", (PyCFunction)(void (*)(void))core_answered, METH_FASTCALL, NULL},
+    {"tree", core_tree, METH_O, NULL},
+    {"replies", (PyCFunction)(void (*)(void))core_replies, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -50,6 +53,8 @@ static int prepare(PyObject *module)
             return -1;
         }
     }
+    if (core_prepare_turn() < 0)
+        return -1;
     return PyModule_AddStringConstant(module, "LIBRARY", OpenSSL_version(OPENSSL_VERSION));
 }
 

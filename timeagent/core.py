@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
 from .errors import BadConfiguration
 
@@ -25,6 +26,45 @@ class NativeCore(Protocol):
     def sha256(self, data: bytes, /) -> bytes:
         """Return the 32 bytes of the digest."""
 
+    def answered(
+        self,
+        kinds: tuple[object, ...],
+        words: tuple[bytes, ...],
+        ports: tuple[Callable[..., object], ...],
+        places: tuple[object, ...],
+        numbers: tuple[int, ...],
+        requests: Sequence[object],
+        /,
+    ) -> list[Any]:
+        """Return the drafts of ``FastPath.answered``, which says what is in the tuples."""
+
+    def tree(self, leaves: Sequence[bytes], /) -> list[list[bytes]]:
+        """Return what ``merkle.tree`` does."""
+
+    def replies(
+        self,
+        drafts: list[Any],
+        granted: bytes,
+        witness: bytes,
+        entries: tuple[bytes, ...],
+        levels: list[list[bytes]],
+        rest: bytes,
+        finish: Callable[[Any], object],
+        /,
+    ) -> list[Any]:
+        """Return the replies of drafts, as ``fast_path.replies`` does. ``finish``: makes one of what is not plain.
+
+        ``granted``, ``witness``: what a Granted and a SignedWitness begin with; ``rest``: how the latter ends.
+        """
+
+
+def _imported() -> NativeCore | None:
+    try:
+        # By name: no module may import what stands above it, and this one holds no Python.
+        return cast("NativeCore", importlib.import_module("tenure._core"))
+    except ImportError:
+        return None
+
 
 def chosen(wanted: str) -> NativeCore | None:
     """Return the core; None: Python does the work. ``wanted``: the variable's value. Raises BadConfiguration."""
@@ -32,17 +72,15 @@ def chosen(wanted: str) -> NativeCore | None:
         raise BadConfiguration("bad-core", f"{VARIABLE} is {wanted!r}", hint="say native, python, or nothing")
     if wanted == "python":
         return None
-    try:
-        # By name: no module may import what stands above it, and this one holds no Python.
-        return cast("NativeCore", importlib.import_module("tenure._core"))
-    except ImportError as problem:
-        if wanted:
-            hint = "make install builds it where there are cc, Python.h and openssl/evp.h"
-            raise BadConfiguration("no-core", f"the native core is not here: {problem}", hint=hint) from None
-        return None
+    found = _imported()
+    if found is None and wanted:
+        hint = "make install builds it where there are cc, Python.h and openssl/evp.h"
+        raise BadConfiguration("no-core", f"{VARIABLE} is {wanted!r}, and the native core is not here", hint=hint)
+    return found
 
 
-native: Final = chosen(os.environ.get(VARIABLE, ""))
+native = chosen(os.environ.get(VARIABLE, ""))
+"""Who does the work. Looked at whenever there is some: tests let both do the same."""
 
 
 def said() -> str:

@@ -11,7 +11,7 @@ from appliance.formats.witness import Half
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns.records import NO_CHECK
+from .columns.cutting import NO_CHECK
 from .evidence.records import Stranger
 from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
 from .rules import bags as bag_rules

@@ -62,7 +62,7 @@ class ObjectStorage:
     def __init__(self, bucket: Bucket) -> None:
         """Take the bucket. Asks nothing yet."""
         self._bucket = bucket
-        self._numbers = itertools.count(1)
+        self._fresh = itertools.count(1)
 
     def ensure_directory(self, path: str) -> None:
         """Do nothing: every directory is there."""
@@ -95,7 +95,8 @@ class ObjectStorage:
         return self.publish(path, b"".join(chunks), tmp)
 
     def ensure_marker(self, path: str) -> bool:
-        self._is_ours(path, b"")
+        if self._bucket.status(path) is None:  # a head costs a tenth of a put, and most markers are there
+            self._is_ours(path, b"")
         return True
 
     def append(self, path: str, data: bytes, expected_size: int) -> int:
@@ -113,7 +114,7 @@ class ObjectStorage:
     def server_clock(self, tmp: str) -> Instant:
         """Return when the store put a fresh object: up to a second early, where it shows whole seconds."""
         while True:
-            key = f"{tmp}/{os.getpid()}.{next(self._numbers)}"
+            key = f"{tmp}/{os.getpid()}.{next(self._fresh)}"
             if not self._bucket.put(key, b""):
                 continue  # left by a process that had this number before, or in use on another host
             status = self._bucket.status(key)

@@ -37,6 +37,7 @@ from timeagent.units import SECOND, Span
 
 from ..admin.founding import read_marker
 from ..bag.posix import PosixStorage
+from ..bag.roots import is_address, parse_root
 from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
 from ..doctor.directory import (
     Probe,
@@ -65,6 +66,7 @@ from ..doctor.machine import (
     mount_of,
     parse_mountinfo,
 )
+from ..doctor.store_probe import StoreProbe
 from ..doctor.two_client_probe import LocalHands, TwoHands
 from ..formats.paths import MARKER
 from ..node.own_keys import OwnKeys, check_own_keys
@@ -90,6 +92,8 @@ class MountHangsError(Exception):
 
 def run_doctor(options: Namespace) -> int:
     """Look at everything, say a line for each."""
+    if is_address(options.path):
+        raise BadRequest("no-mount", f"{options.path} is no directory", hint=f"tenure probe {options.path}")
     checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
     return told("tenure.doctor", {"path": options.path}, checks, options)
 
@@ -439,7 +443,11 @@ def _other(options: Namespace, token: str) -> list[str]:
 
 def run_probe(options: Namespace) -> int:
     """Run every experiment, say a line for each."""
-    path = Path(options.path).absolute()
+    path = parse_root(options.path)
+    if not isinstance(path, Path):
+        return told("tenure.probe", {"path": path, "other": None}, probe_store(path), options)
+    if not (options.peer or options.second or options.serve):
+        raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
         return serve(LocalHands(path, options.serve))
     token = os.urandom(6).hex()
@@ -453,6 +461,13 @@ def run_probe(options: Namespace) -> int:
     except OSError as problem:
         raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
+
+
+def probe_store(address: str) -> list[HealthCheck]:
+    """Try out an object store. Raises Environment, BadConfiguration. Blocks for some hundred requests."""
+    from ..bag.bucket import RemoteBucket
+
+    return StoreProbe([RemoteBucket(address) for _ in range(4)], os.urandom(6).hex()).run()
 
 
 def _experiments(two: TwoHands) -> list[HealthCheck]:
@@ -469,7 +484,7 @@ def _experiments(two: TwoHands) -> list[HealthCheck]:
 
 
 def _one_other(parser: ArgumentParser) -> None:
-    other = parser.add_mutually_exclusive_group(required=True)
+    other = parser.add_mutually_exclusive_group()
     other.add_argument("--peer", metavar="HOST", help="another machine that has it mounted, by ssh")
     other.add_argument("--second", metavar="MOUNT", help="a second mount of the same export on this machine")
     other.add_argument("--serve", metavar="TOKEN", help="be the other client, on stdin and stdout")
@@ -484,9 +499,9 @@ COMMANDS: Final = {
         JSON,
     ),
     "probe": command(
-        "What two clients see of each other on one mount.",
+        "What two clients see of each other on one mount; whether an object store keeps what it is asked.",
         run_probe,
-        argument("path", metavar="PATH", help="the shared directory, as this machine mounts it"),
+        argument("path", metavar="PATH", help="the shared directory, as this machine mounts it; or s3://BUCKET/PREFIX"),
         _one_other,
         argument("--peer-path", metavar="PATH", help="where the peer mounts it (default: the same path)"),
         argument("--peer-command", metavar="WORDS", default="tenure", help="tenure there (default: that)"),

@@ -60,6 +60,8 @@ class MountMishaps:
     """Which share of what fails is done later."""
     later_ns: Span = 20 * SECOND
     """How much later, at most."""
+    busy: int = 0
+    """An object store: one in so many puts is refused, though nobody's object is there."""
     rot: int = 0
     """One in so many streams has a byte altered on its way."""
 

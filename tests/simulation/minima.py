@@ -55,6 +55,11 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "committed": 70, "values read": 120, "values written": 50, "values flushed": 24, "expired": 20,
         "crashes": 22, "pauses": 160, "closed bags": 130, "settled readings": 16,
     },
+    "objects": {
+        "committed": 120, "not-committed": 6, "in doubt": 14, "decided later": 12, "closed bags": 120,
+        "sealed racks": 33, "packed racks": 2, "grants": 50, "hand-overs": 26, "latest readings": 2, "crashes": 20,
+        "pauses": 330, "mount faults": 340, "lying clocks": 25, "settled readings": 34,
+    },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,

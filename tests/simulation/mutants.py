@@ -9,6 +9,7 @@ from tests.simulation.mutants_clocks import CLOCKS
 from tests.simulation.mutants_leases import LEASES
 from tests.simulation.mutants_modes import MODES
 from tests.simulation.mutants_moves import MOVES
+from tests.simulation.mutants_objects import OBJECTS
 from tests.simulation.mutants_packs import PACKS
 from tests.simulation.mutants_policies import POLICIES
 from tests.simulation.mutants_recipes import RECIPES
@@ -22,5 +23,5 @@ from tests.simulation.mutants_trust import TRUST
 
 MUTANTS: tuple[Mutant, ...] = (
     *(BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS),
-    *(BOUNDS + TRUST + RESTARTS + RECIPES),
+    *(BOUNDS + TRUST + RESTARTS + RECIPES + OBJECTS),
 )

@@ -19,6 +19,7 @@ from tests.simulation.scenarios_leases import (
     takers,
 )
 from tests.simulation.scenarios_moves import moves
+from tests.simulation.scenarios_objects import objects
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_recipes import elections, locks
 from tests.simulation.scenarios_restarts import restarts
@@ -40,6 +41,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         batching,
         hinted,
         caches,
+        objects,
         leases,
         machines,
         shares,
@@ -75,6 +77,7 @@ WEIGHTS: dict[str, int] = {
     "batching": 4,
     "hinted": 3,
     "caches": 2,
+    "objects": 4,
     "leases": 4,
     "machines": 2,
     "shares": 3,

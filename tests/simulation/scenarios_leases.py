@@ -62,7 +62,7 @@ def leases(seed: int, *, traced: bool = False) -> World:
             world.spawn(
                 node,
                 f"shard {shard}{'ab'[copy]}",
-                _host(world, shard, orderly=orderly),
+                hosting(world, shard, orderly=orderly),
                 restarts=9,
             )
     logs = some_logs(chance)
@@ -74,7 +74,7 @@ def leases(seed: int, *, traced: bool = False) -> World:
         world.spawn(
             chance.choice(NODES),
             f"{kind.__name__.lower()} {n}",
-            _client(world, kind, domains, logs, rounds),
+            applying(world, kind, domains, logs, rounds),
             restarts=2,
         )
     for n in range(chance.choice((0, 0, 1) if brief else (0, 1, 2))):
@@ -104,10 +104,10 @@ def machines(seed: int, *, traced: bool = False) -> World:
     )
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((50, 200)) * MS
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.3), restarts=2)
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=chance.random() < 0.3), restarts=2)
     for n in range(1 if brief else 2):
         kind = chance.choice((Application, Teller, Forgetful))
-        world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], LOGS[:1], 3))
+        world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", applying(world, kind, DOMAINS[:2], LOGS[:1], 3))
     world.spawn(NODES[3], "writer", lambda process: Writer(world, process, LOGS[:1], 3).run, restarts=1)
     kind_of = chance.choice(("metronome", "settler", "closer", "sealer"))
     world.spawn(NODES[4], kind_of, on_log(world, kind_of, LOGS[0], 3), restarts=1)
@@ -131,10 +131,10 @@ def shares(seed: int, *, traced: bool = False) -> World:
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((20, 80)) * MS
     world.linger_ns = chance.choice((0, 200)) * MS
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.3), restarts=3)
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=chance.random() < 0.3), restarts=3)
     log = (chance.choice(LOGS),)
     for n in range(3 if brief else 4):
-        world.spawn(NODES[1 + n], f"sharing {n}", _client(world, Sharing, DOMAINS[:1], log, 4), restarts=1)
+        world.spawn(NODES[1 + n], f"sharing {n}", applying(world, Sharing, DOMAINS[:1], log, 4), restarts=1)
     return world
 
 
@@ -157,14 +157,14 @@ def recalls(seed: int, *, traced: bool = False) -> World:
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((20, 100)) * MS
     world.linger_ns = chance.choice((0, 200)) * MS
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=chance.random() < 0.4), restarts=3)
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=chance.random() < 0.4), restarts=3)
     domains = DOMAINS[: chance.choice((1, 1, 2))]
     for n in range(2 if brief else 3):
         kind = chance.choice((Obliging, Obliging, Dozing))
-        client = _client(world, kind, domains, LOGS[:1], 5 if brief else 9)
+        client = applying(world, kind, domains, LOGS[:1], 5 if brief else 9)
         world.spawn(NODES[1 + n], f"{kind.__name__.lower()} {n}", client, restarts=1)
     if chance.random() < 0.4:
-        world.spawn(NODES[4], "application 0", _client(world, Application, domains, LOGS[:1], 3))
+        world.spawn(NODES[4], "application 0", applying(world, Application, domains, LOGS[:1], 3))
     return world
 
 
@@ -189,12 +189,12 @@ def contenders(seed: int, *, traced: bool = False) -> World:
     world.linger_ns = chance.choice((0, 200, 800)) * MS
     for copy, node in enumerate(chance.sample(NODES[:4], chance.choice((2, 2, 3)))):
         orderly = chance.random() < 0.6
-        world.spawn(node, f"shard 0{'abc'[copy]}", _host(world, 0, orderly=orderly), restarts=9)
+        world.spawn(node, f"shard 0{'abc'[copy]}", hosting(world, 0, orderly=orderly), restarts=9)
     rounds = 3 if brief else 6
     for n in range(chance.choice((1, 2, 2) if brief else (2, 3))):
         kind = chance.choice((Application, Application, Teller))
         world.spawn(
-            chance.choice(NODES), f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], LOGS[:1], rounds)
+            chance.choice(NODES), f"{kind.__name__.lower()} {n}", applying(world, kind, DOMAINS[:2], LOGS[:1], rounds)
         )
     return world
 
@@ -225,13 +225,13 @@ def stalls(seed: int, *, traced: bool = False) -> World:
         world.lying = True
         world.times[NODES[4]].set_forward(int((1 + 3 * chance.random()) * SECOND))
         world.spawn(NODES[4], "closer 0", on_log(world, chance.choice(("metronome", "closer")), LOGS[0], 12))
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False), restarts=9)
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=False), restarts=9)
     logs = some_logs(chance)
     rounds = 3 if brief else 8
     for n in range(2 if brief else 3):
         kind = chance.choice((Application, Teller, Forgetful))
         world.spawn(
-            NODES[1 + n], f"{kind.__name__.lower()} {n}", _client(world, kind, DOMAINS[:2], logs, rounds), restarts=2
+            NODES[1 + n], f"{kind.__name__.lower()} {n}", applying(world, kind, DOMAINS[:2], logs, rounds), restarts=2
         )
     return world
 
@@ -244,10 +244,10 @@ def sleepers(seed: int, *, traced: bool = False) -> World:
     conditions = Conditions(lies=chance.choice(("none", "none", "slight")), lasts_ns=lasts_ns, steps_max=5_000)
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((20, 200)) * MS
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=False))
     world.scheduler.mishaps = Mishaps(pause=chance.choice((80, 150, 300)), pauses=PAUSES[9:11])
     for n in range(2 if brief else 3):
-        client = _client(world, Forgetful, DOMAINS[:1], LOGS, 4 if brief else 9)
+        client = applying(world, Forgetful, DOMAINS[:1], LOGS, 4 if brief else 9)
         world.spawn(NODES[1 + n], f"forgetful {n}", client, restarts=2)
     return world
 
@@ -297,7 +297,7 @@ def takers(seed: int, *, traced: bool = False) -> World:
         dying.append(process)
         return Taker(world, process, DOMAINS[:2]).run
 
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=False))
     world.spawn(NODES[1], "sitter", lambda process: Regular(world, process, DOMAINS[1], LOGS[0], victim=True).run)
     world.spawn(NODES[2], "taker", taker)
     world.spawn(NODES[3], "regular 0", _regular(world, DOMAINS[0]))
@@ -327,17 +327,17 @@ def handover(seed: int, *, traced: bool = False) -> World:
     )
     world = World(seed, conditions, traced=traced)
     world.pace_ns = (200 if brief else 50) * MS
-    world.spawn(NODES[0], "shard 0a", _host(world, 0, orderly=False))
+    world.spawn(NODES[0], "shard 0a", hosting(world, 0, orderly=False))
     for n in range(2 if brief else 3):
-        world.spawn(NODES[1 + n], f"application {n}", _client(world, Forgetful, DOMAINS[:1], LOGS[:1], 6))
+        world.spawn(NODES[1 + n], f"application {n}", applying(world, Forgetful, DOMAINS[:1], LOGS[:1], 6))
     return world
 
 
-def _host(world: World, shard: int, *, orderly: bool) -> Callable[..., Callable[[], object]]:
+def hosting(world: World, shard: int, *, orderly: bool) -> Callable[..., Callable[[], object]]:
     return lambda process: ShardHost(world, process, shard, orderly=orderly).run
 
 
-def _client(
+def applying(
     world: World, kind: type[Application | Teller], domains: tuple[str, ...], logs: tuple[str, ...], rounds: int
 ) -> Callable[..., Callable[[], object]]:
     return lambda process: kind(world, process, domains, logs, rounds).run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from appliance.bag.objects import Bucket
 from appliance.bag.storage import Storage
 from appliance.lease.transport import Transport
 from appliance.lease.witness_ledger import LedgerSink
@@ -18,6 +19,7 @@ from tests.simulation.clocks import SimulatedTime
 from tests.simulation.machine import MeasuringSource, SimulatedMachine
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import SimulatedTransport
+from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Scheduler
 from timeagent.clock import MachineClock, NodeTime
 from timeagent.sources.port import Source
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 PORTS: dict[type, type] = {
     SimulatedMount: Storage,
+    SimulatedObjects: Bucket,
     SimulatedTime: NodeTime,
     SimulatedMachine: MachineClock,
     MeasuringSource: Source,

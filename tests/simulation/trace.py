@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from tests.simulation.mount import SimulatedMount
+    from tests.simulation.objects import SimulatedObjects
 
 NAMES_MAX = 3
 """So many names of a directory are said, and how many more there are."""
@@ -73,7 +74,7 @@ SHORT: dict[str, Callable[[Any], str]] = {
 class Told:
     """A mount whose answers stand in the trace."""
 
-    def __init__(self, mount: SimulatedMount) -> None:
+    def __init__(self, mount: SimulatedMount | SimulatedObjects) -> None:
         self._mount = mount
         self._scheduler = mount.scheduler
 
@@ -102,6 +103,6 @@ class Told:
             trace.answered(actor.name, text)
 
 
-def told(mount: SimulatedMount) -> SimulatedMount:
+def told[M: SimulatedMount | SimulatedObjects](mount: M) -> M:
     """Return a mount that says in the trace what it answers, if there is one; else the mount itself."""
-    return mount if mount.scheduler.trace is None else cast("SimulatedMount", Told(mount))
+    return mount if mount.scheduler.trace is None else cast("M", Told(mount))

@@ -37,6 +37,7 @@ class MemoryBucket:
         self.objects: dict[str, bytes] = {}
         self.mishaps = list(mishaps)
         self.requests: list[str] = []
+        self._lock = threading.Lock()
 
     def put(self, key: str, data: bytes) -> bool:
         self.requests.append(f"put {key}")
@@ -45,8 +46,9 @@ class MemoryBucket:
             raise Environment("store-failed", f"put {key}: planted")
         if mishap is Mishap.BUSY:
             return False
-        made = key not in self.objects
-        self.objects.setdefault(key, data)
+        with self._lock:
+            made = key not in self.objects
+            self.objects.setdefault(key, data)
         if mishap is Mishap.DONE_BUT_FAILED:
             raise Environment("store-failed", f"put {key}: planted")
         return made and mishap is not Mishap.REPLY_LOST

@@ -40,7 +40,7 @@ class Mover:
             try:
                 both = begin(kit.records, world.founded.root, self._plans[0])
                 for number in range(2, both.number + 1):  # who ran before may have died before it said so
-                    self._published(kit.records.map(number))
+                    world.published(kit.records.map(number))
                 finish = Finish(
                     kit.records,
                     kit.storage,
@@ -48,19 +48,12 @@ class Mover:
                     lambda shard: self._numbers(kit, shard),
                     lambda why: world.scheduler.note("waits:", why),
                 )
-                self._published(finish.run(world.founded.root, both))
+                world.published(finish.run(world.founded.root, both))
                 self._plans.pop(0)
                 finish.wait_for_ends(both)
             except TenureError as problem:
                 world.scheduler.refused("moves nothing yet:", problem)
                 kit.pause(100 * MS)
-
-    def _published(self, newest: ShardMap) -> None:
-        world = self._street.world
-        if newest.number > world.map.number:
-            world.map = newest
-            world.history.learn(newest)
-            world.scheduler.note("publishes", f"map {newest.number}: {newest.shards}")
 
     def _numbers(self, kit: Kit, shard: int) -> ShardNumbers:
         """Ask whoever runs a shard how it stands."""

@@ -235,6 +235,7 @@ class Maps(MapWatch):
             else:
                 break
         super().__init__(kit.records, first)
+        self._world = kit.world
         self._scheduler = kit.world.scheduler
         self._clock = kit.time
         self._wanted = False
@@ -252,6 +253,7 @@ class Maps(MapWatch):
                 scheduler.wait(NEVER if self._every_ns is None else scheduler.now + self._every_ns, "a look at the map")
             self._wanted = False
             self.refresh()
+            self._world.published(self.newest)
             self._clock.sleep(LOOK_AGAIN_NS)
 
 

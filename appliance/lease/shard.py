@@ -407,7 +407,7 @@ class Shard:
         witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
             waiter.answer(finished(draft, witness))
-        return replies(drafts, witness)
+        return replies(drafts, batch, witness)
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
         """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""

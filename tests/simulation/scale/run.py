@@ -41,7 +41,9 @@ text { font-family: "DejaVu Sans", Helvetica, Arial, sans-serif; font-size: 12px
 .axis { stroke: #999; stroke-width: 0.6 } .line { stroke: #111; fill: none }
 .simulated { fill: #fff; stroke: #111; stroke-width: 1.4 } .measured { fill: #b00000; stroke: #b00000 }
 </style>"""
-LEGEND: Final = "33 clients and a third of a writer a node; line: predicted, circles: simulated, squares: measured"
+LEGEND: Final = (
+    "line: predicted, 33 clients a node; circles: simulated, squares: measured (smaller: as a share of its prediction)"
+)
 FEW: Final = 1.0
 """So many calls a second are allowed to be there or not, whatever the share: a rack's round here or there."""
 
@@ -141,7 +143,8 @@ def picture(rows: list[dict[str, Any]]) -> str:
     points = (at(nodes, of(typical(nodes))) for nodes in (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000))
     out += [f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in points)}" class="line"/>']
     for row in rows:
-        x, y = at(row["load"]["nodes"], sum(row["found"].values()))
+        nodes, share = row["load"]["nodes"], sum(row["found"].values()) / sum(row["predicted"].values())
+        x, y = at(nodes, share * of(typical(nodes)))
         if row["how"] == "measured":
             out += [f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" class="measured"/>']
         else:

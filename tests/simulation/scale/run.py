@@ -41,9 +41,7 @@ text { font-family: "DejaVu Sans", Helvetica, Arial, sans-serif; font-size: 12px
 .axis { stroke: #999; stroke-width: 0.6 } .line { stroke: #111; fill: none }
 .simulated { fill: #fff; stroke: #111; stroke-width: 1.4 } .measured { fill: #b00000; stroke: #b00000 }
 </style>"""
-LEGEND: Final = (
-    "line: predicted, 33 clients a node; circles: simulated, squares: measured (smaller: as a share of its prediction)"
-)
+LEGEND: Final = "33 clients a node; line: predicted, circles: simulated, squares: measured, by share of its prediction"
 FEW: Final = 1.0
 """So many calls a second are allowed to be there or not, whatever the share: a rack's round here or there."""
 

@@ -39,6 +39,13 @@ static PyMethodDef methods[] = {
     {"answered", (PyCFunction)(void (*)(void))core_answered, METH_FASTCALL, NULL},
     {"tree", core_tree, METH_O, NULL},
     {"replies", (PyCFunction)(void (*)(void))core_replies, METH_FASTCALL, NULL},
+    {"cut", core_cut, METH_VARARGS, NULL},
+    {"match", core_match, METH_VARARGS, NULL},
+    {"numbers", core_numbers, METH_VARARGS, NULL},
+    {"fields", core_fields, METH_VARARGS, NULL},
+    {"values", core_values, METH_VARARGS, NULL},
+    {"distinct", core_distinct, METH_VARARGS, NULL},
+    {"check_paths", core_check_paths, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

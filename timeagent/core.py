@@ -57,6 +57,38 @@ class NativeCore(Protocol):
         ``granted``, ``witness``: what a Granted and a SignedWitness begin with; ``rest``: how the latter ends.
         """
 
+    # What readers and the auditor do with every byte and record: native/read.c says what each takes and returns.
+
+    def cut(
+        self,
+        files: list[bytes],
+        hashed: bool,  # noqa: FBT001 - the core takes positions only
+        messages_max: int,
+        payload_max: int,
+        /,
+    ) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes], list[bytes]] | None:
+        """Cut files into frames: columns, digests and heads. None: they hold something else as well."""
+
+    def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
+        """Write the shape of each record up to the first that has none; return the number of that one."""
+
+    def numbers(self, records: list[bytes], kinds: bytes, places: bytes, absent: int, /) -> bytes:
+        """Return a column of numbers."""
+
+    def fields(self, records: list[bytes], kinds: bytes, places: bytes, width: int, /) -> bytes:
+        """Return so many bytes of each record, end to end."""
+
+    def values(self, records: list[bytes], kinds: bytes, places: bytes, /) -> list[bytes]:
+        """Return the bytes of a field of each record."""
+
+    def distinct(self, records: list[bytes], kinds: bytes, places: list[bytes], /) -> tuple[bytes, bytes, list[bytes]]:
+        """Number the different values of fields: columns of record and number, and the values."""
+
+    def check_paths(
+        self, entries: list[bytes], paths: list[bytes], batch: bytes, index: bytes, counts: bytes, roots: bytes, /
+    ) -> bytes:
+        """Say of each leaf, in a byte, whether its path leads to the root of its tree."""
+
 
 def _imported() -> NativeCore | None:
     try:

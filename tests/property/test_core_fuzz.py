@@ -11,13 +11,15 @@ from release.core import SANITIZERS
 from tests.support.native import altered, made
 
 
-def watched(path: Path, repository: Path, inputs: int) -> subprocess.CompletedProcess[str]:
+def watched(
+    path: Path, repository: Path, inputs: int, module: str = "tests.property.fuzz_core"
+) -> subprocess.CompletedProcess[str]:
     """Run the fuzz on a core that was built with sanitizers."""
     library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
     if not Path(library.stdout.strip()).is_absolute():
         pytest.skip("gcc has no AddressSanitizer here")
     return subprocess.run(
-        [sys.executable, "-m", "tests.property.fuzz_core", "--inputs", str(inputs), "--core", str(path)],
+        [sys.executable, "-m", module, "--inputs", str(inputs), "--core", str(path)],
         cwd=repository,
         env={
             **os.environ,

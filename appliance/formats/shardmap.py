@@ -54,7 +54,7 @@ class Layout(Record, frozen=True):
 
     def of(self, domain: str) -> int:
         """Return the number of the shard of a domain."""
-        place = _place_of(tree_of(domain), len(self.owners))
+        place = 0 if len(self.owners) == 1 else _place_of(tree_of(domain), len(self.owners))
         return shard_number(self.chains[place], place)
 
 

@@ -128,7 +128,7 @@ def garbled(chance: random.Random, value: object, depth: int = 0) -> object:
     return chance.choice(WRONG)
 
 
-def _nothing(*_: object) -> None:
+def nothing(*_: object) -> None:
     """Stand for a port."""
 
 
@@ -142,7 +142,7 @@ def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.R
     arguments = list(seen.get(name, (leaves,)))
     if name == "answered":  # what an honest shard draws, writes and counts is not touched
         _, _, past, hints, _, _ = arguments[2]
-        arguments[2] = (_nothing, _nothing, past, hints, chance.randbytes, _nothing)
+        arguments[2] = (nothing, nothing, past, hints, chance.randbytes, nothing)
         arguments[3] = tuple(each.copy() if isinstance(each, dict | list) else each for each in arguments[3])
     if chance.random() < 0.9:
         at = chance.randrange(len(arguments))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -87,9 +88,9 @@ def swift(lab: Path) -> Iterator[Store]:
     with ExitStack() as until_the_end, (lab / "log").open("wb") as log:
 
         def start(*words: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(words, cwd=lab, env=environment, stdout=log, stderr=log)
+            process = subprocess.Popen(words, cwd=lab, env=environment, stdout=log, stderr=log, start_new_session=True)
             until_the_end.callback(process.wait)
-            until_the_end.callback(process.kill)
+            until_the_end.callback(os.killpg, process.pid, signal.SIGKILL)  # its workers too
             return process
 
         started = [start("memcached", "-u", "root", "-l", "127.0.0.1", "-p", str(ports["cache"]))]

@@ -99,6 +99,7 @@ def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
                 leases=shard.leases,
                 blocks_lost=shard.blocks_lost or 0,
                 until_ns=shard.resumes_ns if waits else None,
+                half=shard.half,
             )
         case Reach.SILENT:
             stopped = shard.ceiling_kind is CeilingKind.ORDERLY

@@ -111,7 +111,7 @@ def _hold(cluster: Cluster, options: Namespace) -> int:
             fields = {
                 "domain": lease.domain,
                 "mode": lease.mode,
-                "fence": lease.fence,
+                "fence": str(lease.fence),
                 **instant_fields("expiry", lease.expiry_ns),
             }
             present(options, "tenure.held", fields, f"{lease.domain}: held, mode {lease.mode}, fence {lease.fence}")
@@ -363,7 +363,7 @@ def _shown(witness: Witness, granted_ns: Span, options: Namespace) -> int:
         "domain": witness.domain,
         "mode": witness.mode,
         "correlation_id": lease,
-        "fence": witness.fence,
+        "fence": str(witness.fence),
         **instant_fields("expiry", witness.expiry_ns),
         **bound_fields("settle_to", witness.settle_to_ns),
         "session_id": session,

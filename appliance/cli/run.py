@@ -155,7 +155,7 @@ def _lock(options: Namespace) -> int:
     code, _, fields = said.partition(b"\n")
     if fields:
         held = msgspec.json.decode(fields)
-        present(options, "tenure.held", held, str(held["fence"]))
+        present(options, "tenure.held", held, held["fence"])
     return int(code or SOFTWARE)
 
 
@@ -195,7 +195,7 @@ def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
                 (lease,) = leases
                 lock = Lock(runtime, lease, owner, cluster.time)
                 lease.on_lost(lambda _: signals.wake())
-                fields = {"domain": lease.domain, "mode": lease.mode, "fence": lease.fence}
+                fields = {"domain": lease.domain, "mode": lease.mode, "fence": str(lease.fence)}
                 told = msgspec.json.encode(fields | instant_fields("expiry", lease.expiry_ns))
                 caller.sendall(b"0\n" + told)
                 caller.close()
@@ -212,7 +212,7 @@ def _unlock(cluster: Cluster, options: Namespace) -> int:
     """Give a lock back, once its keeper has ended. Raises BadRequest, LeaseLost, TryAgain."""
     runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
     record = unlock(runtime, options.domain, options.pid or os.getpid(), force=options.force)
-    fields = {"domain": record.domain, "fence": record.fence, "owner": record.owner, "state": record.state}
+    fields = {"domain": record.domain, "fence": str(record.fence), "owner": record.owner, "state": record.state}
     return present(options, "tenure.unlocked", fields)
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from timeagent.clock import NodeTime
     from timeagent.interval import TimeInterval
     from timeagent.keys import KeyInUse, Signer
-    from timeagent.units import Span
+    from timeagent.units import Instant, Span
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
@@ -145,6 +145,8 @@ class Shard:
             store, randomness, handler.holders.good, handler.refused_new, handler.answer, self._going
         )
         self._to_raise: list[str] | None = None
+        self._end: tuple[Instant, Instant] | None = None
+        """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
         self._stopped: StoppedOrderly | None = None
         self._end_is_told = False
 
@@ -325,21 +327,24 @@ class Shard:
         (self._waiting.close if self._going.over else self._waiting.stop)(*self._handler.stopping_reason())
         if self._chain.deposed is not None:
             return self._drop(self._chain.deposed)
-        turn = self._begin_turn()
-        with self._store.transaction():
-            self._break(turn, self._store.tentative(), Break(stopping=True))
-            self._break(turn, self._store.past(turn.bounds.now.earliest, self._store.leases))
-            self._sessions.sweep(turn, None)
-            batch = self._batch_signer.sign(turn.entries, turn.token)
-        self._batch_signer.publish(batch)
-        until = self._store.latest_expiry()
-        if until is not None and not self._going.over:
-            return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
-        fence, floor, settle_to = self._store.highest()
-        alone = self._going.alone_until_ns
-        floor = max(floor, fence, self._eviction.floor_ns, alone)
-        settle_to = max(settle_to, self._eviction.settle_to_ns, alone)
-        finished = self._linked(self._chain.finish(floor, settle_to))
+        if self._end is None:
+            turn = self._begin_turn()
+            with self._store.transaction():
+                self._break(turn, self._store.tentative(), Break(stopping=True))
+                self._break(turn, self._store.past(turn.bounds.now.earliest, self._store.leases))
+                self._sessions.sweep(turn, None)
+                batch = self._batch_signer.sign(turn.entries, turn.token)
+            self._batch_signer.publish(batch)
+            until = self._store.latest_expiry()
+            if until is not None and not self._going.over:
+                return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
+            fence, floor, settle_to = self._store.highest()
+            alone = self._going.alone_until_ns
+            self._end = (
+                max(floor, fence, self._eviction.floor_ns, alone),
+                max(settle_to, self._eviction.settle_to_ns, alone),
+            )
+        finished = self._linked(self._chain.finish(*self._end))
         if not isinstance(finished, Extended):
             return finished
         return StoppedOrderly(finished.record.floor_ns, finished.record.settle_to_ns)
@@ -386,10 +391,11 @@ class Shard:
             assert unavailable is not None
             self._waiting.dismiss_due(*unavailable)
             return self.unserved(requests, *unavailable)
-        past = self._relieve(turn, requests)
+        coming = () if self._handler.stopping else requests
+        past = self._relieve(turn, coming)
         with self._store.transaction():
             self._break(turn, past)
-            self._make_room(turn, requests)
+            self._make_room(turn, coming)
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
             recalled, unknown = self._waiting.recalls.asked, self._eviction.memory()

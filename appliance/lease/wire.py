@@ -535,7 +535,7 @@ def lease_fields(view: LeaseView) -> dict[str, Any]:
         "process": view.holder.process,
         "purpose": view.holder.purpose,
         "correlation_id": view.correlation_id.hex(),
-        "fence": view.fence,
+        "fence": str(view.fence),  # above 2^53: many readers of JSON would round a number
         **instant_fields("granted", view.granted_ns),
         **instant_fields("expiry", view.expiry_ns),
         **bound_fields("floor", view.floor_ns),

@@ -19,7 +19,7 @@ MUTANTS: dict[str, Mutant] = {
     "nothing is forgotten": Mutant(
         shard,
         "Shard.encoded",
-        "self._relieve(turn, requests)",
+        "self._relieve(turn, coming)",
         "[]",
         tests.test_what_is_long_past_is_forgotten_for_what_is_new_and_the_shard_floor_covers_it,
     ),

@@ -237,7 +237,7 @@ class Tenant:
 
 @dataclass(slots=True)
 class Fault:
-    """What was wrong with a node: down, paused, cut off from other nodes, or from the mount."""
+    """What was wrong with a node: stopping in good order, down, paused, cut off from other nodes, or from the mount."""
 
     node: str
     what: str

@@ -228,6 +228,10 @@ class HandSite:
     def shard_of(self, domain: str) -> int:
         return self.map.shard_of(domain)
 
+    def chain(self, shard: int) -> MemoryChain:
+        """The ceiling records of a shard, of all its incarnations."""
+        return self._chains[shard]
+
     def transport(self, shard: int) -> HandTransport:
         return self.transports[shard] if shard < SHARDS_MAX else self.coming.setdefault(shard, HandTransport())
 

@@ -243,7 +243,7 @@ def test_leases_are_listed_and_shown_while_they_are_held(say: Say, site: Site) -
         shards = say("lease", "ls", "--json").object["shards"]
         assert [view["domain"] for view in shards[0]["leases"]] == ["a", "b"]
         shown = say("lease", "show", "a", "--json").object["lease"]
-        assert shown["fence"] == leases[0].fence
+        assert shown["fence"] == str(leases[0].fence)
         assert shown["expiry_ns"] >= parse_instant(shown["granted"])
         assert (shown["mode"], shown["phase"], shown["node"], shown["purpose"]) == ("X", "held", "node1", "month end")
         assert "a  X held  node1/" in say("lease", "ls").out
@@ -261,7 +261,7 @@ def test_listing_where_no_shard_answers_is_exit_code_69(say: Say) -> None:
 def test_holding_says_the_fence_and_gives_back(say: Say, site: Site) -> None:
     rows = say("lease", "hold", "b", "a", "--seconds", "0", "--json").objects
     assert [row["domain"] for row in rows] == ["a", "b"]
-    assert all(row["fence"] > 0 and row["expiry_ns"] > 0 for row in rows)
+    assert all(int(row["fence"]) > 0 and row["expiry_ns"] > 0 for row in rows)
     assert "a: held, mode X, fence" in say("lease", "hold", "a", "--seconds", "0.05").out
     assert "a: held, mode S, fence" in say("lease", "hold", "a", "--mode", "S", "--seconds", "0.05").out
     assert not held(site, "a", "b")

@@ -240,7 +240,7 @@ def test_revoked_lease_is_lost_to_its_holder_and_the_ledger_says_why(say: Say, n
     with node.session("month end") as session, session.acquire("a") as leases:
         said = say("revoke", "a", "--yes", "a", "--reason", "it hangs", "--json").object
         assert (said["outcome"], said["reason"]) == ("revoked", "it hangs")
-        assert said["lease"]["fence"] == leases[0].fence
+        assert said["lease"]["fence"] == str(leases[0].fence)
         wait_until(SystemClock(), lambda: leases[0].ended is not None)
         with pytest.raises(LeaseLost):
             leases[0].check()

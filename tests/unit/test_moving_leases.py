@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from appliance.bag.outcome import Committed
 from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
-from appliance.lease.ceiling import Beginning, StoppedOrderly
+from appliance.formats.witness import Ended
+from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
 from appliance.lease.wire import Inspect, LeasePage, Renew, Unavailable
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
@@ -169,6 +170,22 @@ def test_shard_that_leaves_ends_above_what_may_be_believed_in_alone(site: Moving
     assert (end.floor_ns, end.settle_to_ns) == (lease.expiry_ns, lease.expiry_ns)
     (next_one,) = site.session().acquire("d", "e", timeout_s=0, record_only=True)[:1]
     assert next_one.settle_to_ns >= lease.expiry_ns
+
+
+# Its last record may be linked though that was reported as failed: what ended after it would not be in it.
+def test_shard_that_leaves_ends_no_lease_above_its_last_record(site: MovingSite) -> None:
+    site.both()
+    (lease,) = site.session().acquire("d", timeout_s=0)
+    site.map = site.new_map
+    assert site.old.go_by(site.new_map)
+    site.chain(OLD).faults["link"] = ["done"]
+    assert isinstance(site.old.stop_orderly(), InDoubt)
+    site.time.midpoint_ns = lease.expiry_ns + 10 * SECOND
+    assert site.leases(OLD) == 1  # a turn that comes between ends nothing either
+    end = site.old.stop_orderly()
+    assert isinstance(end, StoppedOrderly)
+    ends = [each for each in site.ledger_of(OLD) if isinstance(each, Ended)]
+    assert all(each.floor_ns <= end.floor_ns and each.settle_to_ns <= end.settle_to_ns for each in ends)
 
 
 def test_new_shard_is_above_the_old_one_for_domains_that_it_knew_too(site: MovingSite) -> None:

@@ -442,7 +442,7 @@ def _lease(lease: LeaseRow, now: TimeInterval) -> dict[str, Any]:
         "process_present": lease.holder_present,
         "purpose": lease.purpose,
         "correlation_id": lease.correlation_id,
-        "fence": lease.fence,
+        "fence": str(lease.fence),
         **instant_fields("expiry", lease.expiry_ns),
         **instant_fields("resumes", lease.resumes_ns),
         "shard": lease.shard,

@@ -118,13 +118,16 @@ class Street:
         process = self._daemons[node]
         if process.dead or process in self.told:
             return
-        if node not in self._down:
-            self._fails(node, "down", NEVER)
+        stopping = self._fails(node, "stopping", NEVER)
 
         def stopped() -> None:
             between()
             self.kill(node, span)
 
+        def over() -> None:
+            stopping.until_ns = self.world.scheduler.now
+
+        process.on_death.append(over)
         self.told[process] = stopped
 
     def stopped(self, process: Process) -> None:

@@ -50,7 +50,7 @@ def _excuses(history: History, runs: list[Tenant]) -> Iterator[Instant]:
     """Yield what lets the time begin anew: another death, the end of another fault, the end of a daemon's run."""
     for fault in history.faults:
         yield fault.from_ns
-        if fault.what != "down":
+        if fault.what not in ("stopping", "down"):
             yield fault.until_ns
     for each in runs:
         if not each.application and each.told_ns is not None:

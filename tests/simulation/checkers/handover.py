@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tests.simulation.checkers.record import Record
     from tests.simulation.history import History, Tenant
 
+HARMLESS = ("mount", "stopping")
+"""A node that is told to stop answers until it has stopped."""
+
 ASKED_NS = SECOND
 """So long before a node gives a shard away, at most, it has asked the owner."""
 
@@ -38,5 +41,5 @@ def _given_away(history: History, tenant: Tenant, told: int) -> Iterator[str]:
         yield f"{tenant.node} gave its own shard {tenant.shard} away at {told}"
     for fault in history.faults:
         concerned = fault.node == owner or (fault.node == tenant.node and fault.what == "cut")
-        if concerned and fault.what != "mount" and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
+        if concerned and fault.what not in HARMLESS and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
             yield f"{tenant.node} gave shard {tenant.shard} at {told} to {owner}, which was {fault.what}"

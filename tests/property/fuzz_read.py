@@ -276,7 +276,8 @@ def probe(native: NativeCore, chance: random.Random) -> None:
     name = chance.choice(list(honest))
     arguments = honest[name]
     if name == "check_paths":  # all honest but for the tree of the second leaf, which is not there
-        native.check_paths(*arguments[:2], struct.pack("=qq", 0, chance.choice([1, 5, 2**40, -1])), *arguments[3:])
+        far = struct.pack("=qq", 0, chance.choice([1, 5, 2**40, -1]))
+        native.check_paths(records, [b"", bytes(32)], far, column, struct.pack("=q", 2), bytes(32))
     for _ in range(chance.randint(1, 2)):
         arguments[chance.randrange(len(arguments))] = chance.choice(WRONG)
     if chance.random() < 0.1:

@@ -157,7 +157,10 @@ def judge_shard(
     name, said, ways = f"shard {shard_text(shard)}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")
-        ways.append(f"start {owner} again; or tenure shards move {chain_of(shard)[1]} {runner}")
+        place = chain_of(shard)[1]
+        ways.append(
+            f"start {owner} again, to which it goes once no lease is out; or tenure shards move {place} {runner}"
+        )
     if until_ns is not None:
         said.append(f"restarted, recovering until {rfc3339(until_ns + SECOND)[_TIME_OF_DAY]} UTC")
         ways.append("wait: what an earlier run granted has to be over first")

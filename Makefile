@@ -12,6 +12,8 @@ BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
 PACKAGES := tenure tui auditor appliance timeagent
 SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
+# What the native core takes part in: `make verify` runs it with Python in its place too.
+BY_PYTHON := $(wildcard tests/golden tests/unit/test_lease_*.py tests/unit/test_shard_*.py tests/unit/test_witness*.py tests/unit/test_ledger.py tests/unit/test_merkle.py tests/unit/test_auditor_*.py tests/property/test_lease_*.py)
 PYTEST   := $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 ARGS     ?=
 SEEDS    ?= 10000
@@ -57,8 +59,9 @@ demo: install ## run a cluster on this machine, then audit it
 test: install ## run the tests: unit, property, faults, golden, tui, a short simulation
 	@$(PYTEST) -m 'not slow and not lab and not verify' $(SUITES) $(ARGS)
 
-verify: install ## plant every mutant, walk every short cast, try every example; SAMPLE=20: one test in 20
+verify: install ## plant every mutant, walk every short cast, try every example, let Python stand in for the core; SAMPLE=20: one test in 20
 	@$(PYTEST) --hypothesis-profile=full -m '(verify or hypothesis) and not slow and not lab' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
+	@TENURE_CORE=python $(PYTEST) -m 'not slow and not lab and not verify' $(if $(SAMPLE),--sample $(SAMPLE)) $(BY_PYTHON) $(ARGS)
 
 # All four run, also when one fails: one call says everything there is to repair.
 check: install ## check format, lint, types and layers

@@ -7,15 +7,18 @@ therefore read again, by one process, in order, and nothing of it is kept.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-from appliance.formats.paths import LOGS
+from appliance.formats.paths import LOGS, Grid, Rack
 from timeagent.errors import Environment
 
 from .bags import BagWalk, check_foreign
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
+from .evidence.tree import Tree
 from .index import INDEX_ERRORS, PART_RANKS, Index, temporary_database
 from .judging import judge
 from .parts import (
@@ -26,35 +29,25 @@ from .parts import (
     PartMaker,
     RackUnit,
     Reading,
+    Unit,
     decode_part,
     encode_part,
 )
 from .pool import default_jobs, in_order
 from .report.result import Audit, Summary, with_findings
 from .rules.clocks import name_clocks
-from .rules.finding import Evidence, found
+from .rules.finding import Evidence, Finding, found
 from .rules.finding import in_order as once_each
-from .rules.history import runs
+from .rules.history import ShardRun, runs
 from .seals import SealOrder
 from .shards import ShardWalk
 from .store import PartStore, environment
+from .timeline.checkpoints import Database
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.gathering import EventRows
+from .timeline.timeline_reader import Timeline
 from .timeline.timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_timeline, written_timeline
 from .timeline.what_if import read_one_by_one
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from appliance.formats.paths import Grid, Rack
-
-    from .evidence.tree import Tree
-    from .parts import Unit
-    from .rules.finding import Finding
-    from .rules.history import ShardRun
-    from .timeline.checkpoints import Database
-    from .timeline.timeline_reader import Timeline
 
 
 @dataclass(frozen=True, slots=True)

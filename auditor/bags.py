@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     BIRTH,
@@ -16,36 +17,30 @@ from appliance.formats.paths import (
     PRELOCK,
     SEAL,
     TMP,
+    Bag,
     Grid,
+    Rack,
     parse_data_name,
     parse_ledger_name,
     parse_record_name,
 )
+from appliance.formats.policy import Policy
+from appliance.formats.stamped import Stamped
 from timeagent.errors import Damaged, TenureError
-from timeagent.units import INSTANT_MAX
+from timeagent.signedtime import SignedTime
+from timeagent.units import INSTANT_MAX, Instant
 
 from .columns.frames import BagRules, FrameColumns, ListedFile
 from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, foreign_names
+from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
 from .listed import FrameJudge
 from .rules import bags as bag_rules
-from .rules.finding import Evidence, found
+from .rules.finding import Evidence, Finding, found
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
 from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from appliance.formats.lockfile import LockFile
-    from appliance.formats.paths import Bag, Rack
-    from appliance.formats.policy import Policy
-    from appliance.formats.stamped import Stamped
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
-
-    from .evidence.tree import Tree
     from .parts import PartMaker, Reading
-    from .rules.finding import Finding
     from .timeline.facts import RackFacts
 
 

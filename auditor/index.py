@@ -7,31 +7,26 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import apsw
 import msgspec
 
+from appliance.formats.policy import Policy
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Environment
+from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
 from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
 from .evidence.records import take_latest
-from .parts import RANKED
+from .parts import RANKED, Part, Value
 from .rules.finding import Evidence, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from appliance.formats.policy import Policy
-    from timeagent.signedtime import SignedTime
-
-    from .parts import Part, Value
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""

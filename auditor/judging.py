@@ -7,6 +7,8 @@ row, and judged there by the rules, one domain or writer after another.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +20,10 @@ from timeagent.canonical import DIGEST_BYTES
 from .columns import domains
 from .columns.domains import Writer
 from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, bucket_of
-from .evidence.records import known_until
-from .index import Coverage
-from .parts import check_asked, later
+from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, Rows, bucket_of
+from .evidence.records import ClusterRecords, known_until
+from .index import Coverage, Index
+from .parts import Narrowing, Part, Value, check_asked, later
 from .pool import default_jobs, in_order
 from .rules.chains import (
     check_ceilings,
@@ -32,22 +34,23 @@ from .rules.chains import (
 )
 from .rules.cluster import Closings, ClusterFacts
 from .rules.finding import Finding
-from .rules.history import ceiling_chains, domain_history, head_facts, session_histories
+from .rules.history import (
+    HeadFact,
+    SessionHistory,
+    SessionName,
+    ShardRun,
+    ceiling_chains,
+    domain_history,
+    head_facts,
+    session_histories,
+)
 from .rules.leases import check_domain
 from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
 from .rules.sessions import SessionNote, check_sessions, notes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from .columns.layout import Bucket, Rows
-    from .evidence.records import ClusterRecords
     from .evidence.tree import Tree
-    from .index import Index
-    from .parts import Narrowing, Part, Value
-    from .rules.history import HeadFact, SessionHistory, SessionName, ShardRun
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""

@@ -6,22 +6,21 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
+from appliance.formats.lockfile import LockFile
 from appliance.formats.witness import Half
+from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns.records import NO_CHECK
+from .columns.cutting import NO_CHECK
 from .evidence.records import Stranger
+from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
 
 if TYPE_CHECKING:
-    from appliance.formats.lockfile import LockFile
-    from timeagent.signedtime import SignedTime
-
     from .columns.frames import FrameColumns, ListedFile
-    from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
     from .parts import PartMaker, Reading
     from .timeline.facts import RackFacts
 

@@ -11,30 +11,25 @@ granted before it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from appliance.formats.paths import Rack
 from timeagent.console import printable
 from timeagent.errors import BadRequest
 from timeagent.signedtime import SignedTime
-from timeagent.units import INSTANT_MAX, rfc3339
+from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
 from .columns.layout import Chunk
-from .evidence.records import Stranger, take_latest
-from .evidence.signatures import FrameReader
+from .evidence.records import ClusterRecords, Stranger, take_latest
+from .evidence.signatures import FrameReader, Signatures
 from .rules.finding import Evidence, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
-    from appliance.formats.paths import Rack
-    from timeagent.units import Instant
-
-    from .evidence.records import ClusterRecords
-    from .evidence.signatures import Signatures
     from .evidence.tree import LedgerFile, Tree
 
 _COMPARED_MAX: Final = 4096

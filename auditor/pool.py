@@ -11,20 +11,15 @@ import os
 import signal
 import traceback
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import wait
-from typing import TYPE_CHECKING, Any, Final
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final
 
-from timeagent.clock import SystemClock
+from timeagent.clock import AgentClock, SystemClock
 from timeagent.console import Progress
 from timeagent.errors import Environment
 from timeagent.units import SECOND
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from multiprocessing.connection import Connection
-
-    from timeagent.clock import AgentClock
 
 JOBS_MAX: Final = 64
 UNITS_WORTH_IT: Final = 8

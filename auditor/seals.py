@@ -8,28 +8,19 @@ and index are made again from the files and compared.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Piece, piece_at
-from appliance.formats.lockfile import open_lock
+from appliance.formats.lockfile import LockEntry, RackSeal, open_lock
 from appliance.formats.pack import HEAD_BYTES_MAX, PACK, PackHead, PackMaker, open_pack
-from appliance.formats.paths import LOCK, SEAL
+from appliance.formats.paths import LOCK, SEAL, Grid, Rack
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
 
-from .evidence.tree import PIECE_BYTES_MAX
-from .rules.finding import Evidence, Verdict, found
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from appliance.formats.lockfile import LockEntry, RackSeal
-    from appliance.formats.paths import Grid, Rack
-    from timeagent.signedtime import SignedTime
-
-    from .evidence.tree import RackListing, Tree
-    from .rules.finding import Finding
+from .evidence.tree import PIECE_BYTES_MAX, RackListing, Tree
+from .rules.finding import Evidence, Finding, Verdict, found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import itertools
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from .audit import audit
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
 from .report.compare_copies import compared
 from .rules.finding import RULES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PACKED: Final = Path(__file__).with_name("selftest.tar.xz")
 SCHEMA = "tenure.selftest"

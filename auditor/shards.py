@@ -7,29 +7,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.framing import Kind
-from appliance.formats.ledger import open_block
+from appliance.formats.framing import Kind, Piece
+from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.paths import record_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import CeilingCopy, Ended, Revoked, Stopped, Witness, decode_entry, head_digest
+from appliance.formats.witness import (
+    BatchHead,
+    CeilingCopy,
+    Ended,
+    Entry,
+    Revoked,
+    Stopped,
+    Witness,
+    decode_entry,
+    head_digest,
+)
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
 from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
-from .evidence.tree import Rest, Tail
-from .rules.finding import Evidence, Verdict, found
+from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
+from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
 
 if TYPE_CHECKING:
-    from appliance.formats.framing import Piece
-    from appliance.formats.ledger import LedgerBlock
-    from appliance.formats.witness import BatchHead, Entry
-
-    from .evidence.tree import ChainFile, LedgerFile
     from .parts import PartMaker, Reading
-    from .rules.finding import Finding
     from .timeline.facts import ShardFacts
 
 IN_LEDGER: Final = 1

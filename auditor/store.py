@@ -9,20 +9,18 @@ everything. All parts are forgotten when the cluster's records are others, or th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.paths import LOCK, MARKER, SEAL
 from timeagent.errors import BadRequest
 
-from .parts import LedgerUnit, decode_part
+from .parts import LedgerUnit, Part, Unit, decode_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .evidence.tree import Tree
     from .index import Index
-    from .parts import Part, Unit
 
 COMMIT_BYTES: Final = 32 * 1024 * 1024
 """So much may be lost when the audit is killed; an interrupt loses nothing."""

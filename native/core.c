@@ -36,6 +36,16 @@ static PyObject *digest_of(PyObject *module, PyObject *data)
 
 static PyMethodDef methods[] = {
     {"sha256", digest_of, METH_O, NULL},
+    {"answered", (PyCFunction)(void (*)(void))core_answered, METH_FASTCALL, NULL},
+    {"tree", core_tree, METH_O, NULL},
+    {"replies", (PyCFunction)(void (*)(void))core_replies, METH_FASTCALL, NULL},
+    {"cut", core_cut, METH_VARARGS, NULL},
+    {"match", core_match, METH_VARARGS, NULL},
+    {"numbers", core_numbers, METH_VARARGS, NULL},
+    {"fields", core_fields, METH_VARARGS, NULL},
+    {"values", core_values, METH_VARARGS, NULL},
+    {"distinct", core_distinct, METH_VARARGS, NULL},
+    {"check_paths", core_check_paths, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -50,6 +60,8 @@ static int prepare(PyObject *module)
             return -1;
         }
     }
+    if (core_prepare_turn() < 0)
+        return -1;
     return PyModule_AddStringConstant(module, "LIBRARY", OpenSSL_version(OPENSSL_VERSION));
 }
 

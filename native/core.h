@@ -22,6 +22,21 @@
 int core_sha256(const void *first, size_t first_size, const void *second, size_t second_size, const void *third,
                 size_t third_size, uint8_t digest[DIGEST_BYTES]);
 
+/* turn.c. Prepares it, once a process: 0, or -1 with an exception. */
+int core_prepare_turn(void);
+PyObject *core_answered(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+PyObject *core_tree(PyObject *module, PyObject *leaves);
+PyObject *core_replies(PyObject *module, PyObject *const *arguments, Py_ssize_t count);
+
+/* What readers and the auditor call: read.c. */
+PyObject *core_cut(PyObject *module, PyObject *args);
+PyObject *core_match(PyObject *module, PyObject *args);
+PyObject *core_numbers(PyObject *module, PyObject *args);
+PyObject *core_fields(PyObject *module, PyObject *args);
+PyObject *core_values(PyObject *module, PyObject *args);
+PyObject *core_distinct(PyObject *module, PyObject *args);
+PyObject *core_check_paths(PyObject *module, PyObject *args);
+
 static inline void core_put_u64(uint8_t *to, uint64_t value)
 {
     for (int n = 7; n >= 0; n--, value >>= 8)

@@ -22,12 +22,11 @@ NAME: Final = "tenure/_core.abi3.so"
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
 
 
-def build(into: Path, flags: Sequence[str] = ()) -> Path | None:
+def build(into: Path, flags: Sequence[str] = (), sources: Path = REPOSITORY / "native") -> Path | None:
     """Compile the core below a directory and return its path; None: there is no compiler, or a header is missing."""
     from setuptools import Distribution, Extension  # type: ignore[import-untyped]  # no types with it
     from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
-    sources = REPOSITORY / "native"
     extension = Extension(
         "tenure._core",
         [str(path) for path in sorted(sources.glob("*.c"))],

@@ -74,6 +74,18 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
+@pytest.fixture(params=["python", "native"])
+def each_core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Have the Python reference do the bulk work, then the native core; skipped by name where that is not built."""
+    from timeagent import core
+
+    native = core.chosen("" if request.param == "native" else "python")
+    if native is None and request.param == "native":
+        pytest.skip("the native core is not built here")
+    monkeypatch.setattr(core, "native", native)
+    return str(request.param)
+
+
 # What these stand on is imported where one is asked for: it is most of the product.
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
 from .errors import BadConfiguration
 
@@ -25,6 +26,77 @@ class NativeCore(Protocol):
     def sha256(self, data: bytes, /) -> bytes:
         """Return the 32 bytes of the digest."""
 
+    def answered(
+        self,
+        kinds: tuple[object, ...],
+        words: tuple[bytes, ...],
+        ports: tuple[Callable[..., object], ...],
+        places: tuple[object, ...],
+        numbers: tuple[int, ...],
+        requests: Sequence[object],
+        /,
+    ) -> list[Any]:
+        """Return the drafts of ``FastPath.answered``, which says what is in the tuples."""
+
+    def tree(self, leaves: Sequence[bytes], /) -> list[list[bytes]]:
+        """Return what ``merkle.tree`` does."""
+
+    def replies(
+        self,
+        drafts: list[Any],
+        granted: bytes,
+        witness: bytes,
+        entries: tuple[bytes, ...],
+        levels: list[list[bytes]],
+        rest: bytes,
+        finish: Callable[[Any], object],
+        /,
+    ) -> list[Any]:
+        """Return the replies of drafts, as ``fast_path.replies`` does. ``finish``: makes one of what is not plain.
+
+        ``granted``, ``witness``: what a Granted and a SignedWitness begin with; ``rest``: how the latter ends.
+        """
+
+    # What readers and the auditor do with every byte and record: native/read.c says what each takes and returns.
+
+    def cut(
+        self,
+        files: list[bytes],
+        hashed: bool,  # noqa: FBT001 - the core takes positions only
+        messages_max: int,
+        payload_max: int,
+        /,
+    ) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes], list[bytes]] | None:
+        """Cut files into frames: columns, digests and heads. None: they hold something else as well."""
+
+    def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
+        """Write the shape of each record up to the first that has none; return the number of that one."""
+
+    def numbers(self, records: list[bytes], kinds: bytes, places: bytes, absent: int, /) -> bytes:
+        """Return a column of numbers."""
+
+    def fields(self, records: list[bytes], kinds: bytes, places: bytes, width: int, /) -> bytes:
+        """Return so many bytes of each record, end to end."""
+
+    def values(self, records: list[bytes], kinds: bytes, places: bytes, /) -> list[bytes]:
+        """Return the bytes of a field of each record."""
+
+    def distinct(self, records: list[bytes], kinds: bytes, places: list[bytes], /) -> tuple[bytes, bytes, list[bytes]]:
+        """Number the different values of fields: columns of record and number, and the values."""
+
+    def check_paths(
+        self, entries: list[bytes], paths: list[bytes], batch: bytes, index: bytes, counts: bytes, roots: bytes, /
+    ) -> bytes:
+        """Say of each leaf, in a byte, whether its path leads to the root of its tree."""
+
+
+def _imported() -> NativeCore | None:
+    try:
+        # By name: no module may import what stands above it, and this one holds no Python.
+        return cast("NativeCore", importlib.import_module("tenure._core"))
+    except ImportError:
+        return None
+
 
 def chosen(wanted: str) -> NativeCore | None:
     """Return the core; None: Python does the work. ``wanted``: the variable's value. Raises BadConfiguration."""
@@ -32,17 +104,15 @@ def chosen(wanted: str) -> NativeCore | None:
         raise BadConfiguration("bad-core", f"{VARIABLE} is {wanted!r}", hint="say native, python, or nothing")
     if wanted == "python":
         return None
-    try:
-        # By name: no module may import what stands above it, and this one holds no Python.
-        return cast("NativeCore", importlib.import_module("tenure._core"))
-    except ImportError as problem:
-        if wanted:
-            hint = "make install builds it where there are cc, Python.h and openssl/evp.h"
-            raise BadConfiguration("no-core", f"the native core is not here: {problem}", hint=hint) from None
-        return None
+    found = _imported()
+    if found is None and wanted:
+        hint = "make install builds it where there are cc, Python.h and openssl/evp.h"
+        raise BadConfiguration("no-core", f"{VARIABLE} is {wanted!r}, and the native core is not here", hint=hint)
+    return found
 
 
-native: Final = chosen(os.environ.get(VARIABLE, ""))
+native = chosen(os.environ.get(VARIABLE, ""))
+"""Who does the work. Looked at whenever there is some: tests let both do the same."""
 
 
 def said() -> str:

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual.app import App
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Provider
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.message import Message
 from textual.reactive import var
+from textual.screen import Screen
 
 from timeagent.errors import TenureError
+from timeagent.units import Instant
 
-from .feed import ArchiveLoader
-from .model.exporting import EXPORT_DIRECTORY, ExportForm, sheet_text, write_export
-from .model.state import ViewKind
+from .feed import ArchiveLoader, Feed
+from .model.exporting import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
+from .model.state import ClusterState, LeaseRow, ViewKind
+from .model.subjects import DetailLine, Subject
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
-from .screens.screen import SCREENS, DetailScreen, TopScreen
+from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
 from .widgets.framing import DARK, LIGHT
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+type Revoke = Callable[[str, str, str, str], str]
+"""Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
 
-    from textual.command import Hits
-    from textual.screen import Screen
-
-    from timeagent.units import Instant
-
-    from .feed import Feed
-    from .model.exporting import ExportSheet
-    from .model.state import ClusterState, LeaseRow
-    from .model.subjects import DetailLine, Subject
-    from .screens.screen import Program
-
-    type Revoke = Callable[[str, str, str, str], str]
-    """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
-
-    Blocks; raises TenureError."""
+Blocks; raises TenureError."""
 
 
 class StateArrived(Message):
@@ -339,5 +329,4 @@ class TopApp(App[None]):
         return self.state is not None and self.state.view is ViewKind.RECORD
 
 
-if TYPE_CHECKING:
-    _: type[Program] = TopApp
+_: type[Program] = TopApp

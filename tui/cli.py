@@ -19,6 +19,7 @@ import random
 import shlex
 import shutil
 import sys
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,16 +30,13 @@ from timeagent.console import Command, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
 
-from .model.state import Reach
+from .model.state import ClusterState, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
     from appliance.cluster import Cluster
 
     from .app import Revoke
     from .feed import StateSource
-    from .model.state import ClusterState
     from .sources.live import LiveSource
 
 

@@ -7,23 +7,20 @@ Screens and widgets know no more of the rest of the program than this; ``tui.sou
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from timeagent.clock import MachineClock
 from timeagent.errors import TenureError
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant, Span
 
-from .model.state import Freshness, Reach
+from .model.state import AuditedCopy, ClusterState, Freshness, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from auditor.explain.archive import Archive
-    from timeagent.clock import MachineClock
-    from timeagent.units import Instant, Span
 
-    from .model.state import AuditedCopy, ClusterState
     from .model.subjects import DetailLine, Subject
 
 

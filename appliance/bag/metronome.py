@@ -202,19 +202,22 @@ class Metronome:
     @property
     def reached(self) -> Instant:
         """The horizon, as it was last seen here."""
-        return self._horizon.reached
+        newest = self.sealer.newest
+        return self._horizon.reached if newest is None else max(self._horizon.reached, newest.end_ns)
 
-    def turn(self, now: TimeInterval) -> MetronomeReport:
+    def turn(self, now: TimeInterval, follow_to_ns: Instant = INSTANT_MAX) -> MetronomeReport:
         """Close at most ``BAGS_PER_TURN`` bags and seal at most ``RACKS_PER_TURN`` racks that are due.
 
-        Raises BadTime, Environment, Damaged, TryAgain; then the next turn goes on where this one stopped. Touches the
-        mount; does not wait.
+        Bags from ``follow_to_ns`` on are left to others, or to the seal; for them nothing is looked at. Raises BadTime,
+        Environment, Damaged, TryAgain; then the next turn goes on where this one stopped. Touches the mount; does not
+        wait.
         """
-        sealed = self._seal(now)
-        self._horizon.refresh()
-        in_use_ns = self._in_use_until(now)
-        closed = self._close(now, in_use_ns)
-        reached = self._horizon.reached
+        sealed, closed, in_use_ns = self._seal(now), 0, 0
+        if self.reached < follow_to_ns:
+            self._horizon.refresh()
+            in_use_ns = min(self._in_use_until(now), follow_to_ns)
+            closed = self._close(now, in_use_ns)
+        reached = self.reached
         next_ns = self._seal_due(self._unsealed())
         if reached < in_use_ns:
             next_ns = min(next_ns, self._bag_due(self._grid.bag(reached)))

@@ -19,6 +19,8 @@ from ..formats.witness import Half
 from .opening import ROOT_KEY, add_cluster_options, cluster_command, root_key
 
 _LOOK_NS: Final[Span] = 500 * MS
+_ANSWERS: Final = ("not-here", "runs")
+"""What is said of a shard by a node that answers."""
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -121,10 +123,36 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
 
 def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMap], Layout]) -> int:
     """Move shards, by three maps; say what is waited for."""
-    record = carry_out(cluster, root_key(cluster, options), layout)
+    key = root_key(cluster, options)
+    if not getattr(options, "silent_too", True):
+        _check_answer(cluster, layout)
+    record = carry_out(cluster, key, layout)
     owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
     text = f"Map {record.number}: {counted(len(record.owners), 'shard')} ({owners})."
     return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
+
+
+def _check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout]) -> None:
+    """Raise ShardUnavailable where a node does not answer that gets a shard by a move that has not begun.
+
+    While a domain moves its leases are held from both shards: nobody would get one, or could renew for long.
+    """
+    newest = cluster.registers.newest_map()
+    if newest.before is not None:
+        return
+    to = layout(newest)
+    if {*newest.owners, *to.owners} == {cluster.settings.node}:
+        return  # a cluster of one node: its shards may run in applications
+    gets = {to.owners[chain_of(shard)[1]] for shard in set(to.shards) - set(newest.layout.shards)}
+    answers = {node: cluster.routes.probe(newest.shards[0], node) for node in sorted(gets)}
+    silent = [node for node, said in answers.items() if said not in _ANSWERS]
+    if silent:
+        raise ShardUnavailable(
+            "node-silent",
+            f"node {', '.join(silent)} does not answer ({answers[silent[0]]}), and would get a shard: while that "
+            "moves, each of its leases is held from both nodes, and none could be had",
+            hint="start tenure-node there; or name nodes that answer; --silent-too begins all the same",
+        )
 
 
 def carry_out(cluster: Cluster, key: Signer, layout: Callable[[ShardMap], Layout]) -> ShardMap:
@@ -152,7 +180,7 @@ def give_share(cluster: Cluster, key: Signer, node: str, wait_ns: Span) -> None:
     """
     until = cluster.time.boot_ns() + wait_ns
     told = False
-    while cluster.routes.probe(cluster.map.shards[0], node) not in ("not-here", "runs"):
+    while cluster.routes.probe(cluster.map.shards[0], node) not in _ANSWERS:
         if cluster.time.boot_ns() >= until:
             note(f"tenure: {node} does not answer yet; once it runs: tenure shards share {node} --root-key FILE")
             return
@@ -179,6 +207,10 @@ def _share(cluster: Cluster, options: Namespace) -> int:
 
 WAIT: Final = argument("--wait", metavar="SPAN", default="60s", help="how long the node may take to answer (60s)")
 
+_SILENT_TOO: Final = argument(
+    "--silent-too", action="store_true", help="also to a node that does not answer: its leases wait for it"
+)
+
 _VERBS: Final = {
     "ls": cluster_command(
         "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
@@ -188,6 +220,7 @@ _VERBS: Final = {
         _move,
         argument("shard", metavar="SHARD", type=int),
         argument("node", metavar="NODE"),
+        _SILENT_TOO,
         ROOT_KEY,
         repeated=True,
     ),
@@ -196,6 +229,7 @@ _VERBS: Final = {
         _reshard,
         argument("count", metavar="N", type=int),
         argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
+        _SILENT_TOO,
         ROOT_KEY,
         repeated=True,
     ),

@@ -1,7 +1,8 @@
 """Which log's metronome has its turn when: where something can be due, or somebody of this machine has woken it.
 
-An idle log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each
-log at another instant. A log in use is looked at once a bag.
+A log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each log at
+another instant. A log that processes of this machine use is looked at once a bag: what it costs the mount goes by who
+uses it, and not by how many nodes there are.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class _Paced:
     metronome: Metronome
     packing: Packing
     due_ns: Instant = 0
+    close_ns: Instant = 0
+    """When the metronome is due: a turn before that is for packing alone."""
+    follow_to_ns: Instant = 0
+    """Bags that begin before this may be of processes of this machine."""
 
 
 class Pace:
@@ -113,14 +118,16 @@ class Pace:
     def _turn(self, name: str, now: TimeInterval) -> None:
         log = self._logs[name]
         try:
-            next_ns = log.metronome.turn(now).next_ns
+            if now.surely_past(log.close_ns):
+                log.close_ns = log.metronome.turn(now, log.follow_to_ns).next_ns
+            next_ns = log.close_ns
             if self._packs:
                 report = log.packing.turn(now)
                 next_ns = min(next_ns, report.next_ns)
                 for problem in report.damaged:
                     _log.warning("rack-not-packed log=%s code=%s reason=%s", name, problem.code, problem.message)
         except TenureError as problem:
-            next_ns = now.latest + RETRY_NS
+            next_ns = log.close_ns = now.latest + RETRY_NS
             _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
         self._set_due(name, next_ns)
 
@@ -133,7 +140,10 @@ class Pace:
         if log is None:
             self._open(name)
             return
-        soon_ns = now.latest + min(WOKEN_NS, log.grid.birth.grace_ns // 2)
+        birth = log.grid.birth
+        soon_ns = now.latest + min(WOKEN_NS, birth.grace_ns // 2)
+        log.follow_to_ns = now.latest + birth.span_ns + birth.grace_ns  # the writer's clock may be ahead
+        log.close_ns = min(log.close_ns, soon_ns)
         if soon_ns < log.due_ns:
             self._set_due(name, soon_ns)
 

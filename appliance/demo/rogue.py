@@ -147,10 +147,11 @@ def give_away() -> None:
 
 
 def early_grant(root: str, node_dir: str) -> None:
-    """Run a node daemon whose shard gives EARLY_DOMAIN away, until SIGTERM."""
+    """Run a node daemon whose shard gives EARLY_DOMAIN away, until SIGTERM or SIGINT."""
     give_away()
     stop = Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stop.set())
     with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster:
         node = Node(cluster)
         shards = node.start()

@@ -19,6 +19,7 @@ from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339, span_text
 
 from ..formats.shardmap import chain_of, shard_text
+from ..formats.witness import Half
 from .check import CheckVerdict, HealthCheck, failed, judged, not_well, passed, unknown, unsure
 from .directory import Room, judge_room
 
@@ -145,12 +146,14 @@ def judge_shard(
     leases: int | None = None,
     blocks_lost: int = 0,
     until_ns: Instant | None = None,
+    half: Half = Half.WHOLE,
 ) -> HealthCheck:
     """Say how a shard is that answers. ``runner``: who; None: it does not say.
 
-    ``until_ns``: when everything is over that an earlier run granted; None: it is.
+    ``until_ns``: when everything is over that an earlier run granted; None: it is. ``half``: its phase while it moves.
     """
     stands = f"run by {runner or owner}" + (f", {counted(leases, 'lease')}" if leases is not None else "")
+    stands += "" if half is Half.WHOLE else f", {half} in a planned move"
     name, said, ways = f"shard {shard_text(shard)}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")

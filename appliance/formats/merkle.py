@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from timeagent import core
+
 
 def leaf_hash(leaf: bytes) -> bytes:
     """Return the 32-byte hash of one leaf."""
@@ -30,6 +32,8 @@ def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
     A level's odd last node moves up unchanged, which is the RFC's split.
     """
     assert leaves, "a batch holds at least one leaf"
+    if core.native is not None:
+        return core.native.tree(leaves)
     sha256 = hashlib.sha256
     level = [sha256(b"\0" + leaf).digest() for leaf in leaves]
     levels = [level]
@@ -96,53 +100,41 @@ def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> 
 
 
 class KnownPaths:
-    """Checks many paths of one tree: what a good path has shown of the tree is not hashed again.
+    """Checks many paths of one tree: what the last good one has shown of the tree is not hashed again.
 
-    Every node of a path that leads to the root is as good as the root, its siblings included. From such a node on, a
-    path is good if and only if it goes on as the good one did.
+    Every node of a path that leads to the root is as good as the root. From such a node on, a path is good if and only
+    if it goes on as the good one did. Paths in the order of their leaves have most of their nodes in common.
     """
 
-    __slots__ = ("_count", "_good", "_root")
+    __slots__ = ("_count", "_known")
 
     def __init__(self, count: int, root: bytes) -> None:
         """Take what is signed: how many leaves there are, and the root over them."""
         self._count = count
-        self._root = root
-        self._good: dict[tuple[int, int], tuple[bytes, tuple[bytes, ...]]] = {}
-        """By level and position: a node's hash, and the rest of the path from there."""
+        nowhere: tuple[int, bytes, tuple[bytes, ...]] = (-1, b"", ())
+        self._known = [*[nowhere] * (count - 1).bit_length(), (0, root, ())]
+        """By level, of the last good path: a node's position and hash, and the rest of the path from there."""
 
     def holds(self, leaf: bytes, index: int, path: Sequence[bytes]) -> bool:
         """Whether ``root_of_path`` of this leaf and its path is the root."""
         if not 0 <= index < self._count:
             return False
-        good, sha256 = self._good, hashlib.sha256
+        sha256 = hashlib.sha256
         current = sha256(b"\0" + leaf).digest()
-        position, width, used, level = index, self._count, 0, 0
-        rest = tuple(path)
-        passed: list[tuple[int, int, bytes, int]] = []
-        while True:
-            known = good.get((level, position))
-            if known is not None:
-                if known[0] != current or known[1] != rest[used:]:
+        position, width, rest = index, self._count, tuple(path)
+        passed: list[tuple[int, bytes, tuple[bytes, ...]]] = []
+        for known_position, known, known_rest in self._known:
+            if position == known_position:
+                if current != known or rest != known_rest:
                     return False
                 break
-            passed.append((level, position, current, used))
-            if width == 1:
-                if used != len(rest) or current != self._root:
-                    return False
-                break
+            passed.append((position, current, rest))
             if position ^ 1 < width:
-                if used == len(rest):
+                if not rest:
                     return False
-                sibling = rest[used]
-                used += 1
+                sibling, rest = rest[0], rest[1:]
                 current = sha256(b"\1" + (sibling + current if position & 1 else current + sibling)).digest()
             position >>= 1
             width = (width + 1) >> 1
-            level += 1
-        for n, (at_level, at, value, at_used) in enumerate(passed):
-            good[at_level, at] = value, rest[at_used:]
-            above = passed[n + 1][3] if n + 1 < len(passed) else used
-            if above > at_used:
-                good[at_level, at ^ 1] = rest[at_used], (value, *rest[above:])
+        self._known[: len(passed)] = passed
         return True

@@ -54,7 +54,7 @@ class Layout(Record, frozen=True):
 
     def of(self, domain: str) -> int:
         """Return the number of the shard of a domain."""
-        place = _place_of(tree_of(domain), len(self.owners))
+        place = 0 if len(self.owners) == 1 else _place_of(tree_of(domain), len(self.owners))
         return shard_number(self.chains[place], place)
 
 
@@ -111,9 +111,10 @@ class ShardMap(Record, frozen=True):
 
     def owner_of(self, shard: int) -> str | None:
         """Return which node should own a shard; None: no shard of that number runs by this map."""
+        chain, place = chain_of(shard)
         for layout in (self.layout, self.before):
-            if layout is not None and shard in layout.shards:
-                return layout.owners[chain_of(shard)[1]]
+            if layout is not None and place < len(layout.chains) and layout.chains[place] == chain:
+                return layout.owners[place]
         return None
 
     def half_of(self, shard: int) -> Half | None:

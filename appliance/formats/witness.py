@@ -230,7 +230,7 @@ def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: byt
 _ENTRY: Final[Any] = Witness | Ended | Revoked | SessionWitness | SessionEnded | CeilingCopy | Resumed | Stopped
 _entry_lists: Final = msgspec.msgpack.Decoder(list[_ENTRY])
 _encode: Final = msgspec.msgpack.Encoder().encode
-_WITNESS: Final = array_head(len(SignedWitness.__struct_fields__))
+WITNESS_HEAD: Final = array_head(len(SignedWitness.__struct_fields__))
 
 
 def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
@@ -263,11 +263,16 @@ class Batch(msgspec.Struct, frozen=True):
             signature=self.signature,
         )
 
+    @property
+    def rest(self) -> bytes:
+        """How each of its encoded witnesses ends."""
+        return _encode(self.head) + _encode(self.signature)
+
     def encoded_witnesses(self) -> Callable[[int], bytes]:
         """Return a function of an index: ``encode(signed_witness(index))``, for all that a turn has granted."""
         entries = self.entries
         paths: list[bytes] = []
-        rest = _encode(self.head) + _encode(self.signature)
+        rest = self.rest
         hash_bytes = len(bytes_head(DIGEST_BYTES)) + DIGEST_BYTES
 
         def encoded(index: int) -> bytes:
@@ -276,7 +281,7 @@ class Batch(msgspec.Struct, frozen=True):
             entry, path = entries[index], paths[index]
             return b"".join(
                 (
-                    _WITNESS,
+                    WITNESS_HEAD,
                     bytes_head(len(entry)),
                     entry,
                     _encode(index),

@@ -10,13 +10,16 @@ condition below.
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from timeagent import core
 from timeagent.canonical import array_head, bytes_head
 
 from ..formats.lease import LeaseOutcome, Mode, Phase
+from ..formats.witness import WITNESS_HEAD
 from . import state as states
 from .domain import ExclusiveLease, Free, FreedDomain, defaults_of
 from .turn import finished
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..formats.lease import Holder
+    from ..formats.witness import Batch
     from .domain import DomainDefaults, Kept, Memory
     from .going_by import GoingBy
     from .recall import Waiter
@@ -57,8 +61,12 @@ _OVER: Final = array_head(5) + _encode("over") + _ID
 _GRANTED: Final = array_head(4) + _encode("granted") + _ID
 
 
+_KINDS: Final = (Acquire, Relinquish, DropSession, FreedDomain, ExclusiveLease, Mode.X, Phase.HELD)
+
 _NO_PAST: Final = _NIL + _NIL + _NIL
 """No grant before, none that ended, and the floor is the shard's."""
+
+_WORDS: Final = (_GRANT, _MODE, _NO_PAST, _NOTHING_ELSE, _ENDED, _ENDING, _OUTCOME, _END, _OVER, _NIL)
 
 
 class _Every:
@@ -72,14 +80,9 @@ class _Every:
 EVERY_DOMAIN: Final[Container[str]] = _Every()
 
 
-class PlainLater(msgspec.Struct, frozen=True, gc=False):
-    """A plain grant, of which the witness waits for the turn's signature."""
-
-    request_id: bytes
-    entry: int
-    hints: bytes
-    """What is known of messages of the domain, encoded; nil: that was not asked for."""
-
+type PlainLater = tuple[bytes, int, bytes]
+"""A plain grant, of which the witness waits for the turn's signature: request id, entry, and what is known of messages
+of the domain, encoded; nil: that was not asked for."""
 
 type Drafts = list[Draft | PlainLater | Encoded | None]
 """What is to be said in answer to each request of a turn; None: it is held back."""
@@ -126,6 +129,8 @@ class FastPath:
         """
         if self._unknown is None or self._unknown.memory != unknown:
             self._unknown = defaults_of(unknown)
+        if core.native is not None:
+            return self._answered_in_bulk(core.native, turn, requests, waiters, queues, recalled)
         drafts: Drafts = [None] * len(requests)
         others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
         if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
@@ -133,6 +138,53 @@ class FastPath:
         if others:
             self._grant(turn, requests, others, drafts, waiters, queues)
         return drafts
+
+    def _answered_in_bulk(
+        self,
+        native: core.NativeCore,
+        turn: Turn,
+        requests: Sequence[Task],
+        waiters: Mapping[int, Waiter],
+        queues: Container[str],
+        recalled: Container[bytes],
+    ) -> Drafts:
+        """Have the core do what ``_take_back`` and ``_grant`` do."""
+        bounds, store, unknown = turn.bounds, self._store, self._unknown
+        now, highest = bounds.now.midpoint, min(bounds.ceiling_ns, bounds.signed_ns_max)
+        fence_min = max(bounds.shard_floor_ns, now)
+        ports = (partial(self._other, turn), self._refused_new, _past, _hints, self._randomness.randbytes, self._count)
+        return native.answered(
+            _KINDS,
+            _WORDS,
+            ports,
+            (
+                turn.entries,
+                turn.answers,
+                store.states,
+                store.changed,
+                self._holders,
+                dict(waiters),
+                queues,
+                recalled,
+                unknown,
+            ),
+            (
+                now,
+                bounds.now.latest,
+                bounds.term_ns_max,
+                highest,
+                bounds.ceiling_ns,
+                fence_min,
+                self._going.since,
+                self._going.number,
+            ),
+            requests,
+        )
+
+    def _count(self, leases: int, domains: int) -> None:
+        """Count what the core has granted and taken back."""
+        self._store.leases += leases
+        self._store.domains += domains
 
     def _take_back(
         self,
@@ -228,7 +280,7 @@ class FastPath:
             stamp = fence.to_bytes(8, "big")
             name = stamp + chance(8)
             hints = _encode(defaults.memory.hints) if request.hints_wanted else _NIL
-            drafts[position] = PlainLater(request.request_id, len(entries), hints)
+            drafts[position] = (request.request_id, len(entries), hints)
             answers[name] = len(entries)
             until = expiry.to_bytes(8, "big")
             about = (_GRANT, _encode(domain), _MODE, who, _ID, name, _INT, stamp, _INT, until, defaults.numbers, _NIL)
@@ -265,20 +317,31 @@ def _past(
     return memory, defaults_of(memory), memory.fence, past
 
 
+def _hints(defaults: DomainDefaults) -> bytes:
+    return _encode(defaults.memory.hints)
+
+
 def no_witness(entry: int) -> bytes:
     """Stand for the witnesses of a turn without entries."""
     raise AssertionError(f"a turn without entries has no witness {entry}")
 
 
-def replies(drafts: Drafts, witness: Callable[[int], bytes]) -> Sequence[Reply | Encoded | None]:
-    """Return the replies of drafts, now that the turn is signed. ``witness``: an encoded witness, by its entry."""
+def replies(drafts: Drafts, batch: Batch | None, witness: Callable[[int], bytes]) -> Sequence[Reply | Encoded | None]:
+    """Return the replies of drafts, now that the turn is signed. ``witness``: an encoded one of it, by its entry."""
+
+    def finish(draft: Draft) -> Reply:
+        return finished(draft, witness)
+
+    if core.native is not None and batch is not None:
+        return core.native.replies(drafts, _GRANTED, WITNESS_HEAD, batch.entries, batch.levels, batch.rest, finish)
     found: list[Reply | Encoded | None] = []
     for draft in drafts:
-        if type(draft) is PlainLater:
-            signed = witness(draft.entry)
-            found.append(b"".join((_GRANTED, draft.request_id, bytes_head(len(signed)), signed, draft.hints)))
+        if type(draft) is tuple:
+            request_id, entry, hints = draft
+            signed = witness(entry)
+            found.append(b"".join((_GRANTED, request_id, bytes_head(len(signed)), signed, hints)))
         elif draft is None or isinstance(draft, bytes):
             found.append(draft)
         else:
-            found.append(finished(draft, witness))  # type: ignore[arg-type]  # a PlainLater was seen above
+            found.append(finish(draft))  # type: ignore[arg-type]  # tuples were seen above
     return found

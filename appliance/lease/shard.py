@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import BadTime
+from timeagent.units import rfc3339
 
 from ..formats.witness import Half, Resumed, Stopped
 from .ceiling import (
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
 
     from ..formats.policy import PolicyNumbers
     from ..formats.shardmap import ShardMap
-    from ..formats.witness import Entry
     from .ceiling import RightToGrant, ShardIdentity
     from .recall import Waiter
     from .store import LeaseStore
@@ -180,7 +180,8 @@ class Shard:
             self._going.alone_until_ns = said.alone_until_ns
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
-            self._flush(Resumed(since_ns=said.signed_ns))
+            self._batch_signer.say(Resumed(since_ns=said.signed_ns))
+            self._flush()
         return resumed
 
     def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
@@ -407,7 +408,7 @@ class Shard:
         witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
             waiter.answer(finished(draft, witness))
-        return replies(drafts, witness)
+        return replies(drafts, batch, witness)
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
         """Answer requests for which no turn can be had, and say why; who it is and what it has a shard says always."""
@@ -433,6 +434,13 @@ class Shard:
         """Read the clock, if it was not read just now. Raises BadTime, also where the witness key has ended."""
         now, token = now or self._time.now(), self._time.token()
         self._signer.signer_at(token.midpoint_ns)
+        if token.midpoint_ns < self._batch_signer.not_before_ns:
+            raise BadTime(
+                "clock-behind",
+                f"the clock says {rfc3339(token.midpoint_ns)}; before its restart this shard signed at "
+                f"{rfc3339(self._batch_signer.not_before_ns)}",
+                hint="wait until the clock is there again, or mend its time service",
+            )
         if not token.status.usable or max(now.radius, token.radius_ns) > self._policy.radius_ns_max:
             raise BadTime(
                 "unusable-time",
@@ -453,13 +461,12 @@ class Shard:
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
-    def _flush(self, *more: Entry) -> None:
-        """Sign what no request waits for. Without usable time chain records wait for the next batch."""
+    def _flush(self) -> None:
+        """Sign what no request waits for. Without usable time it waits for the next batch."""
         try:
             turn = self._begin_turn()
         except BadTime:
             return
-        turn.entries.extend(more)
         self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
 
     def _linked(self, extension: Extension) -> Extension:

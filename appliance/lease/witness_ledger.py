@@ -16,7 +16,7 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import SECOND
 
 from ..formats.ledger import block_bytes
-from ..formats.witness import NO_HEAD, CeilingCopy, Entry, head_digest, sign_batch
+from ..formats.witness import NO_HEAD, CeilingCopy, Entry, Resumed, head_digest, sign_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,9 @@ class BatchSigner:
         self.block_bytes = 0
         """How long its block is."""
         self._signing_ns: Instant = 0
-        self._copies: list[CeilingCopy] = []
+        self._first: list[CeilingCopy | Resumed] = []
+        self.not_before_ns: Instant = 0
+        """What a run before signed last: nothing is signed by an earlier time, wherever the clock steps."""
         self.batches = 0
         """How many batches are published."""
         self.blocks_lost = 0
@@ -65,14 +67,19 @@ class BatchSigner:
         """Go on behind the last batch of a run that stopped for a restart."""
         self.head, self.batches, self.blocks_lost = said.head, said.batches, said.blocks_lost
         self.signed_ns, self.block_bytes = said.signed_ns, said.block_bytes
+        self.not_before_ns = said.signed_ns
 
     def note(self, record: bytes) -> None:
         """Keep a linked ceiling record for the next batch: the chain itself is pruned."""
-        self._copies.append(CeilingCopy(record=record))
+        self._first.append(CeilingCopy(record=record))
+
+    def say(self, resumed: Resumed) -> None:
+        """Say in the next batch since when nothing was signed."""
+        self._first.append(resumed)
 
     def waiting(self) -> list[Entry | bytes]:
         """Return what the next batch has to begin with."""
-        return list(self._copies)
+        return list(self._first)
 
     def sign(self, entries: Sequence[Entry | bytes], time: SignedTime) -> Batch | None:
         """Sign a turn's entries, which begin with what was waiting; None where there are none.
@@ -106,7 +113,7 @@ class BatchSigner:
         self.batches += 1
         self.head = head_digest(batch.head)
         self.signed_ns = self._signing_ns
-        self._copies.clear()
+        self._first.clear()
         block = block_bytes(batch)
         self.block_bytes = len(block)
         try:

@@ -65,6 +65,10 @@ class Registers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
         return RecordNumbers(trust=self._newest(Kind.TRUST), policy=self._newest(Kind.POLICY))
 
+    def newest_trust(self) -> int:
+        """Return the newest trust number alone, its directory opened afresh. Touches the mount."""
+        return self._newest(Kind.TRUST)
+
     def policy(self, number: int) -> Policy:
         """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
         if number not in self._policies:

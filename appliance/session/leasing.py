@@ -401,10 +401,17 @@ class Leasing:
         """Ask for renewals, and say where was written; the caller applies what comes back. Raises BadTime.
 
         A lease whose domain moves is taken from the shard that comes first. What is not held as the newest map says,
-        and what a shard has that does not go by it yet, is renewed by the map before.
+        and what a shard has that does not go by it yet, is renewed by the map before. Of a lease whose own shard has
+        gone the second half is asked for, until it is granted whole.
         """
         newest = self._routes.map
         self._halves.catch_up(leases, newest)
+        leases = list(
+            dict.fromkeys(
+                each.second if each.second is not None and newest.half_of(each.shard) is None else each
+                for each in leases
+            )
+        )
         self._halves.take([each for each in leases if newest.half_of(each.shard) is Half.LEAVING], newest)
         ready = [each for each in leases if is_as_by(each, newest)]
         answers = self._renewed(ready, newest.number)

@@ -196,8 +196,14 @@ class SessionLeases:
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
         numbers = self._prepared(session_lease)
-        if not numbers:
-            return  # its shard has gone: its leases go on with their other halves, or run out
+        if not numbers:  # its shard has gone: its leases go on with their second halves, or run out
+            with self._lock:
+                seconds = [
+                    each.second.session_lease for each in session_lease.leases.values() if each.second is not None
+                ]
+            for other in dict.fromkeys(each for each in seconds if each is not None):
+                self.renew(other)
+            return
         quiet = self._quiet(session_lease.shard)
         latest = self._time.now().latest
         end = session_lease.usable_until_ns(self._policy.holder_margin_ns)

@@ -59,7 +59,7 @@ def judge_domains(
     """Say which domains of a bucket are suspect. ``by_rows``: of which something is known that is in no column."""
     known = entries.names.values
     without = [name for name in uses.names.values if name not in known]
-    bad = np.fromiter((name in by_rows for name in known), np.bool_, len(known))
+    bad = np.fromiter(map(by_rows.__contains__, known), np.bool_, len(known))
     rows = entries.rows()
     if len(rows):
         leases = _Leases(rows, entries, heads, bad)

@@ -19,8 +19,9 @@ from timeagent.errors import Damaged
 from timeagent.sampled import STALENESS_NS
 from timeagent.signedtime import r2_holds
 
+from .cutting import Cut, NotPlain, cut
 from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, ChunkMaker, numbers, small
-from .records import Cut, NotPlain, Shapes, cut
+from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
 
 if TYPE_CHECKING:

@@ -203,13 +203,10 @@ class Numbering[T]:
         """Know none."""
         self.values: dict[T, int] = {}
 
-    def of(self, value: T) -> int:
-        """Return the number of a value."""
-        return self.values.setdefault(value, len(self.values))
-
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
         """Return the numbers of several values."""
-        return np.fromiter(map(self.of, values), np.uint32)
+        known = self.values
+        return np.array([known.setdefault(value, len(known)) for value in values], np.uint32)
 
 
 CHUNK_ROWS: Final = 65_536

@@ -8,252 +8,36 @@ well, and each field is a column of bytes that stands at one place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from abc import ABC, abstractmethod
 from functools import lru_cache
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
-from appliance.formats.frame import FRAME_MESSAGES_MAX
-from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Kind, pack
-from timeagent.canonical import signed_bytes
+from timeagent import core
 
-from .layout import numbers
+from .shape import ABSENT, Shape, number_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from timeagent.core import NativeCore
+
+    from .shape import Place
+
 type Column = NDArray[np.int64]
-
-_START: Final = pack(Kind.FRAME, b"")[:8]
-NO_CHECK: Final = bytes(16)
-"""Behind a checksum, where that stands for a digest."""
-
-
-class NotPlain(Exception):
-    """Something here is not for columns: it is judged one by one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The frames of some files, in order."""
-
-    file: Column
-    """Which file each frame is in."""
-    offset: Column
-    """Where its piece begins in the file."""
-    length: Column
-    """Bytes of the piece."""
-    digests: list[bytes]
-    heads: list[bytes]
-    counts: Column
-    """How many messages."""
-    first: Column
-    last: Column
-
-
-@lru_cache(4096)
-def _prefix(length: int) -> bytes:
-    """Return what stands before a payload of this length in what the digest of a frame covers."""
-    return signed_bytes("frame", bytes(length))[: -length or None]
-
-
-def cut(files: Sequence[bytes], *, hashed: bool = True) -> Cut:
-    """Cut files into frames, check their checksums, and that they are made as frames are, but for their heads.
-
-    ``hashed``: else no checksum is checked, and stands for the digest of its frame. Raises NotPlain where one of them
-    holds anything else than whole frames.
-    """
-    whole = files[0] if len(files) == 1 else b"".join(files)
-    view = memoryview(whole)
-    begins: list[int] = []
-    ends: list[int] = []
-    digests: list[bytes] = []
-    counts: list[int] = []
-    at = end = 0
-    for data in files:
-        end += len(data)
-        before = len(begins)
-        while at < end:
-            body_end = at + HEADER_BYTES + int.from_bytes(whole[at + 8 : at + HEADER_BYTES])
-            after = body_end + CHECKSUM_BYTES
-            if after > end or whole[at : at + 8] != _START:
-                raise NotPlain
-            if hashed:
-                if sha256(view[at:body_end]).digest()[:CHECKSUM_BYTES] != whole[body_end:after]:
-                    raise NotPlain
-                body = at + HEADER_BYTES
-                digests.append(sha256(_prefix(body_end - body) + view[body:body_end]).digest())
-            else:
-                digests.append(whole[body_end:after] + NO_CHECK)
-            begins.append(at)
-            ends.append(body_end)
-            at = after
-        counts.append(len(begins) - before)
-    if not all(counts):
-        raise NotPlain
-    return _parse(whole, files, np.array(counts), np.array(begins), np.array(ends), digests)
-
-
-def _parse(
-    whole: bytes, files: Sequence[bytes], frames: Column, begins: Column, ends: Column, digests: list[bytes]
-) -> Cut:
-    payload = begins + HEADER_BYTES
-    if (ends - payload > PAYLOAD_BYTES_MAX).any():
-        raise NotPlain
-    octets = np.frombuffer(whole, np.uint8)
-    # Of a payload too short for it, some of the checksum is read, and the end is beyond the payload's all the same.
-    head_end = payload + 4 + _u32(octets, payload)
-    if (head_end + 4 > ends).any():
-        raise NotPlain
-    counts = _u32(octets, head_end)
-    columns = head_end + 4
-    middle, rest = columns + 8 * counts, columns + 12 * counts
-    if (counts < 1).any() or (counts > FRAME_MESSAGES_MAX).any() or (rest > ends).any():
-        raise NotPlain
-    instants = np.frombuffer(_joined(whole, columns, middle), "<i8")
-    lengths = np.frombuffer(_joined(whole, middle, rest), "<u4")
-    starts = np.cumsum(counts) - counts
-    rising = instants[1:] > instants[:-1]
-    rising[starts[1:] - 1] = True
-    if not rising.all() or (np.add.reduceat(lengths, starts, dtype=np.int64) != ends - rest).any():
-        raise NotPlain
-    sizes = np.fromiter(map(len, files), np.int64, len(files))
-    file = np.repeat(np.arange(len(files)), frames)
-    return Cut(
-        file=file,
-        offset=begins - (np.cumsum(sizes) - sizes)[file],
-        length=ends + CHECKSUM_BYTES - begins,
-        digests=digests,
-        heads=[whole[a:b] for a, b in zip((payload + 4).tolist(), head_end.tolist(), strict=True)],
-        counts=counts,
-        first=instants[starts].astype(np.int64),
-        last=instants[starts + counts - 1].astype(np.int64),
-    )
-
-
-def _u32(octets: NDArray[np.uint8], at: Column) -> Column:
-    """Return the little-endian numbers that stand at some places."""
-    found: Column = octets[at[:, None] + np.arange(4)].view("<u4")[:, 0].astype(np.int64)
-    return found
-
-
-def _joined(whole: bytes, begins: Column, ends: Column) -> bytes:
-    return b"".join([whole[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)])
-
-
 type Octets = NDArray[np.uint8]
 type Flags = NDArray[np.bool_]
 
 _SHAPES_MAX: Final = 512
 """A bound on memory. Records of a tree have few shapes; whoever makes more of them waits longer."""
-_FREE_TEXT_MAX: Final = 255
-"""A longer text makes a shape of its own: whether it is too long then counts in characters."""
-_FREE: Final = frozenset({"domain", "log", "writer", "holder.node", "holder.purpose"})
-"""Texts that differ from record to record. All others are words of a list, and part of the shape."""
 _SAMPLED: Final = 16
 """So many words of each row are looked at first to tell rows from each other."""
 _NEAR_WORDS: Final = 16_384
-_LOWEST: Final = {1: 1 << 7, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
-"""By width in bytes: below this a number has a shorter encoding."""
-
-
-class _Shape:
-    """Where everything stands in the records of one shape."""
-
-    def __init__(self, raw: bytes, record: msgspec.Struct) -> None:
-        """Take a record, encoded and decoded. Raises ValueError for an encoding that no record of ours has."""
-        self.record = record
-        self.fields: dict[str, tuple[int, int]] = {}
-        """Where the value of each number, text and byte string begins and ends."""
-        self._raw = np.frombuffer(raw, np.uint8)
-        self._fixed = np.ones(len(raw), np.bool_)
-        self._bytes: list[int] = []
-        self._wide: list[tuple[int, int]] = []
-        self._texts: list[tuple[int, int]] = []
-        if self._walk(record, "", 0) != len(raw):
-            raise ValueError("the record does not end where its bytes do")
-        self._at = np.flatnonzero(self._fixed)
-        self._wanted = self._raw[self._at]
-
-    def _walk(self, value: object, name: str, at: int) -> int:
-        """Note where a value stands that begins at an offset; return where it ends."""
-        body, size = _header(self._raw, at)
-        if isinstance(value, msgspec.Struct):
-            inner = type(value).__struct_fields__
-            at = body
-            if size == len(inner) + 1:  # a word says of what kind it is
-                at = sum(_header(self._raw, at))
-            for each in inner:
-                at = self._walk(getattr(value, each), f"{name}.{each}" if name else each, at)
-            return at
-        if isinstance(value, tuple):
-            at = body
-            for number, each in enumerate(value):
-                at = self._walk(each, f"{name}.{number}", at)
-            return at
-        if value is None or isinstance(value, bool):
-            return body
-        self.fields[name] = (body, body + size)
-        if isinstance(value, int):
-            self._fixed[body : body + size] = False
-            if body == at:
-                self._bytes.append(body)
-            else:
-                self._wide.append((body, size))
-        elif isinstance(value, bytes):
-            self._fixed[body : body + size] = False
-        elif isinstance(value, str) and name in _FREE and size <= _FREE_TEXT_MAX:
-            self._fixed[body : body + size] = False
-            self._texts.append((body, size))
-        return body + size
-
-    def fits(self, rows: Octets) -> Flags:
-        """Say of each of some records of this length whether it has this shape, and would decode."""
-        fits: Flags = (rows[:, self._at] == self._wanted).all(axis=1)
-        if self._bytes:
-            fits &= (rows[:, self._bytes] < _LOWEST[1]).all(axis=1)
-        for at, size in self._wide:
-            value = _number(rows, at, size)
-            fits &= value >= np.uint64(_LOWEST[size])
-            if size == 8:  # noqa: PLR2004 - as many bytes as the largest number has
-                fits &= rows[:, at] < _LOWEST[1]
-        for at, size in self._texts:
-            text = rows[:, at : at + size]
-            plain = (text < _LOWEST[1]).all(axis=1)
-            fits &= plain | (text == self._raw[at : at + size]).all(axis=1)
-        return fits
-
-
-def _header(raw: Octets, at: int) -> tuple[int, int]:
-    """Return where the value begins whose encoding begins at an offset, and its size: bytes, or of an array elements.
-
-    A number below 128 is its own header.
-    """
-    tag = int(raw[at])
-    if tag < 0x80:  # noqa: PLR2004 - the tags of MessagePack, here and below
-        return at, 1
-    if tag in (0xC0, 0xC2, 0xC3):
-        return at + 1, 0
-    if 0x90 <= tag <= 0x9F:  # noqa: PLR2004
-        return at + 1, tag & 0x0F
-    if 0xA0 <= tag <= 0xBF:  # noqa: PLR2004
-        return at + 1, tag & 0x1F
-    if 0xCC <= tag <= 0xCF:  # noqa: PLR2004
-        return at + 1, 1 << (tag - 0xCC)
-    width = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xDC: 2, 0xDD: 4}.get(tag)
-    if width is None:
-        raise ValueError(f"no record of ours holds the tag {tag:#x}")
-    return at + 1 + width, int.from_bytes(raw[at + 1 : at + 1 + width].tobytes(), "big")
-
-
-def _number(rows: Octets, at: int, size: int) -> NDArray[np.uint64]:
-    values = np.ascontiguousarray(rows[:, at : at + size]).view(f">u{size}")[:, 0]
-    return values.astype(np.uint64)
 
 
 class Shapes:
@@ -262,145 +46,195 @@ class Shapes:
     def __init__(self, decode: Callable[[bytes], msgspec.Struct]) -> None:
         """Take what decodes one record, and refuses, with Damaged, what is none."""
         self._decode = decode
-        self._known: dict[int, list[_Shape]] = {}
-        self._count = 0
+        self._known: list[Shape] = []
 
-    def read(self, raw: Sequence[bytes]) -> Records:
+    def read(self, raw: list[bytes]) -> Records:
         """Decode records. Raises what decoding one of them would; ValueError for one that has no shape."""
-        sizes = np.fromiter(map(len, raw), np.int64, len(raw))
-        found: list[_Table] = []
-        for size in np.unique(sizes).tolist():
-            rows = np.flatnonzero(sizes == size)
-            chosen = raw if len(rows) == len(raw) else [raw[n] for n in rows.tolist()]
-            whole = np.frombuffer(b"".join(chosen), np.uint8).reshape(len(rows), size)
-            found += self._sorted(rows, whole)
-        return Records(len(raw), found)
+        if len(self._known) >= _SHAPES_MAX:
+            self._known = []
+        if core.native is None:
+            return _read_by_tables(raw, self._new, self._known)
+        return _read_natively(core.native, raw, self._new, self._known)
 
-    def _sorted(self, rows: Column, whole: Octets) -> list[_Table]:
-        found: list[_Table] = []
-        for shape in list(self._known.get(whole.shape[1], ())):
-            fits = shape.fits(whole)
-            if fits.all():
-                return [*found, _Table(shape, rows, whole)]
-            if fits.any():
-                found.append(_Table(shape, rows[fits], whole[fits]))
-                rows, whole = rows[~fits], whole[~fits]
-        while len(rows):
-            first = whole[0].tobytes()
-            shape = self._keep(_Shape(first, self._decode(first)), len(first))
-            fits = shape.fits(whole)
-            fits[0] = True
-            found.append(_Table(shape, rows[fits], whole[fits]))
-            rows, whole = rows[~fits], whole[~fits]
-        return found
-
-    def _keep(self, shape: _Shape, size: int) -> _Shape:
-        if self._count >= _SHAPES_MAX:
-            self._known.clear()
-            self._count = 0
-        self._count += 1
-        self._known.setdefault(size, []).append(shape)
+    def _new(self, raw: bytes) -> Shape:
+        shape = Shape(raw, self._decode(raw))
+        self._known.append(shape)
         return shape
 
 
-class _Table:
-    """Records of one shape, a row of bytes each."""
-
-    def __init__(self, shape: _Shape, rows: Column, whole: Octets) -> None:
-        self.shape = shape
-        self.rows = rows
-        """Which records these are."""
-        self.whole = whole
-
-    def field(self, name: str, last: str = "") -> Octets | None:
-        """Return the bytes of a field, or of all up to the last one; None where it is absent."""
-        place = self.shape.fields.get(name)
-        return None if place is None else self.whole[:, place[0] : self.shape.fields[last or name][1]]
-
-
-class Records:
+class Records(ABC):
     """Decoded records: for each field a column, in the order in which the records were given."""
 
-    def __init__(self, count: int, tables: list[_Table]) -> None:
+    _in_order = False
+    """Whether ``_distinct`` goes record by record, and numbers values as they occur."""
+
+    def __init__(self, count: int, shapes: list[Shape]) -> None:
         self._count = count
-        self._tables = tables
+        self._shapes = shapes
+        """Those that some of the records have."""
 
     def kinds(self) -> list[msgspec.Struct]:
         """Return one record of each shape."""
-        return [table.shape.record for table in self._tables]
+        return [shape.record for shape in self._shapes]
+
+    @abstractmethod
+    def _of_shapes(self, told: list[Any], form: Any) -> NDArray[Any]:  # noqa: ANN401 - any scalar
+        """Return for each record what is told of its shape."""
 
     def of_each(self, answer: Callable[[Any], Any], form: Any = np.bool_) -> NDArray[Any]:  # noqa: ANN401 - any scalar
         """Return for each record what is said of its shape: asked with one record of it, so only of what is shared."""
-        found = np.zeros(self._count, form)
-        for table in self._tables:
-            found[table.rows] = answer(table.shape.record)
-        return found
+        return self._of_shapes([answer(shape.record) for shape in self._shapes], form)
 
     def there(self, name: str) -> Flags:
         """Say of each record whether it has this field."""
-        found = np.zeros(self._count, np.bool_)
-        for table in self._tables:
-            found[table.rows] = name in table.shape.fields
-        return found
+        return self._of_shapes([name in shape.fields for shape in self._shapes], np.bool_)
 
+    @abstractmethod
     def number(self, name: str, absent: int = 0) -> Column:
         """Return a number of each record, in int64."""
-        found = np.full(self._count, absent, np.int64)
-        for table in self._tables:
-            place = table.shape.fields.get(name)
-            if place is not None:
-                found[table.rows] = _number(table.whole, place[0], place[1] - place[0]).astype(np.int64)
-        return found
+
+    @abstractmethod
+    def octets(self, name: str, width: int) -> Octets:
+        """Return a byte string of ``width`` bytes of each record, a row each; zeros where it is absent.
+
+        Raises ValueError for one of another size.
+        """
 
     def identifiers(self, name: str, width: int) -> NDArray[np.uint64]:
         """Return a byte string of ``8 * width`` bytes as so many numbers each; zeros where it is absent."""
-        found = np.zeros((self._count, width), np.uint64)
-        for table in self._tables:
-            field = table.field(name)
-            if field is not None:
-                found[table.rows] = numbers(field.tobytes(), width)
-        return found
-
-    def octets(self, name: str, width: int) -> Octets:
-        """Return a byte string of ``width`` bytes of each record, a row each; zeros where it is absent."""
-        found = np.zeros((self._count, width), np.uint8)
-        for table in self._tables:
-            field = table.field(name)
-            if field is not None:
-                found[table.rows] = field
-        return found
+        return self.octets(name, 8 * width).view("<u8")
 
     def raw(self, name: str) -> list[bytes]:
         """Return a byte string, or the bytes of a text, of each record; b"" where it is absent."""
-        found = [b""] * self._count
-        for table in self._tables:
-            field = table.field(name)
-            if field is None or not field.shape[1]:
-                continue
-            size, whole = field.shape[1], field.tobytes()
-            for row, at in zip(table.rows.tolist(), range(0, len(whole), size), strict=True):
-                found[row] = whole[at : at + size]
-        return found
+        return self._values([shape.place(name) for shape in self._shapes])
+
+    def items(self, name: str) -> list[bytes]:
+        """Return a list of byte strings of each record as it is encoded, from the first one's bytes on to the end."""
+        return self._values([shape.items(name) for shape in self._shapes])
+
+    @abstractmethod
+    def _values(self, places: list[Place]) -> list[bytes]:
+        """Return the bytes at a place of each record. ``places``: by shape."""
 
     def distinct(self, name: str, last: str = "") -> tuple[Column, list[bytes]]:
         """Return which of the different values each record has (-1: none), and these, in order of occurrence.
 
         ``last``: a field behind it, up to which everything counts as one value.
         """
+        rows, found, values = self._distinct([[shape.place(name, last) for shape in self._shapes]])
         which = np.full(self._count, -1, np.int64)
+        which[rows] = found
+        return (which, values) if self._in_order or len(self._shapes) == 1 else _in_order(which, values)
+
+    def distinct_items(self, name: str) -> tuple[Column, Column, list[bytes]]:
+        """Return of each item of a list of byte strings its record and which of the different ones it is; and these.
+
+        Record by record; the different ones are in order of occurrence.
+        """
+        most = max(len(getattr(each, name)) for each in self.kinds())
+        places = [[shape.place(f"{name}.{n}") for shape in self._shapes] for n in range(most)]
+        rows, which, values = self._distinct(places)
+        if self._in_order:
+            return rows, which, values
+        order = np.argsort(rows, kind="stable")
+        return (rows[order], *_in_order(which[order], values))
+
+    @abstractmethod
+    def _distinct(self, places: list[list[Place]]) -> tuple[Column, Column, list[bytes]]:
+        """Return record and number of the values at some places, and the different ones."""
+
+
+class _Table:
+    """Records of one shape, a row of bytes each."""
+
+    def __init__(self, shape: Shape, rows: Column, whole: Octets) -> None:
+        self.shape = shape
+        self.rows = rows
+        """Which records these are."""
+        self.whole = whole
+
+    def at(self, place: Place) -> Octets | None:
+        """Return the bytes at a place; None: it is none."""
+        return None if place == ABSENT else self.whole[:, place[0] : sum(place)]
+
+
+def _read_by_tables(raw: list[bytes], new: Callable[[bytes], Shape], known: list[Shape]) -> Records:
+    """Sort records of each length by their shapes. ``new``: makes the shape of a record, and adds it to the known."""
+    sizes = np.fromiter(map(len, raw), np.int64, len(raw))
+    found: list[_Table] = []
+    for size in np.unique(sizes).tolist():
+        rows = np.flatnonzero(sizes == size)
+        chosen = raw if len(rows) == len(raw) else [raw[n] for n in rows.tolist()]
+        whole = np.frombuffer(b"".join(chosen), np.uint8).reshape(len(rows), size)
+        waiting = [shape for shape in known if shape.size == size]
+        while len(rows):
+            fresh = not waiting
+            shape = new(whole[0].tobytes()) if fresh else waiting.pop(0)
+            fits = shape.fits(whole)
+            fits[0] |= fresh
+            if fits.all():
+                found.append(_Table(shape, rows, whole))
+                break
+            if fits.any():
+                found.append(_Table(shape, rows[fits], whole[fits]))
+                rows, whole = rows[~fits], whole[~fits]
+    return _Tables(len(raw), found)
+
+
+class _Tables(Records):
+    """Records as arrays of bytes, one for each shape."""
+
+    def __init__(self, count: int, tables: list[_Table]) -> None:
+        super().__init__(count, [table.shape for table in tables])
+        self._tables = tables
+
+    def _at(self, places: list[Place]) -> Iterator[tuple[_Table, Octets]]:
+        for table, place in zip(self._tables, places, strict=True):
+            field = table.at(place)
+            if field is not None:
+                yield table, field
+
+    def _of_shapes(self, told: list[Any], form: Any) -> NDArray[Any]:  # noqa: ANN401 - any scalar
+        found = np.zeros(self._count, form)
+        for table, each in zip(self._tables, told, strict=True):
+            found[table.rows] = each
+        return found
+
+    def number(self, name: str, absent: int = 0) -> Column:
+        found = np.full(self._count, absent, np.int64)
+        for table, field in self._at([shape.place(name) for shape in self._shapes]):
+            found[table.rows] = number_at(field, 0, field.shape[1]).astype(np.int64)
+        return found
+
+    def octets(self, name: str, width: int) -> Octets:
+        found = np.zeros((self._count, width), np.uint8)
+        for table, field in self._at([shape.place(name) for shape in self._shapes]):
+            if field.shape[1] != width:
+                raise ValueError(f"a field of {field.shape[1]} bytes, where {width} are wanted")
+            found[table.rows] = field
+        return found
+
+    def _values(self, places: list[Place]) -> list[bytes]:
+        found = [b""] * self._count
+        for table, field in self._at(places):
+            size, whole = field.shape[1], field.tobytes()
+            for number, row in enumerate(table.rows.tolist()):
+                found[row] = whole[number * size : number * size + size]
+        return found
+
+    def _distinct(self, places: list[list[Place]]) -> tuple[Column, Column, list[bytes]]:
         numbered: dict[bytes, int] = {}
-        for table in self._tables:
-            field = table.field(name, last)
-            if field is None:
-                continue
-            of_row, firsts = _distinct(field)
-            values, size = field[firsts].tobytes(), field.shape[1]
-            each = [values[n * size : n * size + size] for n in range(len(firsts))]
-            places = [numbered.setdefault(value, len(numbered)) for value in each]
-            which[table.rows] = np.array(places, np.int64)[of_row]
-        if len(self._tables) > 1:
-            return _in_order(which, list(numbered))
-        return which, list(numbered)
+        rows: list[Column] = [np.zeros(0, np.int64)]
+        found: list[Column] = [np.zeros(0, np.int64)]
+        for of_field in places:
+            for table, field in self._at(of_field):
+                of_row, firsts = _distinct(field)
+                values, size = field[firsts].tobytes(), field.shape[1]
+                each = [values[n * size : n * size + size] for n in range(len(firsts))]
+                numbers = [numbered.setdefault(value, len(numbered)) for value in each]
+                rows.append(table.rows)
+                found.append(np.array(numbers, np.int64)[of_row])
+        return np.concatenate(rows), np.concatenate(found), list(numbered)
 
 
 def _in_order(which: Column, values: list[bytes]) -> tuple[Column, list[bytes]]:
@@ -455,3 +289,49 @@ def _marks(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     for column in _sampled(words.shape[1]):
         found = found * np.uint64(0x9E3779B97F4A7C15) + words[:, column]
     return found
+
+
+def _read_natively(native: NativeCore, raw: list[bytes], new: Callable[[bytes], Shape], known: list[Shape]) -> Records:
+    """Find the shape of each record. ``new``: makes the shape of a record, and adds it to the known."""
+    kinds = bytearray(4 * len(raw))
+    at = native.match(raw, 0, [shape.native for shape in known], kinds)
+    while at < len(raw):
+        new(raw[at])
+        kinds[4 * at : 4 * at + 4] = (len(known) - 1).to_bytes(4, sys.byteorder)
+        at = native.match(raw, at + 1, [shape.native for shape in known], kinds)
+    used, which = np.unique(np.frombuffer(kinds, np.int32), return_inverse=True)
+    return _Native(native, raw, [known[n] for n in used.tolist()], which.astype(np.int32))
+
+
+class _Native(Records):
+    """Records as they were read, each with the number of its shape: the native core looks into them."""
+
+    _in_order = True
+
+    def __init__(self, native: NativeCore, raw: list[bytes], shapes: list[Shape], kinds: NDArray[np.int32]) -> None:
+        super().__init__(len(raw), shapes)
+        self._native = native
+        self._kinds = kinds
+        self._all = raw, kinds.tobytes()
+
+    def _of_shapes(self, told: list[Any], form: Any) -> NDArray[Any]:  # noqa: ANN401 - any scalar
+        return np.array(told, form)[self._kinds]
+
+    def number(self, name: str, absent: int = 0) -> Column:
+        places = _places([shape.place(name) for shape in self._shapes])
+        return np.frombuffer(self._native.numbers(*self._all, places, absent), "<i8")
+
+    def octets(self, name: str, width: int) -> Octets:
+        places = _places([shape.place(name) for shape in self._shapes])
+        return np.frombuffer(self._native.fields(*self._all, places, width), np.uint8).reshape(self._count, width)
+
+    def _values(self, places: list[Place]) -> list[bytes]:
+        return self._native.values(*self._all, _places(places))
+
+    def _distinct(self, places: list[list[Place]]) -> tuple[Column, Column, list[bytes]]:
+        rows, which, values = self._native.distinct(*self._all, [_places(each) for each in places])
+        return np.frombuffer(rows, "<i8"), np.frombuffer(which, "<i8"), values
+
+
+def _places(places: list[Place]) -> bytes:
+    return np.array(places, np.int32).tobytes()

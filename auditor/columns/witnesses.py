@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from appliance.formats.frame import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.merkle import KnownPaths
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import Ended, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
+from .cutting import NotPlain
 from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, numbers, small
-from .records import NotPlain, Shapes
+from .records import Shapes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +67,7 @@ class LedgerColumns:
         self._maker = ChunkMaker(ENTRIES, keep)
         self._shapes = Shapes(decode_entry)
 
-    def read(self, entries: Sequence[bytes]) -> Records:
+    def read(self, entries: list[bytes]) -> Records:
         """Decode entries. Raises Damaged or ValueError where one of them is none, or has no shape."""
         return self._shapes.read(entries)
 
@@ -199,91 +201,34 @@ def _token(raw: bytes) -> SignedTime | None:
         return None
 
 
-type Hashes = NDArray[np.uint64]
-"""A row of four words each."""
 type Column = NDArray[np.int64]
 type Flags = NDArray[np.bool_]
 
-_HASH: Final = 32
-_NODE: Final = 1 + 2 * _HASH
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """Leaves with their paths, a row each."""
-
-    batch: Column
-    """In which tree it is."""
-    index: Column
-    steps: Column
-    """How many hashes its path has."""
-    path: Hashes
-    """Shape (leaves, longest, 4): the path at its end, so that the last step of each is in the last place."""
+_STEP: Final = 34
+"""A hash in a list of hashes: two bytes say that 32 follow."""
 
 
 def check_paths(
-    entries: Sequence[bytes], leaves: Leaves, counts: Column, roots: Hashes
-) -> tuple[Flags, NDArray[np.int64]]:
-    """Say of each leaf whether its path leads to the root of its tree, and which trees are disputed.
+    entries: list[bytes], paths: list[bytes], batch: Column, index: Column, counts: Sequence[int], roots: list[bytes]
+) -> Flags:
+    """Say of each entry whether its path leads to the root of its batch.
 
-    ``counts``, ``roots``: of each tree, how many leaves are signed, and the root over them. Of leaves in disputed trees
-    nothing is said.
+    ``paths``: lists of hashes as they are encoded, from the first hash on. ``counts``, ``roots``: of each batch, how
+    many entries are signed, and the root over them.
     """
-    batch, longest = leaves.batch, leaves.path.shape[1]
-    width, position, left_over = counts[batch], leaves.index.copy(), leaves.steps.copy()
-    good = (position >= 0) & (position < width)
-    position[~good] = 0
-    current = _words(b"".join([sha256(b"\0" + each).digest() for each in entries]))
-    steps = leaves.path.reshape(-1, _HASH // 8)
-    leaf = owner = np.arange(len(entries))
-    disputed = np.zeros(len(counts), np.bool_)
-    while (width > 1).any():
-        paired = (width > 1) & ((position ^ 1) < width)
-        good &= ~paired | (left_over > 0)
-        if longest:
-            step = np.where(paired & (left_over > 0), longest - left_over, 0)
-            sibling = steps.take(leaf * longest + step, 0)
-        else:
-            sibling = np.zeros_like(current)
-        odd = (position & 1 == 1)[:, None]
-        pair = np.concatenate((np.where(odd, sibling, current), np.where(odd, current, sibling)), axis=1)
-        left_over = left_over - (paired & (left_over > 0))
-        position >>= 1
-        width = (width + 1) >> 1
-        # What leads to one node is one from here on, if it says the same of the rest of the way.
-        _, firsts, of_row = np.unique(batch << 32 | position, return_index=True, return_inverse=True)
-        again = np.flatnonzero(firsts[of_row] != np.arange(len(of_row)))
-        first = firsts[of_row[again]]
-        differ = (good[again] != good[first]) | (left_over[again] != left_over[first])
-        of_pair = (pair.take(again, 0) != pair.take(first, 0)).any(axis=1)
-        of_one = (current.take(again, 0) != current.take(first, 0)).any(axis=1)
-        differ |= np.where(paired[again], of_pair, of_one)
-        for place in range(longest - int(left_over.max()), longest):
-            one, other = (steps.take(leaf[each] * longest + place, 0) for each in (again, first))
-            differ |= (place >= longest - left_over[again]) & (one != other).any(axis=1)
-        disputed[batch[again[differ]]] = True
-        pair, paired, current = pair[firsts], paired[firsts], current[firsts]
-        current[paired] = _nodes(pair[paired])
-        batch, position, width, left_over = batch[firsts], position[firsts], width[firsts], left_over[firsts]
-        good, leaf, owner = good[firsts], leaf[firsts], of_row[owner]
-    good &= (left_over == 0) & (current == roots[batch]).all(axis=1)
-    return good[owner], np.flatnonzero(disputed)
+    if core.native is not None:
+        of, at, widths = (np.asarray(each, "<i8").tobytes() for each in (batch, index, counts))
+        return np.frombuffer(core.native.check_paths(entries, paths, of, at, widths, b"".join(roots)), np.bool_)
+    known = [KnownPaths(count, root) for count, root in zip(counts, roots, strict=True)]
+    good = np.zeros(len(entries), np.bool_)
+    of, at = batch.tolist(), index.tolist()
+    for n in np.lexsort((index, batch)).tolist():  # neighbours share most of their paths
+        good[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
+    return good
 
 
-def _words(hashes: bytes) -> Hashes:
-    return np.frombuffer(hashes, "<u8").reshape(-1, _HASH // 8)
-
-
-def _nodes(pairs: Hashes) -> Hashes:
-    """Return the hash of each node above two."""
-    whole = np.ones((len(pairs), _NODE), np.uint8)
-    whole[:, 1:] = np.ascontiguousarray(pairs).view(np.uint8)
-    raw = whole.tobytes()
-    return _words(b"".join([sha256(raw[at : at + _NODE]).digest() for at in range(0, len(raw), _NODE)]))
-
-
-_LEAVES_MAX: Final = 2**31
-"""A batch that says that it has more is left to be checked one by one."""
+def _steps(path: bytes) -> tuple[bytes, ...]:
+    return tuple([path[at : at + _STEP - 2] for at in range(0, len(path), _STEP)])
 
 
 class WitnessShapes:
@@ -316,7 +261,7 @@ class Witnesses:
         for each in np.unique(self.batch, return_index=True)[1].tolist():
             one = decode(SignedWitness, raw[each])
             self.batches.append((frames.head(one, keyring), one.head))
-        self._holds = self._on_paths(signed, raw)
+        self._holds = self._on_paths(signed)
         self._told = told
         self.correlation = told.identifiers("correlation_id", 2)
         self.settle_to = told.number("settle_to_ns")
@@ -397,22 +342,10 @@ class Witnesses:
             fits[rows] = there[whose, 1] & there[whose, 2]
         return half != _HALVES.index(Half.LEAVING), fits
 
-    def _on_paths(self, signed: Records, raw: list[bytes]) -> Flags:
-        counts = np.array([min(known.head.count, _LEAVES_MAX) for known, _ in self.batches], np.int64)
-        roots = numbers(b"".join([known.head.root for known, _ in self.batches]), 4)
-        steps = signed.of_each(lambda each: len(each.path), np.int64)
-        longest = int(steps.max())
-        path = np.zeros((self.count, longest, 4), np.uint64)
-        for step in range(longest):
-            has = signed.there(f"path.{step}")
-            rows = np.flatnonzero(has)
-            path[rows, longest - steps[rows] + step] = signed.identifiers(f"path.{step}", 4)[rows]
-        holds, disputed = check_paths(self.entries, Leaves(self.batch, self.position, steps, path), counts, roots)
-        disputed = np.union1d(disputed, np.flatnonzero(counts >= _LEAVES_MAX))
-        for each in np.flatnonzero(np.isin(self.batch, disputed)).tolist():
-            one = decode(SignedWitness, raw[each])
-            holds[each] = self.batches[int(self.batch[each])][0].paths.holds(one.entry, one.index, one.path)
-        return holds
+    def _on_paths(self, signed: Records) -> Flags:
+        heads = [known.head for known, _ in self.batches]
+        counts, roots = [head.count for head in heads], [head.root for head in heads]
+        return check_paths(self.entries, signed.items("path"), self.batch, self.position, counts, roots)
 
     def good(self, policy: Policy) -> tuple[Flags, Column]:
         """Say of each whether it holds by itself, and for each the earliest instant at which it was signed."""
@@ -455,21 +388,9 @@ def usual(witness: Witness | SessionWitness) -> bool:
 
 def _carried(heads: Records) -> tuple[Column, Column, list[bytes]]:
     """Return frame and number of each witness that a frame carries, frame by frame, and the bytes of each number."""
-    most = max(len(each.witnesses) for each in heads.kinds())  # type: ignore[attr-defined]
-    if most > WITNESSES_MAX:
+    if max(len(each.witnesses) for each in heads.kinds()) > WITNESSES_MAX:  # type: ignore[attr-defined]
         raise NotPlain
-    numbered: dict[bytes, int] = {}
-    frames: list[Column] = [np.zeros(0, np.int64)]
-    found: list[Column] = [np.zeros(0, np.int64)]
-    for place in range(most):
-        which, values = heads.distinct(f"witnesses.{place}")
-        number = np.array([numbered.setdefault(each, len(numbered)) for each in values], np.int64)
-        rows = np.flatnonzero(which >= 0)
-        frames.append(rows)
-        found.append(number[which[rows]])
-    frame = np.concatenate(frames)
-    order = np.argsort(frame, kind="stable")
-    return frame[order], np.concatenate(found)[order], list(numbered)
+    return heads.distinct_items("witnesses")
 
 
 def _figures(tokens: list[SignedTime | None], name: str) -> NDArray[Any]:

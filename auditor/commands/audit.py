@@ -6,7 +6,7 @@ import argparse
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,6 +14,7 @@ from appliance.formats.marker import ROOT_VARIABLE
 from auditor import selftest
 from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree, whereabouts
+from auditor.evidence.tree import Tree
 from auditor.explain.bundle import manifest_of, shows
 from auditor.report.compare_copies import compared
 from auditor.report.diff import DIFF_SCHEMA, compare, diff_lines, read_report
@@ -28,16 +29,12 @@ from auditor.report.formats import (
     sarif_fields,
     text_lines,
 )
-from auditor.report.result import DEFAULT, FailOn, by_id, exit_status, only
+from auditor.report.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
+from auditor.selftest import Case
 from timeagent.console import Progress, note, print_json, say
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
-
-if TYPE_CHECKING:
-    from auditor.evidence.tree import Tree
-    from auditor.report.result import Audit
-    from auditor.selftest import Case
 
 UNCONFIRMED: Final = 3
 FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")

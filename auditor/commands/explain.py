@@ -8,12 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.explain.archive import Archive
 from auditor.explain.bundle import make_bundle
 from auditor.explain.context import context_fields, context_of
 from auditor.explain.lineage import lineage, lineage_lines
 from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
-from auditor.report.result import by_id, exit_status
+from auditor.report.result import Audit, by_id, exit_status
+from auditor.rules.finding import Finding
 from timeagent.console import counted, note, print_json, printable, say
 from timeagent.errors import BadRequest
 
@@ -22,9 +24,6 @@ from .running import path_arguments, read_archive_of
 if TYPE_CHECKING:
     import argparse
 
-    from auditor.explain.archive import Archive
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
 
 SCHEMA: Final = "tenure.explain"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from auditor.pool import AuditProgress
-from auditor.timeline.events import BagClosed, clock, event_fields, event_words
+from auditor.timeline.events import BagClosed, Event, clock, event_fields, event_words
 from auditor.timeline.gathering import AS_IT_WAS, WhatIf
-from auditor.timeline.report import SCHEMA, json_fields, newest_delivered, text_lines
-from auditor.timeline.timeline_reader import open_audited
-from auditor.timeline.what_if import changes, judged_timeline
+from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_delivered, text_lines
+from auditor.timeline.state import StateAt
+from auditor.timeline.timeline_reader import AuditedTree, Timeline, open_audited
+from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.console import Progress, print_json, printable, say, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
@@ -23,14 +26,7 @@ from .running import path_arguments, pinned, shown
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
 
-    from auditor.evidence.tree import Tree
-    from auditor.timeline.events import Event
-    from auditor.timeline.report import Delivered
-    from auditor.timeline.state import StateAt
-    from auditor.timeline.timeline_reader import AuditedTree, Timeline
-    from auditor.timeline.what_if import Changes
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 import tarfile
-from typing import TYPE_CHECKING, Any, Final, Self
+from pathlib import Path
+from typing import Any, Final, Self
 
 from appliance.formats.marker import FORMAT, format_of
 from appliance.formats.paths import MARKER
@@ -13,12 +14,7 @@ from timeagent.console import printable
 from timeagent.errors import Damaged, Environment
 
 from .fetched import FetchedTree, address_of
-from .tree import LINK, NOT_REGULAR, TOPS, Tree, is_hidden, open_at, text_of_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from .tree import Opened
+from .tree import LINK, NOT_REGULAR, TOPS, Opened, Tree, is_hidden, open_at, text_of_bytes
 
 NAME_BYTES_MAX: Final = 1024 * 1024
 """More than the header of any name, link or attribute that a tar program writes."""

@@ -8,6 +8,7 @@ the trust records first, and the rest while a node joined or got new keys, lacks
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,29 +23,21 @@ from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import RECORDS_LAG_NS
 from appliance.formats.marker import Marker, decode_marker
 from appliance.formats.names import check_log
-from appliance.formats.paths import BIRTH, LOGS, MARKER, record_name
+from appliance.formats.paths import BIRTH, LOGS, MARKER, Rack, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.stamped import CONTEXTS, open_signed, open_stamped
+from appliance.formats.stamped import CONTEXTS, Stamped, open_signed, open_stamped
 from auditor.rules.finding import Evidence, Finding, found
 from auditor.rules.records import check_trust
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, TenureError
 from timeagent.keys import Verifier
-from timeagent.trust import Keyring, TrustRecord
-from timeagent.units import INSTANT_MAX
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
+from timeagent.units import INSTANT_MAX, Instant
 
-from .signatures import PartialKeyring
+from .signatures import PartialKeyring, Signatures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from appliance.formats.paths import Rack
-    from appliance.formats.stamped import Stamped
-    from timeagent.trust import KeyEntry
-    from timeagent.units import Instant
-
-    from .signatures import Signatures
     from .tree import Tree
 
 

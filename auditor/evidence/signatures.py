@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from appliance.formats.frame import open_frame
+from appliance.formats.frame import Frame, open_frame
 from appliance.formats.framing import Piece, pieces
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import HEAD_CONTEXT, SignedWitness, head_digest
+from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SignedWitness, Witness, head_digest
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode, digest
 from timeagent.errors import Damaged, NotTrusted
+from timeagent.keys import Verifier
 from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, SignedTime, TimeFlags
 from timeagent.trust import Keyring, Purpose
-
-if TYPE_CHECKING:
-    from appliance.formats.frame import Frame
-    from appliance.formats.witness import BatchHead, Half, Witness
-    from timeagent.keys import Verifier
-    from timeagent.units import Instant
-
+from timeagent.units import Instant
 
 ANSWERS_MAX: Final = 200_000
 """A bound on memory: about 60 MB."""

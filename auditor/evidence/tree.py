@@ -15,11 +15,13 @@ import errno
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from appliance.formats.framing import (
     CHECKSUM_BYTES,
@@ -33,13 +35,19 @@ from appliance.formats.framing import (
     piece_at,
 )
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, LOGS, PRELOCK, RETAINED, SEAL, TMP, parse_ledger_name, parse_record_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from appliance.formats.paths import Bag, Grid, Rack
+from appliance.formats.paths import (
+    LOCK,
+    LOGS,
+    PRELOCK,
+    RETAINED,
+    SEAL,
+    TMP,
+    Bag,
+    Grid,
+    Rack,
+    parse_ledger_name,
+    parse_record_name,
+)
 
 _AMBIGUOUS: Final = re.compile(rb"\\(?=x(?:[89a-f][0-9a-f]|5c))")
 _WRITTEN: Final = re.compile(rb"\\x([89a-f][0-9a-f]|5c)")

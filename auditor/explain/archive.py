@@ -6,30 +6,23 @@ checked once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit_with_timeline
-from auditor.evidence.records import load_records
+from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import FrameReader, Signatures
+from auditor.evidence.tree import Tree
+from auditor.report.result import Audit
+from auditor.rules.finding import Finding
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
-from auditor.timeline.gathering import AS_IT_WAS
-from auditor.timeline.what_if import changes, judged_timeline
+from auditor.timeline.gathering import AS_IT_WAS, WhatIf
+from auditor.timeline.timeline_reader import Timeline
+from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.errors import BadRequest
 
 from .context import Traces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.tree import Tree
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
-    from auditor.timeline.gathering import WhatIf
-    from auditor.timeline.timeline_reader import Timeline
-    from auditor.timeline.what_if import Changes
 
 type ReadingStep = Callable[[str, int, str], None]
 """Told of what goes on: which part of the work ("audit", "timeline"), how much of it is done, and what is read."""

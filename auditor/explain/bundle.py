@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -20,18 +21,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
 from auditor.evidence.opening import TarTree
-from auditor.evidence.tree import name_of
+from auditor.evidence.tree import Tree, name_of
+from auditor.report.result import Audit
+from auditor.rules.finding import Finding
 from auditor.timeline.events import CeilingLinked, FrameWritten, LeaseEnded, LeaseTold
 from timeagent.console import printable
 from timeagent.errors import Damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auditor.evidence.tree import Tree
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
-
     from .context import Context
 
 MANIFEST: Final = "BUNDLE"

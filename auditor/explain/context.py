@@ -6,15 +6,21 @@ readers made of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.formats.witness import Half, WitnessKind
+from appliance.formats.lease import Ending, Mode
+from appliance.formats.sessionlease import SessionEnded
+from appliance.formats.witness import Half, Witness, WitnessKind
+from auditor.rules.finding import Finding
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
+    ClockReading,
+    Event,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
@@ -25,20 +31,11 @@ from auditor.timeline.events import (
     event_fields,
 )
 from timeagent.console import bound_fields, instant_fields, printable
-from timeagent.units import SECOND, span_text
+from timeagent.units import SECOND, Instant, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from collections.abc import Set as AbstractSet
-
-    from appliance.formats.lease import Ending, Mode
-    from appliance.formats.sessionlease import SessionEnded
-    from appliance.formats.witness import Witness
-    from auditor.rules.finding import Finding
-    from auditor.timeline.events import ClockReading, Event
     from auditor.timeline.state import StateAt
     from auditor.timeline.timeline_reader import Timeline
-    from timeagent.units import Instant
 
 DOMAINS_AT_HAND: Final = 32
 NEIGHBOURS: Final = 2
@@ -143,9 +140,17 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         return list(_traces(self._timeline, self._timeline.lease_events(domain, first, last)).values())
 
     def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
-        timeline = self._timeline
-        events = [event for _, event in timeline.between(timeline.start_ns, timeline.end_ns, domain=domain)]
-        return _with_frames(timeline, domain, events)
+        return leases_until(self._timeline, domain, self._timeline.end_ns)
+
+
+def leases_until(timeline: Timeline, domain: str, instant: Instant) -> dict[bytes, LeaseTrace]:
+    """Return all leases of a domain as they were known at an instant, in the order of their first witness."""
+    events = [event for _, event in timeline.between(timeline.start_ns, instant, domain=domain)]
+    found = _with_frames(timeline, domain, events)
+    for trace in found.values():
+        if trace.session is not None and trace.session.over is not None and trace.session.over.instant_ns > instant:
+            trace.session.over = None
+    return found
 
 
 def all_leases(timeline: Timeline) -> Iterator[LeaseTrace]:

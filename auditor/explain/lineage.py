@@ -7,6 +7,7 @@ what is in order of time comes from the archive's timeline. Judges nothing that 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
@@ -15,38 +16,37 @@ from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, piece_at
 from appliance.formats.lease import Phase, conflicts
 from appliance.formats.ledger import open_block
-from appliance.formats.lockfile import open_lock, open_seal
+from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import LOCK
-from appliance.formats.stamped import open_signed
+from appliance.formats.policy import Policy
+from appliance.formats.stamped import Stamped, open_signed
+from appliance.formats.witness import BatchHead
+from auditor.evidence.signatures import FrameEvidence, HeldWitness
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock
 from auditor.rules.endings import ending_checks
-from auditor.rules.finding import Check, Evidence, clock, own_words
+from auditor.rules.finding import Check, Evidence, Finding, clock, own_words
 from auditor.rules.grants import Before, fence_above, follow_checks
 from auditor.rules.leases import statement_checks
 from auditor.rules.time import frame_checks, frame_covered, lease_checks, session_checks
-from auditor.timeline.events import FrameWritten, LeaseEnded, LeaseTold
+from auditor.timeline.events import (
+    BagClosed,
+    CeilingLinked,
+    ClockReading,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    SessionOver,
+)
 from timeagent.console import printable
 from timeagent.errors import Damaged
 from timeagent.keys import key_id
-from timeagent.units import rfc3339
+from timeagent.units import Instant, Span, rfc3339
 
-from .context import leases_of
+from .context import LeaseTrace, leases_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lockfile import LockFile
-    from appliance.formats.policy import Policy
-    from appliance.formats.stamped import Stamped
-    from appliance.formats.witness import BatchHead
-    from auditor.evidence.signatures import FrameEvidence, HeldWitness
-    from auditor.rules.finding import Finding
-    from auditor.timeline.events import BagClosed, CeilingLinked, ClockReading, SessionOver
-    from timeagent.units import Instant, Span
-
     from .archive import Archive
-    from .context import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -399,8 +399,13 @@ class _Reading:
 
 
 def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Check]:
-    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over."""
+    """Yield the checks of a grant against a lease before it: the fence, and, where they conflict, that it was over.
+
+    None of a lease from another chain: of two that a domain moves between neither follows the other.
+    """
     first, witness = earlier.told[0], told.witness
+    if first.shard[0] != told.shard[0]:
+        return
     yield fence_above(witness.fence, first.witness.fence)
     over = earlier.session.over if earlier.session is not None else None
     end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)

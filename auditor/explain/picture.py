@@ -7,20 +7,16 @@ word too. No script, no font of its own, no reference to anything outside the fi
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from xml.sax.saxutils import escape
 
-from auditor.timeline.events import BagClosed
+from auditor.rules.finding import Finding, NamedInterval
+from auditor.timeline.events import BagClosed, ClockReading, FrameWritten, RackSealed
 from timeagent.console import printable
-from timeagent.units import MS, SECOND, rfc3339, span_text
+from timeagent.units import MS, SECOND, Instant, rfc3339, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auditor.rules.finding import Finding, NamedInterval
-    from auditor.timeline.events import ClockReading, FrameWritten, RackSealed
-    from timeagent.units import Instant
-
     from .context import Context, LeaseTrace
 
 WIDTH: Final = 1100

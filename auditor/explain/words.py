@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.lease import Ending
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed, open_stamped
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
+from appliance.formats.witness import (
+    BatchHead,
+    CeilingCopy,
+    Ended,
+    Entry,
+    Resumed,
+    Revoked,
+    SignedWitness,
+    Stopped,
+    Witness,
+)
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, Tree
 from auditor.report.formats import finding_lines, time_line
+from auditor.rules.finding import Evidence, Finding
 from auditor.timeline.events import event_words
 from timeagent.canonical import decode
 from timeagent.console import printable
@@ -23,13 +36,6 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from appliance.formats.lease import Ending
-    from appliance.formats.witness import Entry
-    from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Evidence, Finding
-
     from .context import Context
 
 _LISTED_MAX = 12
@@ -105,108 +111,136 @@ def evidence_lines(place: Evidence, tree: Tree) -> Iterator[str]:
     if isinstance(piece, str):
         yield f"  {len(data)} bytes; there is no whole record of ours: {piece}"
         return
+    for line in piece_says(piece, data, place.path, _LISTED_MAX):
+        yield f"  {printable(line.text)}"
+
+
+class Said(NamedTuple):
+    """A line of what bytes say, and what it leads to."""
+
+    text: str
+    what: str = ""
+    """A node, clock, domain, lease or file; empty: nothing."""
+    name: str = ""
+    """Which; of a lease its domain."""
+    lease: str = ""
+
+
+def piece_says(piece: Piece, data: bytes, path: str, most: int | None = None) -> Iterator[Said]:
+    """Yield what a record says, unverified, of its entries at most so many. ``data``: what the piece was found in."""
     try:
-        for line in _piece(piece, data[piece.offset : piece.end], place.path):
-            yield f"  {printable(line)}"
+        yield from _piece(piece, data[piece.offset : piece.end], path, most)
     except Damaged as problem:
-        yield f"  {printable(problem.message)}"
+        yield Said(problem.message)
 
 
-def _piece(piece: Piece, data: bytes, path: str) -> Iterator[str]:
+def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[Said]:
     match piece.kind:
         case Kind.FRAME:
             yield from _frame(piece, path)
         case Kind.LEDGER:
             block = open_block(piece, path)
             yield from _head(block.batch_head(path))
-            for entry in list(block.decoded(path))[:_LISTED_MAX]:
+            for entry in list(block.decoded(path))[:most]:
                 yield from _entry(entry)
         case Kind.LOCK:
             lock, stamped = open_lock(data, path)
-            yield f"lock file of {lock.bag}, closed by {lock.closer} at {_time(stamped.time)}"
-            yield f"judged by trust record {lock.trust_number} and policy {lock.policy_number}"
-            for each in lock.entries[:_LISTED_MAX]:
-                yield f"lists {each.name}, {each.size} bytes, SHA-256 {each.digest.hex()}"
+            yield Said(
+                f"lock file of {lock.bag}, closed by {lock.closer} at {_time(stamped.time)}", "node", lock.closer
+            )
+            yield Said(f"judged by trust record {lock.trust_number} and policy {lock.policy_number}")
+            for each in lock.entries[:most]:
+                text = f"lists {each.name}, {each.size} bytes, SHA-256 {each.digest.hex()}"
+                yield Said(text, "file", f"{lock.bag}/{each.name}")
         case Kind.SEAL:
             seal, stamped = open_seal(data, path)
-            yield f"seal of {seal.rack}, by {seal.sealer} at {_time(stamped.time)}, with {len(seal.entries)} bags"
+            text = f"seal of {seal.rack}, by {seal.sealer} at {_time(stamped.time)}, with {len(seal.entries)} bags"
+            yield Said(text, "node", seal.sealer)
         case Kind.BIRTH:
             stamped = open_stamped(Kind.BIRTH, data, path)
             birth = decode(LogBirth, stamped.body, path)
-            yield f"birth of log {birth.log} ({birth.kind}) by {birth.created_by} at {_time(stamped.time)}"
+            yield Said(f"birth of log {birth.log} ({birth.kind}) by {birth.created_by} at {_time(stamped.time)}")
         case Kind.CEILING:
             record, _ = open_ceiling(data, path)
-            yield f"ceiling record {record.number} ({record.kind}) of {record.node}, run {record.incarnation.hex()}"
-            yield f"ceiling {rfc3339(record.ceiling_ns)}, floor {bound_text(record.floor_ns)}, at {_time(record.time)}"
+            text = f"ceiling record {record.number} ({record.kind}) of {record.node}, run {record.incarnation.hex()}"
+            yield Said(text, "node", record.node)
+            text = f"ceiling {rfc3339(record.ceiling_ns)}, floor {bound_text(record.floor_ns)}, at {_time(record.time)}"
+            yield Said(text, "clock", record.node)
         case Kind.POLICY | Kind.TRUST | Kind.MAP:
             signed = open_signed(piece.kind, data, path)
-            yield f"{piece.kind.name.lower()} record, signed by key {signed.key_id.hex()}"
+            yield Said(f"{piece.kind.name.lower()} record, signed by key {signed.key_id.hex()}")
         case Kind.PACK:
-            yield "a pack"
+            yield Said("a pack")
 
 
-def _frame(piece: Piece, path: str) -> Iterator[str]:
+def _frame(piece: Piece, path: str) -> Iterator[Said]:
     frame = open_frame(piece, path)
     head = frame.head
-    yield f"frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) in log {head.log}"
-    yield f"signed at {_time(head.time)}"
+    text = f"frame {head.sequence} of {head.writer} ({head.incarnation.hex()}) in log {head.log}"
+    yield Said(text, "node", head.writer)
+    yield Said(f"signed at {_time(head.time)}", "clock", head.writer)
     first, last = int(frame.timestamps[0]), int(frame.timestamps[-1])
-    yield f"{len(frame.timestamps)} messages, {rfc3339(first)} to {rfc3339(last)}"
+    yield Said(f"{len(frame.timestamps)} messages, {rfc3339(first)} to {rfc3339(last)}")
     for raw in head.witnesses:
         try:
             signed = decode(SignedWitness, raw, "a witness")
             yield from _entry(signed.statement())
             yield from _head(signed.batch_head())
         except Damaged as problem:
-            yield f"what should be a witness is none: {problem.message}"
+            yield Said(f"what should be a witness is none: {problem.message}")
 
 
-def _head(head: BatchHead) -> Iterator[str]:
-    yield (
-        f"batch {head.sequence} of shard {head.shard} (map {head.map_number}) on {head.node}, run "
-        f"{head.incarnation.hex()}, {head.half} by map {head.going_by}, under ceiling record {head.ceiling_number} "
-        f"until {rfc3339(head.ceiling_ns)}, signed at {_time(head.time)}"
-    )
+def _head(head: BatchHead) -> Iterator[Said]:
+    shard = f"batch {head.sequence} of shard {head.shard} (map {head.map_number}) on {head.node}"
+    right = f"{head.half} by map {head.going_by}, under ceiling record {head.ceiling_number}"
+    run = f"run {head.incarnation.hex()}"
+    yield Said(f"{shard}, {run}, {right} until {rfc3339(head.ceiling_ns)}", "node", head.node)
+    yield Said(f"    signed at {_time(head.time)}", "clock", head.node)
 
 
-def _entry(entry: Entry) -> Iterator[str]:
+def _entry(entry: Entry) -> Iterator[Said]:
     match entry:
         case Witness():
-            yield (
-                f"{entry.kind} of lease {entry.correlation_id.hex()} on {entry.domain!r}: {entry.mode}, {entry.phase}, "
-                f"fence {entry.fence}, for {entry.holder.node} (process {entry.holder.process})"
+            lease = "lease", entry.domain, entry.correlation_id.hex()
+            yield Said(
+                f"{entry.kind} of lease {lease[2]} on {entry.domain!r}: {entry.mode}, {entry.phase}, "
+                f"fence {entry.fence}, for {entry.holder.node} (process {entry.holder.process})",
+                *lease,
             )
-            yield (
+            yield Said(
                 f"    floor {bound_text(entry.floor_ns)}, settle_to {bound_text(entry.settle_to_ns)}, "
                 f"expiry {rfc3339(entry.expiry_ns)}"
             )
             if entry.last_ended is not None:
-                yield f"    before it ended {_ending(entry.last_ended)}"
+                yield Said(f"    before it ended {_ending(entry.last_ended)}")
         case Ended():
-            yield f"the end of {_ending(entry.ending)} on {entry.domain!r}; floor {bound_text(entry.floor_ns)} since"
+            floor = f"floor {bound_text(entry.floor_ns)} since"
+            yield Said(f"the end of {_ending(entry.ending)} on {entry.domain!r}; {floor}", "domain", entry.domain)
         case Revoked():
-            yield (
+            yield Said(
                 f"{entry.by.node} (process {entry.by.process}) revoked lease {entry.correlation_id.hex()} on "
-                f"{entry.domain!r}: {entry.by.purpose!r}"
+                f"{entry.domain!r}: {entry.by.purpose!r}",
+                "domain",
+                entry.domain,
             )
         case SessionWitness():
-            yield (
+            yield Said(
                 f"{entry.kind} of session lease {entry.session_id.hex()} for {entry.holder.node} "
                 f"(process {entry.holder.process}), expiry {rfc3339(entry.expiry_ns)}"
             )
             if entry.ended:
-                yield f"    not for the leases {', '.join(name.hex() for name in entry.ended)}"
+                yield Said(f"    not for the leases {', '.join(name.hex() for name in entry.ended)}")
         case SessionEnded():
-            yield (
+            yield Said(
                 f"the end of session lease {entry.session_id.hex()} ({entry.outcome} at {rfc3339(entry.ended_ns)}) "
                 f"with {entry.leases} leases, {entry.messages} messages; expiry {rfc3339(entry.expiry_ns)}"
             )
         case CeilingCopy():
-            yield "a copy of a ceiling record"
+            yield Said("a copy of a ceiling record")
         case Resumed():
-            yield f"the run goes on after a restart: it had signed nothing since {rfc3339(entry.since_ns)}"
+            yield Said(f"the run goes on after a restart: it had signed nothing since {rfc3339(entry.since_ns)}")
         case Stopped():
-            yield f"the run stopped orderly with floor {bound_text(entry.floor_ns)}"
+            yield Said(f"the run stopped orderly with floor {bound_text(entry.floor_ns)}")
 
 
 def _ending(ending: Ending) -> str:

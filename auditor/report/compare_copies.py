@@ -6,28 +6,21 @@ both hold, and differ, the tree has two histories: it was restored and went on t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Piece
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
-from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest
-from auditor.rules.finding import Evidence, NamedInterval, found, in_order
+from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
+from auditor.rules.finding import Evidence, Finding, NamedInterval, found, in_order
 from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import rfc3339
 
-from .result import with_findings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Finding
-
-    from .result import Audit
+from .result import Audit, with_findings
 
 CHUNK_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 5

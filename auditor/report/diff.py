@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
@@ -10,10 +12,6 @@ from timeagent.console import printable
 from timeagent.errors import BadRequest
 
 from .formats import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 DIFF_SCHEMA: Final = "tenure.audit.diff"
 REPORT_BYTES_MAX: Final = 1024 * 1024 * 1024

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 import importlib
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
 from appliance.formats.witness import WitnessKind
-from auditor.explain.context import all_leases
-from auditor.timeline.events import BagClosed, FrameWritten, RackSealed, event_words, kind_of
+from auditor.explain.context import LeaseTrace, all_leases
+from auditor.rules.finding import Finding
+from auditor.timeline.events import BagClosed, ClockReading, Event, FrameWritten, RackSealed, event_words, kind_of
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
+from timeagent.units import Instant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from auditor.explain.context import LeaseTrace
-    from auditor.rules.finding import Finding
-    from auditor.timeline.events import ClockReading, Event
     from auditor.timeline.timeline_reader import Timeline
-    from timeagent.units import Instant
 
 type Row = dict[str, Any]
 type Columns[T] = dict[str, tuple[str, Callable[[T], Any]]]

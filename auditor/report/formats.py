@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
@@ -12,16 +13,12 @@ from xml.sax.saxutils import escape, quoteattr
 import msgspec
 
 from auditor.evidence.opening import where_words
-from auditor.rules.finding import RULES, Severity, Verdict
+from auditor.rules.finding import RULES, Evidence, Finding, NamedInterval, Severity, Verdict
 from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from auditor.rules.finding import Evidence, Finding, NamedInterval
-
     from .result import Audit, Summary
 
 SCHEMA = "tenure.audit"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from auditor.rules.finding import RULES, Finding, Severity, Verdict
 from timeagent.errors import BadRequest
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,36 +9,33 @@ the other way round that is not so. A clock is a node's in one epoch: what was s
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from auditor.evidence.records import ClusterRecords
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
+from auditor.rules.history import HeadFact
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
     ClockReading,
+    Event,
     FrameWritten,
     LeaseEnded,
     RackSealed,
     SessionOver,
 )
+from auditor.timeline.facts import JudgedFrame
 from auditor.timeline.gathering import Gathering
 from auditor.timeline.what_if import read_one_by_one
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
+from timeagent.units import Instant, Span
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.signatures import Signatures
-    from auditor.evidence.tree import Tree
-    from auditor.rules.history import HeadFact
-    from auditor.timeline.events import Event
-    from auditor.timeline.facts import JudgedFrame
-    from timeagent.units import Instant, Span
-
-    from .finding import Finding, NamedInterval
+from .finding import Finding, NamedInterval
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from appliance.formats.witness import Half
+from appliance.formats.shardmap import ShardMap
+from appliance.formats.witness import BatchHead, Half
 
 from .records import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from appliance.formats.shardmap import ShardMap
-    from appliance.formats.witness import BatchHead
     from auditor.index import Coverage
 
     from .history import HeadFact, RecordedChain, ShardName, ShardRun

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from appliance.formats.lease import LeaseOutcome
+from appliance.formats.lease import Ending, LeaseOutcome
+from appliance.formats.sessionlease import SessionEnded
 from appliance.formats.witness import WitnessKind
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds, r2_holds
-from timeagent.units import bound_text, rfc3339
+from timeagent.units import Instant, bound_text, rfc3339
 
-from .finding import Check, NamedInterval, Verdict, compared, found, signed_before
+from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
 from .records import Policies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from appliance.formats.lease import Ending
-    from appliance.formats.sessionlease import SessionEnded
     from auditor.index import Coverage
-    from timeagent.units import Instant
 
     from .cluster import ClusterFacts
-    from .finding import Evidence, Finding
     from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
 
 

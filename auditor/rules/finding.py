@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
+from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import rfc3339, span_text
+from timeagent.units import Instant, rfc3339, span_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from appliance.formats.policy import Policy
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
 
 
 ID_CHARACTERS: Final = 12

@@ -8,27 +8,22 @@ written in them, follow each other in the order of the fences.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from appliance.formats.lease import LeaseOutcome, conflicts
+from appliance.formats.lease import LeaseOutcome, Mode, conflicts
 from appliance.formats.witness import WitnessKind
-from timeagent.units import bound_text, rfc3339
+from timeagent.signedtime import SignedTime
+from timeagent.units import Instant, bound_text, rfc3339
 
 from .endings import broken_early
-from .finding import Check, NamedInterval, compared, found, phrase
-from .history import GIVEN_BACK
+from .finding import Check, Finding, NamedInterval, compared, found, phrase
+from .history import GIVEN_BACK, DomainHistory, LeaseHistory, ShardRun, Told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from appliance.formats.lease import Mode
     from auditor.index import Use
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
 
     from .cluster import ClusterFacts
-    from .finding import Finding
-    from .history import DomainHistory, LeaseHistory, ShardRun, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
-from appliance.formats.lease import Ending, LeaseOutcome, Phase
+from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import shard_number
@@ -18,10 +19,6 @@ from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.lease import Holder, Mode
     from auditor.index import Index, Use
 
     from .finding import Evidence

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
-from appliance.formats.stamped import CONTEXTS, body_digest
-from auditor.evidence.signatures import EndedKey, HeldSession, misattributed, refusal_code
+from appliance.formats.policy import Policy
+from appliance.formats.stamped import CONTEXTS, Signed, Stamped, body_digest
+from auditor.evidence.signatures import (
+    EndedKey,
+    FrameEvidence,
+    HeldSession,
+    HeldWitness,
+    Signatures,
+    misattributed,
+    refusal_code,
+)
 from timeagent.errors import Damaged
 from timeagent.keys import fingerprint
 from timeagent.sampled import STALENESS_NS
 from timeagent.signedtime import SignedTime, TimeFlags
-from timeagent.trust import Purpose
-from timeagent.units import INSTANT_MAX, rfc3339, span_text
+from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 
-from .finding import Check, Evidence, NamedInterval, clock, found, latest_expiry_ns, radius_allowed, within_term
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.policy import Policy
-    from appliance.formats.stamped import Signed, Stamped
-    from auditor.evidence.signatures import FrameEvidence, HeldWitness, Signatures
-    from timeagent.trust import KeyEntry, Keyring, TrustRecord
-    from timeagent.units import Instant
-
-    from .finding import Finding
+from .finding import (
+    Check,
+    Evidence,
+    Finding,
+    NamedInterval,
+    clock,
+    found,
+    latest_expiry_ns,
+    radius_allowed,
+    within_term,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -13,17 +14,13 @@ from appliance.formats.sessionlease import SessionKind
 from timeagent.units import rfc3339
 
 from .endings import Word, check_count, check_expiry, check_watermark, expiry_fell, not_yet, unpaired
-from .finding import Evidence, NamedInterval, below_ceiling, found
-from .history import Position, SessionName
+from .finding import Evidence, Finding, NamedInterval, below_ceiling, found
+from .history import DomainHistory, Position, SessionEndFact, SessionHistory, SessionName, SessionWitnessFact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from auditor.index import Use
 
     from .cluster import ClusterFacts
-    from .finding import Finding
-    from .history import DomainHistory, SessionEndFact, SessionHistory, SessionWitnessFact
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 

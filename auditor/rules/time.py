@@ -6,31 +6,32 @@ says so. Columns are compared whole: no loop per message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.lease import Phase
-from auditor.evidence.signatures import HeldWitness
-from timeagent.units import rfc3339, span_text
+from appliance.formats.paths import Bag
+from appliance.formats.policy import Policy
+from auditor.evidence.signatures import FrameEvidence, HeldSession, HeldWitness
+from timeagent.signedtime import SignedTime
+from timeagent.units import Instant, rfc3339, span_text
 
-from .finding import Check, NamedInterval, compared, found, latest_expiry_ns, phrase, radius_allowed, signed_in_order
+from .finding import (
+    Check,
+    Finding,
+    NamedInterval,
+    compared,
+    found,
+    latest_expiry_ns,
+    phrase,
+    radius_allowed,
+    signed_in_order,
+)
 from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    from appliance.formats.paths import Bag
-    from appliance.formats.policy import Policy
-    from auditor.evidence.signatures import FrameEvidence, HeldSession
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant
-
-    from .finding import Finding
-
 
 _KEPT: Final = 256
 

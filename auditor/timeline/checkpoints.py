@@ -9,20 +9,19 @@ it, and the database grows with what happens, not with what stands.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, overload
 
 import msgspec
+
+from auditor.rules.history import ShardName
+from timeagent.units import Instant
 
 from .fold import Working
 from .state import BagState, ClockState, DomainState, LogState, SessionState, ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from auditor.parts import Value
-    from auditor.rules.history import ShardName
-    from timeagent.units import Instant
 
 _encoder: Final = msgspec.msgpack.Encoder()
 

@@ -7,44 +7,37 @@ lock file. Files that no list names are read here, because no rule looks into th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from appliance.formats.birth import LogBirth
+from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.paths import parse_data_name
+from appliance.formats.lockfile import LockFile, open_lock, open_seal
+from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import Ended, Half, Resumed, Witness
-from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing
+from appliance.formats.stamped import Stamped
+from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
+from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
+from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing, Tree
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
-from auditor.rules.time import judge_frame
+from auditor.rules.time import Judgement, judge_frame
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
+from timeagent.units import Instant
 
 from .events import BagClosed, CeilingLinked, ClockReading, FrameWritten, LogBorn, RackSealed, StatedBatch
-from .gathering import AS_IT_WAS, ended_name, hearsay_names, statement_name
+from .gathering import AS_IT_WAS, Gathering, WhatIf, ended_name, hearsay_names, statement_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from appliance.formats.birth import LogBirth
-    from appliance.formats.ceiling import CeilingRecord
-    from appliance.formats.lockfile import LockFile
-    from appliance.formats.paths import Bag, Grid
-    from appliance.formats.stamped import Stamped
-    from appliance.formats.witness import BatchHead, Entry
     from auditor.columns.frames import CleanFrames, ListedFile
     from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
-    from auditor.evidence.tree import RackListing, Tree
-    from auditor.rules.time import Judgement
     from auditor.seals import SealFacts
-    from timeagent.units import Instant
 
-    from .gathering import Gathering, WhatIf
 
 _VOID: Final = "its bag was closed without it"
 _TWICE: Final = "the bag has the same frame already"

@@ -6,20 +6,24 @@ frame may stand before its lease, an end before its beginning.
 
 from __future__ import annotations
 
+from collections.abc import Collection, MutableMapping
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as copied
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.sessionlease import SessionKind
 from appliance.formats.witness import WitnessKind
+from auditor.rules.history import ShardName
+from timeagent.units import Instant
 
 from .events import (
     BagClosed,
     CeilingLinked,
+    ClockReading,
+    Event,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
@@ -31,14 +35,6 @@ from .events import (
     SessionTold,
 )
 from .state import BagState, ClockState, DomainState, LeaseState, LogState, SessionState, ShardState, with_leases
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, MutableMapping
-
-    from auditor.rules.history import ShardName
-    from timeagent.units import Instant
-
-    from .events import ClockReading, Event
 
 
 @dataclass(slots=True)

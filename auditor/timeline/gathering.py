@@ -5,19 +5,25 @@ Each statement counts once, and of several the first: a ledger counts before the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from appliance.formats.paths import Bag
+from appliance.formats.witness import Ended
 from auditor.rules.finding import Evidence
+from auditor.rules.history import HeadFact
 from timeagent.console import printable
-from timeagent.units import INSTANT_MAX
+from timeagent.signedtime import SignedTime
+from timeagent.units import INSTANT_MAX, Instant, Span
 
 from .events import (
     RANKS,
     BagClosed,
     CeilingLinked,
+    Event,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
@@ -27,17 +33,9 @@ from .events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from appliance.formats.paths import Bag
-    from appliance.formats.witness import Ended
     from auditor.evidence.signatures import FrameEvidence
     from auditor.parts import Value
-    from auditor.rules.history import HeadFact
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
 
-    from .events import Event
 
 type Mark = tuple[str, str, Instant]
 """Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""

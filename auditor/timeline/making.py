@@ -11,14 +11,12 @@ import json
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent import errors
 from timeagent.errors import TenureError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 UNREAD: Final = 141
 UNCAUGHT: Final = 1

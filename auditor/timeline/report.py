@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, piece_at
+from auditor.rules.finding import Evidence
 from timeagent.console import bound_fields, counted, instant_fields, printable
 from timeagent.errors import Damaged
-from timeagent.units import SECOND, rfc3339, span_text
+from timeagent.units import SECOND, Instant, rfc3339, span_text
 
-from .events import clock
-from .state import with_leases
+from .events import FrameWritten, clock
+from .state import BagState, LeaseState, ShardState, StateAt, with_leases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Evidence
-    from timeagent.units import Instant
 
-    from .events import FrameWritten
-    from .state import BagState, LeaseState, ShardState, StateAt
     from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"

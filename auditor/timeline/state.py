@@ -6,27 +6,21 @@ file or a clock. Structs rather than dataclasses where a fold makes one per even
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
-from auditor.rules.finding import Evidence
+from auditor.rules.finding import Evidence, Finding
 from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
 
-from .events import ClockReading
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from auditor.rules.finding import Finding
-
-    from .events import Event
+from .events import ClockReading, Event
 
 
 class LeasePhase(StrEnum):

@@ -11,28 +11,33 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, overload
+from pathlib import Path
+from typing import Any, Final, overload
 
 import msgspec
 
 from appliance.formats.policy import Policy
 from appliance.formats.witness import Ended, Witness
 from auditor.index import INDEX_ERRORS, open_index
+from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
+from auditor.rules.history import ShardName
 from timeagent.canonical import decode
 from timeagent.errors import BadRequest
+from timeagent.units import Instant
 
-from .checkpoints import keep, working_at
+from .checkpoints import Database, keep, working_at
 from .events import (
     KINDS,
     RANKS,
     BagClosed,
     CeilingLinked,
+    Event,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
@@ -42,19 +47,8 @@ from .events import (
     about_log,
     ceiling_name,
 )
+from .fold import Working
 from .state import StateAt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from auditor.parts import Value
-    from auditor.rules.history import ShardName
-    from timeagent.units import Instant
-
-    from .checkpoints import Database
-    from .events import Event
-    from .fold import Working
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state, from the second time on."""

@@ -7,39 +7,32 @@ of an entry, and its batch. SQLite sorts, and finds everything again by who or w
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.columns.layout import ENDED, ENTRIES, USES
-from auditor.rules.finding import Evidence
+from auditor.columns.layout import ENDED, ENTRIES, USES, Bucket
+from auditor.columns.layout import Rows as ColumnRows
+from auditor.evidence.records import ClusterRecords
+from auditor.index import Index
+from auditor.parts import Value
+from auditor.report.result import Audit
+from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 
 from .checkpoints import SCHEMA as CHECKPOINTS
+from .checkpoints import Database
 from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
 from .gathering import EventRows, ended_name, hearsay_names, statement_name
 from .timeline_reader import Timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from collections.abc import Set as AbstractSet
-
-    from numpy.typing import NDArray
-
-    from auditor.columns.layout import Bucket
-    from auditor.columns.layout import Rows as ColumnRows
-    from auditor.evidence.records import ClusterRecords
-    from auditor.index import Index
-    from auditor.parts import Value
-    from auditor.report.result import Audit
-    from auditor.rules.finding import Finding
-
-    from .checkpoints import Database
 
 FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""

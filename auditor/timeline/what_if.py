@@ -8,16 +8,18 @@ the same in both and is not looked for.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from auditor.bags import BagWalk
-from auditor.evidence.records import load_records
+from auditor.evidence.records import ClusterRecords, load_records
+from auditor.evidence.signatures import Signatures
+from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import PartMaker, Reading
+from auditor.parts import LedgersSeen, PartMaker, Reading, Value
 from auditor.rules.chains import check_heads
 from auditor.rules.cluster import ClusterFacts
-from auditor.rules.finding import Evidence, NamedInterval, found, in_order
+from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
 from auditor.rules.history import ceiling_chains, domain_history, head_facts, runs, session_histories
 from auditor.rules.leases import check_domain
 from auditor.rules.moves import counting, followed
@@ -27,22 +29,10 @@ from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
 from .events import BagClosed, FrameWritten
-from .facts import RackFacts, ShardFacts
-from .gathering import AS_IT_WAS, EventRows
+from .facts import JudgedFrame, RackFacts, ShardFacts
+from .gathering import AS_IT_WAS, EventRows, Gathering, WhatIf
 from .timeline_reader import Timeline
 from .timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_findings, written_timeline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from auditor.evidence.records import ClusterRecords
-    from auditor.evidence.signatures import Signatures
-    from auditor.evidence.tree import Tree
-    from auditor.parts import LedgersSeen, Value
-    from auditor.rules.finding import Finding, Verdict
-
-    from .facts import JudgedFrame
-    from .gathering import Gathering, WhatIf
 
 
 class _Nobody(PartMaker):

@@ -104,6 +104,20 @@ MUTANTS = {
         "False",
         pace_tests.test_every_bag_of_bursts_at_any_time_is_closed_promptly,
     ),
+    "every node follows every log in use": Mutant(
+        pace,
+        "Pace._turn",
+        "log.follow_to_ns",
+        "2 ** 62",
+        pace_tests.test_log_in_use_is_followed_by_nodes_that_use_it_and_by_no_other,
+    ),
+    "who packs looks for what is to be closed": Mutant(
+        pace,
+        "Pace._turn",
+        "now.surely_past(log.close_ns)",
+        "True",
+        pace_tests.test_idle_log_is_looked_at_once_a_rack_and_node,
+    ),
     "a log that is due twice has two turns": Mutant(
         pace,
         "Pace._due",

@@ -15,7 +15,7 @@ from tests.support.mutants import Mutant, check_noticed
 
 def the_same() -> None:
     for seed in range(60):
-        plain_tests.both(plain_tests.history(seed, 40))
+        plain_tests.both(plain_tests.history(seed, 40), None)
 
 
 # Without the search for the smallest example: that takes longest, and nobody reads it here.

@@ -20,6 +20,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
+@pytest.mark.usefixtures("each_core")
 @pytest.mark.parametrize("name", sorted(STORIES))
 def test_golden_tree_is_judged_as_it_was(name: str) -> None:
     assert json_bytes(audit(Tree(TREES / name / "tree"))) == (TREES / name / "findings.json").read_bytes()

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.formats.frame import FrameHead
-from appliance.formats.merkle import KnownPaths, root_and_paths
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
-from auditor.columns import records as columns
-from auditor.columns.layout import numbers
+from auditor.columns import shape as columns
 from auditor.columns.records import Shapes
-from auditor.columns.witnesses import Leaves, check_paths
 from tests.support.msgpack import other_forms
 from tests.support.mutants import plant
 from tests.support.records import records
 from tests.support.shares import examples
+from timeagent import core
 from timeagent.canonical import Record, decode, encode
 from timeagent.errors import Damaged
 
@@ -53,7 +50,14 @@ def decodes(kind: type[Record], raw: bytes) -> bool:
 
 
 def agree(kind: type[Record], raw: list[bytes]) -> None:
-    """Read records as columns and one by one, and compare everything."""
+    """Read records as columns and one by one, and compare everything: by the reference, and by the native core."""
+    for native in (None, core.chosen("")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(core, "native", native)
+            _agree(kind, raw)
+
+
+def _agree(kind: type[Record], raw: list[bytes]) -> None:
     shapes = Shapes(KINDS[kind])
     try:
         found = shapes.read(raw)
@@ -74,6 +78,15 @@ def agree(kind: type[Record], raw: list[bytes]) -> None:
                 assert found.raw(name)[n] == values[which[n]] == value, name
                 if value and len(value) % 8 == 0 and len({len(each) for each in values}) == 1:
                     assert found.identifiers(name, len(value) // 8)[n].tobytes() == value, name
+
+    for name in {"witnesses", "path"} & set(kind.__struct_fields__):
+        own = [getattr(KINDS[kind](one), name) for one in raw]
+        rows, which, values = found.distinct_items(name)
+        listed = [(n, each) for n, items in enumerate(own) for each in items]
+        assert [(n, values[number]) for n, number in zip(rows.tolist(), which.tolist(), strict=True)] == listed
+        assert values == list(dict.fromkeys(each for _, each in listed))
+        if name == "path":
+            assert found.items(name) == [b"\xc4\x20".join(items) for items in own]
 
 
 def same_size(data: st.DataObject, raw: bytes) -> bytes:
@@ -143,61 +156,6 @@ def test_each_condition_of_a_shape_is_needed(mutant: str, monkeypatch: pytest.Mo
     assert len(wrong) == len(raw)
     assert wrong != raw
     agree(FrameHead, [raw, wrong])
-    plant(monkeypatch, columns, "_Shape.fits", *MUTANTS[mutant])
+    monkeypatch.setattr(core, "native", None)
+    plant(monkeypatch, columns, "Shape.fits", *MUTANTS[mutant])
     Shapes(KINDS[FrameHead]).read([raw, wrong])  # which refuses it without the mutant
-
-
-@examples(150)
-@given(data=st.data())
-def test_paths_checked_together_are_those_that_hold_one_by_one(data: st.DataObject) -> None:
-    entries: list[bytes] = []
-    batch, index, paths, counts, roots = [], [], [], [], []
-    for number in range(data.draw(st.integers(1, 3))):
-        leaves = [f"{number} {n}".encode() for n in range(data.draw(st.integers(1, 20)))]
-        root, ways = root_and_paths(leaves)
-        counts.append(len(leaves))
-        roots.append(root)
-        for n in data.draw(st.lists(st.integers(0, len(leaves) - 1), min_size=1, max_size=12)):
-            leaf, way, place = leaves[n], list(ways[n]), n
-            match data.draw(st.sampled_from(["", "", "", "leaf", "step", "short", "long", "place"])):
-                case "leaf":
-                    leaf = b"another"
-                case "step" if way:
-                    way[data.draw(st.integers(0, len(way) - 1))] = bytes(32)
-                case "short" if way:
-                    del way[data.draw(st.integers(0, len(way) - 1))]
-                case "long":
-                    way.append(bytes(32))
-                case "place":
-                    place = data.draw(st.integers(0, 40))
-                case _:
-                    pass
-            entries.append(leaf)
-            batch.append(number)
-            index.append(place)
-            paths.append(way)
-    longest = max(map(len, paths))
-    shaped = np.zeros((len(entries), longest, 4), np.uint64)
-    for row, way in enumerate(paths):
-        for step, value in enumerate(way):
-            shaped[row, longest - len(way) + step] = numbers(value, 4)[0]
-    asked = Leaves(np.array(batch), np.array(index), np.array([len(way) for way in paths]), shaped)
-    holds, disputed = check_paths(entries, asked, np.array(counts), numbers(b"".join(roots), 4))
-    for row, of in enumerate(batch):
-        if of not in disputed:
-            assert holds[row] == KnownPaths(counts[of], roots[of]).holds(entries[row], index[row], paths[row])
-
-
-def test_a_path_that_disputes_a_good_one_takes_nothing_from_other_batches() -> None:
-    leaves = [b"a", b"b", b"c"]
-    root, ways = root_and_paths(leaves)
-    shaped = np.zeros((5, 2, 4), np.uint64)
-    for row, way in enumerate([ways[0], ways[1], (bytes(32), ways[0][1]), ways[0], ways[2]]):
-        for step, value in enumerate(way):
-            shaped[row, 2 - len(way) + step] = numbers(value, 4)[0]
-    steps = np.array([2, 2, 2, 2, 1])
-    asked = Leaves(np.array([0, 0, 0, 1, 1]), np.array([0, 1, 0, 0, 2]), steps, shaped)
-    counts, roots = np.array([3, 3]), numbers(root * 2, 4)
-    holds, disputed = check_paths([b"a", b"b", b"a", b"a", b"c"], asked, counts, roots)
-    assert disputed.tolist() == [0]
-    assert holds[3:].all()

@@ -1,4 +1,7 @@
-"""Plain turns against the general ones: whatever is asked for, the two give the same replies, ledger and states."""
+"""Plain turns against the general ones: whatever is asked for, all give the same replies, ledger and states.
+
+There are three of them where the native core is built: each request by itself, in bulk by Python, in bulk by the core.
+"""
 
 import random
 from collections.abc import Sequence
@@ -21,9 +24,13 @@ from appliance.lease.store import LeaseStore
 from appliance.lease.wire import Acquire, Attend, Granted, Over, Reply, Request, Revoke, SessionGranted, Task, Withdraw
 from tests.support.sessions import begin, drop, stated
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, opened, relinquish, renew, upgrade
+from timeagent import core
+from timeagent.core import NativeCore, chosen
 from timeagent.errors import Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
+
+BUILT = chosen("")
 
 DOMAINS = ("a", "b", "tree/c")
 KNOWN = ("a", "b", "tree/c", "e", "f")
@@ -99,6 +106,8 @@ EPISODES = [
     one_by_one(SHARE, SHARE, GIVE, GIVE, TAKE, GIVE, TAKE),
     # There is room for one more domain.
     [([("acquire", "a", {"domain": "new"}), ("acquire", "a", {"domain": "new"})], 0, "small")],
+    # The same, where the second is not plain.
+    [([("acquire", "a", {"domain": "new"}), ("acquire", "a", {"domain": "new", "mode": Mode.S})], 0, "small")],
     # Part of a term fits below the ceiling, which cannot be moved.
     [([TAKE], 0, ""), ([("acquire", "a", {"domain": "new"})], 5 * SECOND, "no ceiling")],
 ]
@@ -137,9 +146,10 @@ class Caller:
 
 
 class Side:
-    """One of two shards that have to do the same."""
+    """One of the shards that have to do the same."""
 
-    def __init__(self, *, plain: bool) -> None:
+    def __init__(self, *, plain: bool, native: NativeCore | None = None) -> None:
+        self.native = native
         self.world = World(Path("unused"))
         self.store = LeaseStore(Path(":memory:"))
         self.world.stores.append(self.store)
@@ -171,6 +181,7 @@ class Side:
         waiters = {n: Caller() for n, each in enumerate(requests) if getattr(each, "wait_ns", 0)}
         self.callers += waiters.values()
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(core, "native", self.native)
             if fails:
                 patch.setattr(self.shard._batch_signer, "sign", lambda *_: fail())
             try:
@@ -193,11 +204,12 @@ def fail() -> None:
     raise Environment("store-full", "planted")
 
 
-class Pair:
-    """The two, and what they have granted so far."""
+class Sides:
+    """The two or three, and what they have granted so far."""
 
-    def __init__(self) -> None:
-        self.plain, self.general = Side(plain=True), Side(plain=False)
+    def __init__(self, native: NativeCore | None) -> None:
+        self.general, self.plain = Side(plain=False), Side(plain=True)
+        self.all = [self.general, self.plain, *([] if native is None else [Side(plain=True, native=native)])]
         self.holders = World(Path("unused"))  # with chance and time of its own: what asks takes none of the shards'
         self.leases: list[Witness] = []
         self.ended: list[Witness] = []
@@ -218,7 +230,7 @@ class Pair:
             if other.get("expiry_ns_max") == 1:
                 other = {"expiry_ns_max": world.time.midpoint_ns + SECOND}
             if other.get("domain") == "new":
-                other = {"domain": f"new-{self.number}"}
+                other = {**other, "domain": f"new-{self.number}"}
             asked = msgspec.structs.replace(made, **other)
             self.acquires.append(asked)
             return asked
@@ -256,25 +268,31 @@ class Pair:
                 made = Revoke(request_id=name, domain=lease.domain, correlation_id=lease.correlation_id, by=RIVAL)
         return msgspec.structs.replace(made, request_id=name)
 
+    def serve(self, requests: list[Task], *, fails: bool = False) -> list[Reply | None] | str:
+        """Take requests through a turn of each; they must agree."""
+        replies = [side.serve(requests, fails=fails) for side in self.all]
+        for side, reply in zip(self.all, replies, strict=True):
+            assert reply == replies[0]
+            assert side.told() == self.general.told()
+            assert side.world.ledger.data == self.general.world.ledger.data
+            assert side.numbers() == self.general.numbers()
+            assert side.known() == self.general.known()
+        return replies[0]
+
     def turn(self, asked: list[tuple[str, Any, dict[str, Any]]], later: int, how: str) -> None:
         """One turn of both; they must agree."""
-        for world in (self.holders, self.plain.world, self.general.world):
+        for world in (self.holders, *(each.world for each in self.all)):
             world.time.advance(max(0, later))
             world.time.midpoint_ns += min(0, later)  # a clock that is set back
-        for side in (self.plain, self.general):
+        for side in self.all:
             side.shard._handler.stopping = how == "stopping"
             side.lag_ns = 200 * MS if how == "old signed time" else 0
             side.world.chain.faults = {"link": ["lost"] * 9, "list": ["lost"] * 9} if how == "no ceiling" else {}
             side.shard._eviction.domains_max = side.store.domains + 1 if how == "small" else 10_000
         requests = [made for each in asked if (made := self.request(*each)) is not None]
-        replies = [side.serve(requests, fails=how == "fails") for side in (self.plain, self.general)]
-        assert replies[0] == replies[1]
-        assert self.plain.told() == self.general.told()
-        assert self.plain.world.ledger.data == self.general.world.ledger.data
-        assert self.plain.numbers() == self.general.numbers()
-        assert self.plain.known() == self.general.known()
-        if not isinstance(replies[0], str):
-            for reply in replies[0]:
+        replies = self.serve(requests, fails=how == "fails")
+        if not isinstance(replies, str):
+            for reply in replies:
                 if isinstance(reply, Granted):
                     self.leases.append(opened(reply)[1])
                 elif isinstance(reply, Over) and reply.ending is not None:
@@ -283,29 +301,34 @@ class Pair:
                     self.leases = [each for each in self.leases if each.correlation_id != over]
                 elif isinstance(reply, SessionGranted):
                     self.sessions.append(stated(reply))
+        for side in self.all[2:]:  # the core keeps in short what Python keeps in short
+            assert [type(side.store.states.get(each)) for each in KNOWN] == [
+                type(self.plain.store.states.get(each)) for each in KNOWN
+            ]
         kept = [self.plain.store.states.get(domain) for domain in KNOWN]
         self.plain_kept += sum(type(each) in (FreedDomain, ExclusiveLease) for each in kept)
 
     def agree_on_all(self) -> None:
         """What is asked of all rows together."""
-        one, other = self.plain.store, self.general.store
         late = self.plain.world.time.midpoint_ns + 100 * TERM
-        assert one.past(late, 99) == other.past(late, 99)
-        assert one.idle(late, 99) == other.idle(late, 99)
-        assert (one.highest(), one.latest_expiry()) == (other.highest(), other.latest_expiry())
-        assert one.page("", 99) == other.page("", 99)
+        other = self.general.store
+        for one in (each.store for each in self.all):
+            assert one.past(late, 99) == other.past(late, 99)
+            assert one.idle(late, 99) == other.idle(late, 99)
+            assert (one.highest(), one.latest_expiry()) == (other.highest(), other.latest_expiry())
+            assert one.page("", 99) == other.page("", 99)
 
     def close(self) -> None:
-        self.plain.world.close()
-        self.general.world.close()
+        for each in self.all:
+            each.world.close()
 
 
-def both(turns: Sequence[Any]) -> int:
-    """Let both do the same turns; return how often a state was kept plain."""
+def both(turns: Sequence[Any], native: NativeCore | None = BUILT) -> int:
+    """Let all do the same turns; return how often a state was kept plain."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "UNWRITTEN_MAX", 2)
         patch.setattr(store_module, "RECENT_MAX", 2)
-        pair = Pair()
+        pair = Sides(native)
         try:
             for asked, later, how in turns:
                 pair.turn(asked, later, how)

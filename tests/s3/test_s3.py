@@ -16,7 +16,8 @@ from appliance.bag.bucket import RemoteBucket
 from appliance.bag.objects import ObjectStorage
 from appliance.demo.place import DemoPlace, set_up_place
 from tenure import Cluster, Committed
-from tests.s3.servers import NotInstalledError, s3rver
+from tests.s3.servers import NotInstalledError, azurite, s3rver
+from tests.s3.swift import swift
 from timeagent.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def test_demo_keeps_all_promises_through_a_power_cut(nodes: str, root: str, tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["late-writer", "altered-file", "lost-file", "overwritten-lock", "early-grant"])
 def test_planted_fault_is_named(fault: str, root: str, tmp_path: Path) -> None:
-    done = tenure("demo", str(tmp_path / "demo"), "--root", root, "--seconds", "2", "--fault", fault, "--json")
+    words = ["--root", root, "--nodes", "2", "--seconds", "2", "--fault", fault, "--json"]
+    done = tenure("demo", str(tmp_path / "demo"), *words)
     assert done.returncode == 0, done.stderr[-2_000:]
     assert json.loads(done.stdout)["finding_codes"] == [fault]
 
@@ -141,23 +143,30 @@ def test_good_store_passes_the_probe(root: str) -> None:
 
 
 @pytest.mark.slow
-def test_store_that_lies_fails_the_probe_and_has_no_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("server", "word"), [("s3rver", "lies"), ("swift", "races")])
+def test_store_that_lies_or_races_fails_the_probe_and_has_no_cluster(server: str, word: str, tmp_path: Path) -> None:
     try:
-        with s3rver() as liar:
-            done = tenure("probe", "s3://bags/root", environment=liar.environment)
-            words = [
-                "init",
-                "s3://bags/root",
-                "--node-dir",
-                str(tmp_path / "n"),
-                "--allow-root",
-                "--assume-radius",
-                "5ms",
-            ]
-            refused = tenure(*words, environment=liar.environment)
+        with s3rver() if server == "s3rver" else swift(tmp_path / "lab") as store:
+            done = tenure("probe", "s3://bags/root", environment=store.environment)
+            words = ["init", "s3://bags/root", "--node-dir", str(tmp_path / "n"), "--allow-root"]
+            refused = tenure(*words, "--assume-radius", "5ms", environment=store.environment)
     except NotInstalledError as why:
         pytest.skip(str(why))
     assert done.returncode == 1
-    assert "lies" in done.stdout
+    assert word in done.stdout
     assert refused.returncode == 74
     assert "store-unfit" in refused.stderr
+
+
+@pytest.mark.slow
+def test_azure_passes_the_probe_and_carries_a_cluster_through_a_power_cut(tmp_path: Path) -> None:
+    try:
+        with azurite() as store:
+            probed = tenure("probe", "az://bags/root", environment=store.environment)
+            words = ["demo", str(tmp_path / "demo"), "--root", "az://bags/root", "--nodes", "2", "--seconds", "2"]
+            done = tenure(*words, "--json", environment=store.environment)
+    except NotInstalledError as why:
+        pytest.skip(str(why))
+    assert (probed.returncode, probed.stdout.count("PASS")) == (0, 4), probed.stdout
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert json.loads(done.stdout)["audit"]["violations"] == 0

@@ -33,7 +33,14 @@ if TYPE_CHECKING:
 CLUSTER = bytes(range(16))
 T0: Instant = 1_795_212_600 * SECOND
 """2026-11-20 22:10:00, the start of a rack."""
-NODES = ("n1", "n2", "n3", "n4", "n5", "n6")
+
+
+def names(count: int) -> tuple[str, ...]:
+    """Return the names of so many nodes."""
+    return tuple(f"n{number}" for number in range(1, count + 1))
+
+
+NODES = names(6)
 LOGS = ("alpha", "beta")
 KINDS = {"alpha": BagKind.MAILDIR, "beta": BagKind.LOG}
 
@@ -67,6 +74,10 @@ DEFAULT = check_policy(
 """The defaults, but for racks of ten bags that are sealed five seconds after their end."""
 
 
+UNTUNED = check_policy(Policy(number=1, cluster_id=CLUSTER))
+"""The defaults, as a cluster has them that nobody has tuned."""
+
+
 @cache
 def grid_of(birth: LogBirth) -> Grid:
     """Return the grid of a log: one for all runs, because it remembers names only, which cost more than a step."""
@@ -80,23 +91,23 @@ def signer(name: str, *, real: bool) -> Signer:
 
 
 class Founded:
-    """A tree with marker, records, map and a log of each kind, by policy, kind of keys and number of shards."""
+    """A tree with marker, records, map and a log of each kind, by policy, kind of keys, nodes and number of shards."""
 
-    def __init__(self, policy: Policy, shards: int, *, real: bool) -> None:
+    def __init__(self, policy: Policy, shards: int, *, real: bool, nodes: tuple[str, ...] = NODES) -> None:
         self.policy = policy
         self.real = real
         self.root = signer("root", real=real)
         self.keys = {
             node: {purpose: signer(f"{node} {purpose}", real=real) for purpose in (Purpose.TIME, Purpose.WITNESS)}
-            for node in NODES
+            for node in nodes
         }
         self.server = Server(Scheduler("founding", start_ns=T0, end_ns=T0, steps_max=0))
         mount = SimulatedMount(self.server, "founder")
         found_cluster(mount, Path("/"), policy, self.root, CLUSTER)
         registers = self.registers(mount)
-        for node in NODES:
+        for node in nodes:
             admit(registers, self.root, node, self.keys[node], T0)
-        publish_map(registers, self.root, [NODES[shard] for shard in range(shards)])
+        publish_map(registers, self.root, [nodes[shard] for shard in range(shards)])
         self.map = registers.newest_map()
         time = SimulatedTime(self.server.scheduler, self.keys["n1"][Purpose.TIME])
         for log in LOGS:
@@ -109,7 +120,15 @@ class Founded:
 
 
 @cache
-def founded(*, short: bool, shards: int, real: bool, patient: bool = False) -> Founded:
+def founded(
+    *,
+    short: bool,
+    shards: int,
+    real: bool,
+    patient: bool = False,
+    untuned: bool = False,
+    nodes: tuple[str, ...] = NODES,
+) -> Founded:
     """Return a founded cluster; the same object for the same question."""
-    policy = PATIENT if patient else SHORT if short else DEFAULT
-    return Founded(msgspec.structs.replace(policy), shards, real=real)
+    policy = UNTUNED if untuned else PATIENT if patient else SHORT if short else DEFAULT
+    return Founded(msgspec.structs.replace(policy), shards, real=real, nodes=nodes)

@@ -45,6 +45,9 @@ class Conditions:
     short: bool = True
     patient: bool = False
     """Whether the first policy, and with it every log, lets bags stay open for long."""
+    untuned: bool = False
+    """Whether the policy is the one of a cluster that nobody has tuned."""
+    nodes: tuple[str, ...] = NODES
     shards: int = 1
     real_keys: bool = False
     encoded: bool = False
@@ -98,13 +101,18 @@ class Mounts(dict[str, "SimulatedMount | SimulatedObjects"]):
 
 
 class World:
-    """Machines n1 to n6 on one file server."""
+    """Machines n1 to n6, or others, on one file server."""
 
     def __init__(self, seed: int, conditions: Conditions, *, traced: bool = False) -> None:
         self.seed = seed
         self.conditions = conditions
         self.founded = founded(
-            short=conditions.short, shards=conditions.shards, real=conditions.real_keys, patient=conditions.patient
+            short=conditions.short,
+            shards=conditions.shards,
+            real=conditions.real_keys,
+            patient=conditions.patient,
+            untuned=conditions.untuned,
+            nodes=conditions.nodes,
         )
         self.policy = self.founded.policy
         starts = self.policy.rack_ns // 2 if conditions.starts_ns is None else conditions.starts_ns
@@ -122,11 +130,13 @@ class World:
         self.server.lease_ns = 2 * SECOND
         self.network = Network(self.scheduler, conditions.network, encoded=conditions.encoded)
         self.history.asked = self.network.asked
-        self.machines = {name: Machine(name) for name in NODES}
+        self.machines = {name: Machine(name) for name in conditions.nodes}
         self.lying = False
         """Whether any clock's interval ever failed to hold true time."""
         chance = self.scheduler.stream("clocks")
-        self.times = {name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in NODES}
+        self.times = {
+            name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in conditions.nodes
+        }
         self.mounts = Mounts(self)
         self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
         self._numbers = 0
@@ -234,7 +244,7 @@ class World:
             return
         chance = self.scheduler.stream("lies")
         far: dict[str, Span] = {"slight": 200 * MS, "seconds": 4 * SECOND, "steps": 4 * SECOND, "hours": 6 * HOUR}
-        for name in NODES:
+        for name in self.conditions.nodes:
             if chance.random() < (0.2 if lies == "slight" else 0.6):
                 continue
             clock = self.times[name]
@@ -313,15 +323,14 @@ class World:
         chance = self.scheduler.stream("outages")
         if self.conditions.outages:
             for _ in range(chance.choice((0, 1, 1, 2))):
-                self.scheduler.call_at(
-                    self._some_time(chance.random()), self._outage(chance.random(), chance.choice(NODES))
-                )
+                at, outage = self._some_time(chance.random()), chance.random()
+                self.scheduler.call_at(at, self._outage(outage, chance.choice(self.conditions.nodes)))
         if self.conditions.permissions:
             for _ in range(chance.choice((1, 2))):
                 self.scheduler.call_at(self._some_time(chance.random()), self._chmod(chance.random()))
         if self.conditions.partitions:
             for _ in range(chance.choice((1, 2, 3))):
-                pair = chance.sample(NODES, 2)
+                pair = chance.sample(self.conditions.nodes, 2)
                 self.scheduler.call_at(self._some_time(chance.random()), self._cut(pair[0], pair[1], chance.random()))
 
     def _outage(self, share: float, node: str) -> Callable[[], None]:

@@ -45,7 +45,8 @@ def say(site: Site, capfd: pytest.CaptureFixture[str]) -> Say:
 
 
 def changed(say: Say, site: Site, *words: str, status: int = 0) -> tuple[str, str]:
-    return say(*words, "--root-key", str(site.root_key_file), status=status)
+    silent_too = () if words[0] == "finish" else ("--silent-too",)  # no daemon runs
+    return say(*words, *silent_too, "--root-key", str(site.root_key_file), status=status)
 
 
 def owners(site: Site) -> tuple[int, tuple[str, ...]]:
@@ -61,6 +62,15 @@ def test_shard_is_given_to_another_node(say: Say, site: Site) -> None:
     out, _ = changed(say, site, "move", "1", "node1", "--json")
     said = json.loads(out)
     assert (said["schema"], said["number"], said["owners"]) == ("tenure.map-changed", 5, ["node2", "node1"])
+
+
+def test_shard_is_given_to_no_node_that_does_not_answer(say: Say, site: Site) -> None:
+    for words in (("move", "0", "node2"), ("reshard", "4"), ("reshard", "4", "--nodes", "node2")):
+        _, err = say(*words, "--root-key", str(site.root_key_file), status=69)
+        assert "node2 does not answer" in err
+        assert "[node-silent]" in err
+        assert "--silent-too" in err
+        assert owners(site) == (1, ("node1", "node2"))
 
 
 def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:

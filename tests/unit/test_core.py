@@ -2,14 +2,15 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from appliance.formats import merkle
 from release import core as building
+from tests.support.native import altered, loaded, made
 from timeagent import core
 from timeagent.errors import BadConfiguration
 
@@ -59,36 +60,31 @@ def test_version_and_doctor_name_it(repository: Path) -> None:
     assert said.stdout.endswith("core: Python\n")
 
 
-def built(into: Path) -> Path:
-    made = building.build(into)
-    if made is None:
-        pytest.skip("the core cannot be built here: no C compiler, Python.h or openssl/evp.h")
-    return made
-
-
 def test_core_is_left_out_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", str(tmp_path / "no-compiler"))
     assert building.build(tmp_path) is None
     assert not list(tmp_path.rglob("*.so"))
 
 
-def test_core_is_left_out_without_a_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(building.REPOSITORY / "native", tmp_path / "native")
-    source = tmp_path / "native/core.c"
-    source.write_text(source.read_text().replace("<openssl/evp.h>", "<openssl/no-such-header.h>"))
-    monkeypatch.setattr(building, "REPOSITORY", tmp_path)
-    assert building.build(tmp_path) is None
+def test_core_is_left_out_without_a_header(tmp_path: Path) -> None:
+    without = altered(tmp_path / "native", "core.c", "<openssl/evp.h>", "<openssl/no-such-header.h>")
+    assert building.build(tmp_path, sources=without) is None
 
 
-# One binary for all Pythons from 3.12 on: every symbol of Python in it is of the stable interface.
 def test_core_that_was_built_hashes(tmp_path: Path) -> None:
-    made = built(tmp_path)
-    script = "import importlib.util as u, sys; s = u.spec_from_file_location('tenure._core', sys.argv[1])\n"
-    script += "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.sha256(bytes(1000)).hex())"
-    done = subprocess.run([sys.executable, "-c", script, made], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == hashlib.sha256(bytes(1000)).hexdigest()
+    assert loaded(made(tmp_path)).sha256(bytes(1000)) == hashlib.sha256(bytes(1000)).digest()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 33])
+def test_tree_of_the_core_is_that_of_python(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = core.chosen("")
+    if native is None:
+        pytest.skip("the core is not here")
+    leaves = [bytes([n]) * n for n in range(count)]
+    monkeypatch.setattr(core, "native", None)
+    assert native.tree(leaves) == merkle.tree(leaves)
 
 
 def test_core_compiles_without_a_warning(tmp_path: Path) -> None:
-    built(tmp_path)
+    made(tmp_path)
     assert building.build(tmp_path, ["-Werror", "-Wshadow", "-Wconversion", "-Wno-sign-conversion"]) is not None

@@ -18,7 +18,7 @@ from tests.support.session_world import LOG, payloads, publish
 from tests.support.shards import acquire
 from tests.support.values import CLUSTER, NODE
 from timeagent.errors import TryAgain
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,6 +199,25 @@ def test_new_shard_is_above_the_old_one_for_domains_that_it_knew_too(site: Movin
         (lease,) = session.acquire(domain, timeout_s=0, record_only=True)
         assert lease.floor_ns >= end.floor_ns
         assert lease.fence > end.floor_ns
+
+
+# Else it would run towards the expiry of the half that is gone until the other is due, and the next move might begin.
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_goes_on_with_its_second_half_as_soon_as_that_is_whole(site: MovingSite, *, together: bool) -> None:
+    session = site.session(session_leases=together)
+    (lease,) = session.acquire("d", timeout_s=0)
+    site.both()
+    site.renews(session)
+    site.map = site.new_map
+    assert site.old.go_by(site.new_map)
+    end = site.old.stop_orderly()
+    assert isinstance(end, StoppedOrderly)
+    site.renews(session)
+    assert lease.shard == OLD  # the shard that comes does not go by the newest map yet
+    assert site.new.go_by(site.new_map, Beginning(end.floor_ns, end.settle_to_ns))
+    site.time.advance(100 * MS)
+    session.renew_due()
+    assert lease.shard == NEW
 
 
 def test_lease_is_lost_with_either_half(site: MovingSite) -> None:

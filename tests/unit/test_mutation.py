@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-INLINE = {"tests/tui/test_screen_mutants.py"}
-"""Each mutant stands in a test of its own there: no table."""
+INLINE = {"tests/tui/test_screen_mutants.py", "tests/faults/test_core_mutants.py"}
+"""Each mutant stands in a test of its own in the first: no table. Those of the second are in C, and are compiled."""
 
 
 def listen(directory: Path, *files: str) -> None:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant
 
-OPENS_MAX_PER_RACK = 40
-"""Of one node for one idle log: its rack's seal, its packing, and old racks again; 0.07 a second."""
+OPENS_MAX_PER_RACK = 7.5
+"""Of one of three nodes for one idle log: its rack's seal, its packing, and old racks again; 0.012 a second."""
 
 LATE_NS = STAGGER_NS + 2 * BEAT_NS
 """So long after it is due a bag is closed at the latest, by the one node that does it."""
@@ -146,6 +146,32 @@ def test_log_in_use_is_looked_at_about_once_a_bag_however_many_wake_it() -> None
     assert world.nodes[0].mount.opens - before <= 16 * 20, "closing the bag, and finding the next one"
 
 
+def test_log_in_use_is_followed_by_nodes_that_use_it_and_by_no_other() -> None:
+    world = PacedWorld(MemoryStorage(), nodes=3)
+    user, reader, other = world.nodes
+    process, beats = reader.process(), 0
+
+    def write() -> None:
+        nonlocal beats
+        beats += 1
+        if beats % 10 == 0:
+            written(user, beats)
+
+    world.run(T0 + DAILY.rack_ns + MINUTE // 2 - world.time.midpoint_ns)
+    world.run(3 * MINUTE, write)  # all have looked at the rack, and seen that the log is in use
+    for node in world.nodes:
+        node.mount.forget()
+    world.run(20 * DAILY.span_ns, write)
+    assert user.mount.opens > 20
+    assert other.mount.opens == reader.mount.opens == 0
+    process.horizon.refresh()
+    world.run(20 * DAILY.span_ns, write)
+    assert reader.mount.opens > 0, "it closes what was asked for"
+    reader.mount.forget()
+    world.run(20 * DAILY.span_ns, write)
+    assert reader.mount.opens == 0, "and nothing after that"
+
+
 def test_bag_of_a_writer_that_woke_nobody_is_closed_where_somebody_asks_for_the_horizon() -> None:
     world = PacedWorld(MemoryStorage(), nodes=2)
     orphan = Node(world.storage, "n3", world.time, world.records)
@@ -250,9 +276,9 @@ def test_log_that_was_woken_often_has_one_turn_when_it_is_due(monkeypatch: pytes
     turns: list[Instant] = []
     turn = Metronome.turn
 
-    def counted(self: Metronome, now: TimeInterval) -> MetronomeReport:
+    def counted(self: Metronome, now: TimeInterval, follow_to_ns: Instant) -> MetronomeReport:
         turns.append(now.earliest)
-        return turn(self, now)
+        return turn(self, now, follow_to_ns)
 
     monkeypatch.setattr(Metronome, "turn", counted)
     world.run(T0 + DAILY.rack_ns + DAILY.seal_delay_ns + SEAL_STAGGER_NS - world.time.midpoint_ns)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from timeagent import core
+
 PACKAGES = {"tenure", "tui", "auditor", "appliance", "timeagent"}
 
 
@@ -39,6 +41,15 @@ def test_wheel_holds_every_file_of_the_packages(wheel: zipfile.ZipFile, reposito
         if path.is_file() and path.suffix in {".py", ".sql", ".tcss", ".typed"}
     }
     assert here <= set(wheel.namelist())
+
+
+# One binary serves all Pythons from 3.12 on; without a core the wheel is for every machine.
+def test_wheel_carries_the_native_core_where_it_can_be_built(wheel: zipfile.ZipFile) -> None:
+    has_core = "tenure/_core.abi3.so" in wheel.namelist()
+    assert has_core == (core.chosen("") is not None)
+    name = Path(str(wheel.filename)).name
+    assert ("-cp312-abi3-linux_" in name) == has_core
+    assert name.endswith("-py3-none-any.whl") != has_core
 
 
 def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:

@@ -30,8 +30,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 class Mount(WrappedStorage):
     away = False
+    asked: tuple[tuple[str, str], ...] = ()
 
     def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        self.asked += ((verb, path),)
         if self.away:
             raise Environment("planted", f"{verb} {path}: Input/output error")
         return call()
@@ -61,6 +63,13 @@ def test_newest_record_is_found_when_it_is_looked_for(site: Site) -> None:
     assert watch.number == 3
     assert "is for witness" in str(watch.refuses(site.settings["node2"].witness_key().id))
     assert "not in the trust record" in str(watch.refuses(bytes(16)))
+
+
+def test_look_that_finds_nothing_new_lists_one_directory(site: Site) -> None:
+    watched = Watched(site)
+    before = len(watched.mount.asked)
+    watched.watch.refresh()
+    assert watched.mount.asked[before:] == (("list_afresh", "trust"),), "it comes from every process, every second"
 
 
 def test_revocation_stays_one_whatever_the_clock_does(site: Site) -> None:

@@ -14,7 +14,7 @@ from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
 from appliance.formats.ledger import open_block
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import head_digest
+from appliance.formats.witness import Resumed, head_digest
 from appliance.lease import store as store_module
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from appliance.lease.shard import Shard
@@ -455,3 +455,30 @@ def test_deposed_shard_leaves_nothing(world: World) -> None:
     world.time.advance(POLICY.ceiling_period_ns)
     shard.housekeeping()
     assert isinstance(shard.suspend(BOOT), Deposed)
+
+
+# What it signs first comes after what was signed last, also where the clock steps back behind the look at it.
+@pytest.mark.parametrize("verb", ["list", "link"])
+def test_clock_that_steps_back_while_a_shard_goes_on_is_waited_for(
+    world: World, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after, said = left(world)
+    name = {"list": "list_afresh", "link": "link"}[verb]
+    step = getattr(world.chain, name)
+
+    def steps_back(*given: object) -> object:
+        world.time.midpoint_ns = said.signed_ns - 1
+        return step(*given)
+
+    monkeypatch.setattr(world.chain, name, steps_back)
+    assert isinstance(after.resume(said), Extended)
+    monkeypatch.undo()
+    assert world.ledger.blocks() == []
+    refused = one(after, acquire(world, "z"))
+    assert isinstance(refused, Unavailable)
+    assert refused.code == "bad-time"
+    assert "signed at" in refused.message
+    world.time.advance(1)
+    granted(after, acquire(world, "z"))
+    (resumed,) = [each for each in world.ledger.blocks()[0].decoded("first") if isinstance(each, Resumed)]
+    assert resumed.since_ns == said.signed_ns

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.agent.combine import hull, tolerated
 from timeagent.interval import TimeInterval
 from timeagent.showing import Axis, Row, plot
-from timeagent.units import MS, SECOND, US, span_text
+from timeagent.units import MS, SECOND, US, Span, span_text
 
-from .columns import Column
-from .state import Reach, ViewKind
+from .columns import Column, Field
+from .state import ClusterState, NodeClock, Reach, TimeSources, ViewKind
 from .subjects import Cell, Tone
 from .words import short_span
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from timeagent.units import Span
-
-    from .columns import Field
-    from .state import ClusterState, NodeClock, TimeSources
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from .subjects import Cell, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 ELLIPSIS: Final = "…"
 

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from timeagent.errors import Environment
-from timeagent.units import rfc3339
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
+from timeagent.units import Instant, rfc3339
 
 EXPORT_DIRECTORY: Final = Path()
 """The directory that this was started in."""

@@ -6,6 +6,7 @@ Every verdict is the auditor's. ``evidence_of`` blocks: it reads the tree again;
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
@@ -14,24 +15,19 @@ from typing import TYPE_CHECKING, Final
 from auditor.explain.context import context_of
 from auditor.explain.lineage import Link, LinkKind, lineage
 from auditor.explain.words import context_lines, explain_lines
-from auditor.rules.finding import Check, Severity, Verdict, own_words
+from auditor.rules.finding import Check, Finding, Severity, Verdict, own_words
 from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
+from timeagent.units import Instant
 
 from .columns import Column
 from .lease_list import GroupHeading, ListOptions
-from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Tone
+from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
 from .words import clock_text, matching
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
     from auditor.explain.archive import Archive
     from auditor.report.result import Summary
-    from auditor.rules.finding import Finding
-    from timeagent.units import Instant
-
-    from .subjects import Subject
 
 
 FINDING_COLUMNS: Final = (

@@ -7,6 +7,7 @@ bar is made of says the mode, what is inside it says who; nothing is said by col
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -14,17 +15,14 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from auditor.rules.finding import Verdict
 from timeagent.console import printable
-from timeagent.units import DAY, SECOND, rfc3339
+from timeagent.units import DAY, SECOND, Instant, rfc3339
 
 from .columns import fitted, merged
 from .subjects import Cell, Tone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
     from auditor.explain.context import LeaseTrace
     from auditor.timeline.timeline_reader import Timeline
-    from timeagent.units import Instant
 
     type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]
 

@@ -6,22 +6,18 @@ keeps what it has until then.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
 from appliance.formats.shardmap import shard_text
+from timeagent.interval import TimeInterval
 
+from .state import LeaseRow, LeaseRows
 from .words import condition, matching
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from timeagent.interval import TimeInterval
-
-    from .state import LeaseRow, LeaseRows
 
 
 class LeaseOrder(StrEnum):

@@ -5,7 +5,8 @@ What a state shows is laid before the one judgement (``doctor.health``); of a re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from appliance.doctor.check import CheckVerdict, HealthCheck, not_well, passed, unknown, worst
 from appliance.doctor.health import (
@@ -21,10 +22,11 @@ from appliance.doctor.health import (
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
+from timeagent.interval import TimeInterval
 
-from .clocks import agreement, agreement_words
-from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, heading, laid_out, layout, text_of
-from .state import Reach, ViewKind
+from .clocks import Agreement, agreement, agreement_words
+from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
+from .state import ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, TimeSources, ViewKind
 from .subjects import Cell, Tone
 from .words import (
     BAG_CELLS,
@@ -42,16 +44,6 @@ from .words import (
     radius_words,
     short_span,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from timeagent.interval import TimeInterval
-
-    from .clocks import Agreement
-    from .columns import Column, Field
-    from .state import ClusterState, Freshness, LeaseRow, LogView, NodeClock, ShardView, TimeSources
-
 
 LEVEL_CELLS: Final = {
     CheckVerdict.PASS: Cell("● HEALTHY", Tone.GOOD),
@@ -107,6 +99,7 @@ def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
                 leases=shard.leases,
                 blocks_lost=shard.blocks_lost or 0,
                 until_ns=shard.resumes_ns if waits else None,
+                half=shard.half,
             )
         case Reach.SILENT:
             stopped = shard.ceiling_kind is CeilingKind.ORDERLY

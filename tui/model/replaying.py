@@ -6,18 +6,20 @@ Pure but for the frames that deliveries are read from.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from auditor.timeline.events import BagClosed, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.rules.finding import Finding
+from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, LeaseTold, event_fields
 from auditor.timeline.gathering import WhatIf
 from auditor.timeline.report import newest_delivered
-from auditor.timeline.state import BagPhase
+from auditor.timeline.state import BagPhase, StateAt
 from timeagent.console import printable
 from timeagent.errors import TenureError
-from timeagent.units import MINUTE, MS, SECOND, parse_instant, rfc3339, span_text
+from timeagent.units import MINUTE, MS, SECOND, Instant, Span, parse_instant, rfc3339, span_text
 
 from .gantt import GANTT_LEGEND as LEASES_LEGEND
 from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
@@ -26,16 +28,10 @@ from .subjects import Cell, Tone
 from .words import clock_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from auditor.evidence.tree import Tree
     from auditor.explain.archive import Archive
-    from auditor.rules.finding import Finding
-    from auditor.timeline.events import Event
-    from auditor.timeline.state import StateAt
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
-    from timeagent.units import Instant, Span
 
 
 SHIFTS: Final[tuple[Span, ...]] = (

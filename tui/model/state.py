@@ -13,24 +13,23 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
+from appliance.formats.ceiling import CeilingKind
+from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.policy import Policy
 from appliance.formats.witness import Half
-from timeagent.units import SECOND
+from timeagent.interval import TimeInterval
+from timeagent.units import SECOND, Instant, Span
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from appliance.bag.survey import ClosingState
     from appliance.doctor.check import HealthCheck
-    from appliance.formats.ceiling import CeilingKind
-    from appliance.formats.lease import LeaseOutcome, Mode, Phase
-    from appliance.formats.policy import Policy
     from auditor.evidence.tree import Tree
     from auditor.report.result import Audit
     from auditor.rules.finding import Finding
     from auditor.timeline.timeline_reader import Timeline
-    from timeagent.interval import TimeInterval
     from timeagent.showing import SourceView
-    from timeagent.units import Instant, Span
 
     from .subjects import PlaceSubject
 

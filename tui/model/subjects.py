@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from timeagent.console import printable
-from timeagent.units import rfc3339
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
+from timeagent.units import Instant, rfc3339
 
 
 class Tone(StrEnum):

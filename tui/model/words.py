@@ -6,29 +6,22 @@ Every condition has a symbol and words, so that nothing depends on colour. What 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, rfc3339, span_text
+from timeagent.interval import TimeInterval
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, Instant, Span, rfc3339, span_text
 
-from .state import LeaseOrigin, Reach
+from .state import ClockView, LeaseOrigin, LeaseRow, LeaseRows, LogView, NodeView, Reach, ShardView
 from .subjects import Cell, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from .state import ClockView, LeaseRow, LeaseRows, LogView, NodeView, ShardView
-
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OVERDUE_NS: Final[Span] = 2 * SECOND

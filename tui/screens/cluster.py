@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
+from textual.widget import Widget
 
-from timeagent.units import span_text
+from timeagent.units import Instant, span_text
 
 from ..model.clocks import CLOCK_LEGEND, ClockHistory, ClockRows, agreement_words, outside_words, source_lines
 from ..model.columns import cells_of, fitted
-from ..model.lease_list import LeaseOptions
+from ..model.lease_list import LeaseOptions, ListOptions
 from ..model.overview import not_known
-from ..model.subjects import ClockSubject, Tone
+from ..model.state import BagCell, ClusterState, LeaseRow, LogView
+from ..model.subjects import ClockSubject, Subject, Tone
 from ..model.words import clock_text, log_words
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.cluster_tables import ClockTable, LeaseFacts, LeaseList, LeaseTable, NodeTable
@@ -20,17 +23,6 @@ from ..widgets.framing import STYLES
 from ..widgets.lines import ClockLine, HealthLine, WordsLine
 from ..widgets.row_table import DetailTable
 from .screen import LEASE_LEGEND, TopScreen
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from textual.widget import Widget
-
-    from timeagent.units import Instant
-
-    from ..model.lease_list import ListOptions
-    from ..model.state import BagCell, ClusterState, LeaseRow, LogView
-    from ..model.subjects import Subject
 
 
 class LeaseScreen(TopScreen):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -11,15 +12,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ..model.exporting import ExportForm
+from ..model.state import LeaseRow
 from ..model.words import moment
 from ..widgets.lines import WordsLine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from textual.app import ComposeResult
-
-    from ..model.state import LeaseRow
 
 
 LABEL: Final = 10

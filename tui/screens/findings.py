@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
+from textual.widget import Widget
 
 from auditor.rules.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
+from timeagent.units import Instant
 
-from ..model.columns import cut
+from ..model.columns import Field, cut
 from ..model.exporting import ExportSheet
 from ..model.findings import (
     EVIDENCE_LEGEND,
@@ -21,6 +24,8 @@ from ..model.findings import (
     FindingEvidence,
     FindingGroup,
     FindingOptions,
+    FindingRow,
+    LinkPath,
     arranged_findings,
     chain_lines,
     evidence_of,
@@ -28,25 +33,15 @@ from ..model.findings import (
     summary_cells,
     wrapped_lines,
 )
-from ..model.lease_list import GroupHeading
-from ..model.subjects import Cell, FindingSubject, Tone
+from ..model.lease_list import GroupHeading, ListOptions
+from ..model.subjects import Cell, FindingSubject, Subject, Tone
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, PickTable
 from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from textual.widget import Widget
-
     from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
-    from timeagent.units import Instant
-
-    from ..model.columns import Field
-    from ..model.findings import FindingRow, LinkPath
-    from ..model.lease_list import ListOptions
-    from ..model.subjects import Subject
 
 
 class FindingTable(PickTable):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from auditor.timeline.events import NAME_THE_COPY
+from auditor.timeline.gathering import WhatIf
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
-from timeagent.units import rfc3339
+from timeagent.units import Instant, rfc3339
 
 from ..model.columns import Column
 from ..model.exporting import ExportSheet
@@ -26,6 +29,7 @@ from ..model.replaying import (
     TICK_NS,
     MomentRequest,
     ReplayedCopy,
+    ReplayMoment,
     ReplayPlace,
     Step,
     Switches,
@@ -40,25 +44,17 @@ from ..model.replaying import (
     stepped,
     switch_rows,
 )
+from ..model.subjects import Subject
 from ..widgets.lines import TabLine, TitleBar, WordsLine
 from ..widgets.replay import EventTable, InstantField, MomentParts, ScrubberLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from textual.app import ComposeResult
-    from textual.screen import Screen
-    from textual.widget import Widget
 
-    from auditor.timeline.gathering import WhatIf
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
-    from timeagent.units import Instant
-
-    from ..model.replaying import ReplayMoment
-    from ..model.subjects import Subject
 
 
 HELD: Final = 0.05

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from appliance.formats.framing import Kind, Piece, pack, piece_at
+from appliance.formats.lease import LeaseOutcome
 from appliance.formats.ledger import open_block
 from appliance.formats.shardmap import shard_number
 from appliance.formats.witness import Ended, Stopped, Witness
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from appliance.formats.lease import LeaseOutcome
-    from timeagent.units import Instant
-
+from timeagent.units import Instant
 
 FIRST_READ_BYTES: Final = 4 * 1024 * 1024
 """How much of a ledger's end is read at first: leases are renewed, so live ones are mentioned there again."""

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from operator import is_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.cli.daemon import daemon_check, time_agent_check
-from appliance.cluster import time_sources
-from appliance.doctor.check import unknown
+from appliance.cluster import Cluster, time_sources
+from appliance.doctor.check import HealthCheck, unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half
@@ -25,16 +26,17 @@ from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import root_path
-from timeagent.clock import SystemClock, boot_id
+from timeagent.clock import AgentClock, SystemClock, boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import SignedTime
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant
 
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
+    AuditedCopy,
     ClockView,
     ClusterState,
     Freshness,
@@ -48,22 +50,11 @@ from ..model.state import (
     TimeSources,
     ViewKind,
 )
+from ..model.subjects import DetailLine, Subject
+from .ledger import LedgerLease
 from .live_details import live_details
 from .mount import MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from appliance.cluster import Cluster
-    from appliance.doctor.check import HealthCheck
-    from timeagent.clock import AgentClock
-    from timeagent.units import Instant
-
-    from ..model.state import AuditedCopy
-    from ..model.subjects import DetailLine, Subject
-    from .ledger import LedgerLease
-
 
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS

@@ -5,6 +5,7 @@ The mount is read, never written; whoever asks waits for as long as it does, so 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.framing import Kind, Piece
@@ -19,7 +20,7 @@ from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
 from ..model.clocks import agreement, agreement_words
-from ..model.state import Reach
+from ..model.state import ClusterState, Reach
 from ..model.subjects import (
     BagSubject,
     ClockSubject,
@@ -30,16 +31,14 @@ from ..model.subjects import (
     NamedSubject,
     NodeSubject,
     PlaceSubject,
+    Subject,
     Tone,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
-from .places import BLANK, fact, heading, place_details, words
+from .places import place_details
+from .standing import BLANK, domain_rows, fact, heading, held_on, holder_details, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..model.state import ClusterState, LeaseRow
-    from ..model.subjects import Subject
     from .mount import MountAnswer
 
 
@@ -47,7 +46,6 @@ LEDGERS_READ: Final = 2
 """So many ledger files of a run are gone through for the witnesses of a lease: the newest."""
 
 CHAIN_SHOWN: Final = 500
-LEASES_SHOWN: Final = 1_000
 
 
 def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subject) -> Sequence[DetailLine]:
@@ -63,7 +61,7 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
         case LeaseSubject():
             return list(_lease(state, answer, tree, subject))
         case HolderSubject():
-            return list(_holder(state, subject))
+            return list(holder_details(state, subject))
         case NodeSubject():
             return list(_node(state, subject.name))
         case ClockSubject():
@@ -74,23 +72,12 @@ def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subje
             return [words("a live cluster is not audited: tenure audit judges a copy")]
 
 
-def _row_words(state: ClusterState, row: LeaseRow) -> str:
-    now = state.clock.now
-    holder = f"{row.node}/{row.process}"
-    return f"{row.domain:32} {row.mode:3} {holder:16} {condition(row, now)}  {lease_words(row, now)}".rstrip()
-
-
 def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if row.domain == domain]
     shards = answer.shard_map.shards_of(domain)
     for shard in shards:
         node = answer.shard_map.owner_of(shard) or ""
         yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
-    yield BLANK
-    yield heading("Holds it now" if rows else "Nobody is known to hold it")
-    for row in rows:
-        yield words(_row_words(state, row), LeaseSubject(domain, row.correlation_id))
-        yield words(f"  holder {row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
+    yield from domain_rows(state, DomainSubject(domain))
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
     for shard in shards:
@@ -169,19 +156,6 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
                 pass
 
 
-def _holder(state: ClusterState, subject: HolderSubject) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if (row.node, row.process) == (subject.node, subject.process)]
-    yield fact("node", subject.node, NodeSubject(subject.node))
-    yield fact("process", str(subject.process))
-    present = {row.holder_present for row in rows}
-    there = "runs" if True in present else "is gone" if False in present else "cannot be told from here"
-    yield fact("runs?", f"it {there}" if there != "cannot be told from here" else there)
-    yield BLANK
-    yield heading(counted(len(rows), "lease"))
-    for row in rows[:LEASES_SHOWN]:
-        yield words(_row_words(state, row), LeaseSubject(row.domain, row.correlation_id))
-
-
 def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
     for view in state.nodes:
         for shard in view.shards if view.name == node else ():
@@ -205,15 +179,7 @@ def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
     else:
         radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
         yield fact("clock", f"{radius}, {clock.status}", ClockSubject(node))
-    rows = [row for row in state.leases if row.node == node]
-    yield BLANK
-    yield heading(f"Holds {counted(len(rows), 'lease')}" + ("" if _all_answer(state) else ", as far as is known"))
-    for row in rows[:LEASES_SHOWN]:
-        yield words(_row_words(state, row), LeaseSubject(row.domain, row.correlation_id))
-
-
-def _all_answer(state: ClusterState) -> bool:
-    return all(shard.freshness.reach is Reach.ANSWERS for shard in state.shards)
+    yield from held_on(state, node)
 
 
 def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:

@@ -7,53 +7,44 @@ it calls is given a storage that cannot write, and a time that cannot sign.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from appliance.admin.founding import read_marker
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log, racks_there
 from appliance.bag.posix import PosixStorage
+from appliance.bag.storage import Storage
 from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.daemon import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
+from appliance.doctor.check import HealthCheck
 from appliance.doctor.directory import room_of
 from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
-from appliance.formats.shardmap import chain_of
+from appliance.formats.policy import Policy
+from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.node.own_keys import NOTICE_NS
 from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import FILE as SETTINGS_FILE
 from auditor.evidence.opening import find_root
+from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
+from timeagent.interval import TimeInterval
 from timeagent.keys import Verifier
-from timeagent.sampled import SampledClock
-from timeagent.units import DAY
+from timeagent.sampled import Look, SampledClock
+from timeagent.signedtime import SignedTime
+from timeagent.sources.port import Source
+from timeagent.units import DAY, Instant, Span
 
 from ..model.state import BagCell, LogView
-from .ledger import LedgerBook, LedgerTail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from appliance.bag.storage import Storage
-    from appliance.doctor.check import HealthCheck
-    from appliance.formats.policy import Policy
-    from appliance.formats.shardmap import ShardMap
-    from timeagent.clock import MachineClock
-    from timeagent.interval import TimeInterval
-    from timeagent.sampled import Look
-    from timeagent.signedtime import SignedTime
-    from timeagent.sources.port import Source
-    from timeagent.units import Instant, Span
-
-    from .ledger import LedgersTell
-
+from .ledger import LedgerBook, LedgersTell, LedgerTail
 
 _KEPT_MAX: Final = 8_192
 

@@ -7,12 +7,14 @@ each was asked. Each is widened by its round trip, and ages by how fast this mac
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from timeagent.clock import MachineClock
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DRIFT_PPM, drift_ns
+from timeagent.sampled import DRIFT_PPM, Look, drift_ns
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
@@ -20,12 +22,8 @@ from ..feed import AskedQuestion
 from ..model.state import NodeClock, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from appliance.cluster import Cluster
     from appliance.node.routes import TimeThere
-    from timeagent.clock import MachineClock
-    from timeagent.sampled import Look
 
 
 CLOCK_PERIOD_NS: Final = SECOND

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_number
 from auditor.evidence.opening import open_tree
-from auditor.rules.finding import Verdict
+from auditor.evidence.tree import Tree
+from auditor.rules.finding import Finding, Verdict
 from auditor.timeline.making import make_index
-from auditor.timeline.state import BagPhase, with_leases
+from auditor.timeline.state import BagPhase, DomainState, LeaseState, LogState, StateAt, with_leases
+from auditor.timeline.state import BagState as RecordedBag
 from auditor.timeline.timeline_reader import open_audited
+from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.units import DAY
+from timeagent.units import DAY, Instant, Span
 
 from ..feed import AskedQuestion
 from ..model.state import (
@@ -43,21 +47,8 @@ from ..model.state import (
     ShardView,
     ViewKind,
 )
-from ..model.subjects import PlaceSubject
+from ..model.subjects import DetailLine, PlaceSubject, Subject
 from .record_details import record_details
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from auditor.evidence.tree import Tree
-    from auditor.rules.finding import Finding
-    from auditor.timeline.state import BagState as RecordedBag
-    from auditor.timeline.state import DomainState, LeaseState, LogState, StateAt
-    from timeagent.clock import MachineClock
-    from timeagent.units import Instant, Span
-
-    from ..model.subjects import DetailLine, Subject
-
 
 BAR_CELLS: Final = 20
 CELLS_MAX: Final = 100_000
@@ -149,7 +140,8 @@ class RecordSource:
         record = self.record
         if record is None:
             raise self.reading.error or TenureError("not-read", "the copy is still being read")
-        return record_details(record, subject, record.timeline.end_ns if instant is None else instant)
+        at = record.timeline.end_ns if instant is None else instant
+        return record_details(record, self.state_at(instant), subject, at)
 
 
 def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:

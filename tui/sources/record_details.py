@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from appliance.formats.shardmap import shard_number, shard_text
-from auditor.rules.finding import Verdict
-from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, LeaseEnded, LeaseTold, event_words
+from auditor.explain.context import LeaseTrace, leases_until
+from auditor.rules.finding import Evidence, Verdict
+from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
-from timeagent.units import span_text
+from timeagent.units import Instant, span_text
 
+from ..model.state import AuditedCopy, ClusterState
 from ..model.subjects import (
     BagSubject,
     Cell,
@@ -25,33 +27,39 @@ from ..model.subjects import (
     LeaseSubject,
     NodeSubject,
     PlaceSubject,
+    Subject,
     Tone,
 )
 from ..model.words import fence_text, moment
-from .places import BLANK, fact, heading, place_details, words
+from .places import place_details
+from .standing import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from auditor.rules.finding import Evidence
-    from auditor.timeline.state import BagState, LeaseState, StateAt
-    from timeagent.units import Instant
-
-    from ..model.state import AuditedCopy
-    from ..model.subjects import Subject
+    from auditor.timeline.state import BagState, StateAt
 
 
 READINGS_SHOWN: Final = 500
-LEASES_SHOWN: Final = 1_000
 
 
-def record_details(record: AuditedCopy, subject: Subject, at: Instant) -> Sequence[DetailLine]:
-    """Return what is known. Reads the tree where bytes are asked for; goes over all events of what it is about."""
-    if isinstance(subject, PlaceSubject):
-        if record.tree is None:
-            raise BadRequest(NEEDS_TREE, f"only the index is here, not {printable(subject.path)}", hint=NAME_THE_COPY)
-        return place_details(record.tree, subject)
-    return list(_TOLD[type(subject)](record, subject, at))
+def record_details(record: AuditedCopy, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+    """Return what is known at an instant, which ``shown`` is of.
+
+    Reads the tree where bytes are asked for; goes over all events of what it is about.
+    """
+    match subject:
+        case PlaceSubject():
+            if record.tree is None:
+                what = f"only the index is here, not {printable(subject.path)}"
+                raise BadRequest(NEEDS_TREE, what, hint=NAME_THE_COPY)
+            return place_details(record.tree, subject)
+        case HolderSubject():
+            return list(holder_details(shown, subject))
+        case DomainSubject():
+            return list(_domain(record, shown, subject, at))
+        case NodeSubject():
+            return [*_node(record, subject, at), *held_on(shown, subject.name)]
+        case _:
+            return list(_TOLD[type(subject)](record, subject, at))
 
 
 def place_of(where: Evidence) -> PlaceSubject:
@@ -61,39 +69,12 @@ def place_of(where: Evidence) -> PlaceSubject:
 # -- domains and leases ------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Life:
-    """One lease, from first to last."""
-
-    told: list[LeaseTold] = field(default_factory=list)
-    frames: list[FrameWritten] = field(default_factory=list)
-    ended: LeaseEnded | None = None
-
-    @property
-    def end_words(self) -> str:
-        if self.ended is None:
-            return "not ended"
-        watermark = self.ended.ending.watermark_ns
-        said = "" if watermark is None else f", watermark {moment(watermark, self.ended.instant_ns)}"
-        return f"{self.ended.ending.outcome} {moment(self.ended.instant_ns)}{said}"
-
-
-def _lives(record: AuditedCopy, domain: str, at: Instant) -> dict[bytes, _Life]:
-    """Return the leases of a domain in the order in which they were granted."""
-    found: dict[bytes, _Life] = {}
-    for _, event in record.timeline.between(record.timeline.start_ns, at, domain=domain):
-        match event:
-            case LeaseTold():
-                found.setdefault(event.witness.correlation_id, _Life()).told.append(event)
-            case LeaseEnded():
-                found.setdefault(event.ending.correlation_id, _Life()).ended = event
-            case FrameWritten():
-                for name, lease in event.leases:
-                    if name == domain:
-                        found.setdefault(lease, _Life()).frames.append(event)
-            case _:
-                pass
-    return found
+def _end_words(life: LeaseTrace) -> str:
+    if life.end is None:
+        return "not ended"
+    watermark, ended_ns = life.end.watermark_ns, life.end.ended_ns
+    said = "" if watermark is None else f", watermark {moment(watermark, ended_ns)}"
+    return f"{life.end.outcome} {moment(ended_ns)}{said}"
 
 
 def _real_name(record: AuditedCopy, shown: str) -> str:
@@ -102,9 +83,8 @@ def _real_name(record: AuditedCopy, shown: str) -> str:
     return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
 
 
-def _domain(record: AuditedCopy, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
-    shown = subject.name
-    name = _real_name(record, shown)
+def _domain(record: AuditedCopy, shown: ClusterState, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
+    name = _real_name(record, subject.name)
     state = record.timeline.state_at(at)
     known = state.domains.get(name)
     if known is None:
@@ -114,46 +94,28 @@ def _domain(record: AuditedCopy, subject: DomainSubject, at: Instant) -> Iterato
     yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
     yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
     yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
-    yield BLANK
-    yield heading("Holds it now" if known.leases else "Nobody holds it")
-    for lease in known.leases:
-        yield words(_lease_line(state, lease), LeaseSubject(shown, lease.correlation_id.hex()))
-        yield words(
-            f"  holder {lease.holder.node}/{lease.holder.process} {printable(lease.holder.purpose)}",
-            HolderSubject(lease.holder.node, lease.holder.process),
-        )
-    lives = _lives(record, name, at)
+    yield from domain_rows(shown, subject)
+    lives = leases_until(record.timeline, name, at)
     yield BLANK
     yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
     for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
-        yield words(_life_line(life, at), LeaseSubject(shown, lease_id.hex()), _life_tone(life))
+        yield words(_life_line(life, at), LeaseSubject(subject.name, lease_id.hex()), _life_tone(life))
 
 
-def _life_line(life: _Life, at: Instant) -> str:
+def _life_line(life: LeaseTrace, at: Instant) -> str:
     """Say what became of a lease, how it ended before what is less: on 80 columns the rest is cut."""
     messages = counted(sum(each.messages for each in life.frames), "message")
-    if not life.told:
-        return f"a lease of which no grant is there; {messages}; {life.end_words}"
     first, last = life.told[0].witness, life.told[-1].witness
     holder = f"{first.holder.node}/{first.holder.process}"
     return (
         f"{moment(life.told[0].instant_ns, at)}  {first.mode:3} {holder:16} "
-        f"until {moment(last.expiry_ns, first.expiry_ns)}  {life.end_words}  "
+        f"until {moment(last.expiry_ns, first.expiry_ns)}  {_end_words(life)}  "
         f"{counted(len(life.told) - 1, 'renewal')}  {messages}"
     )
 
 
-def _life_tone(life: _Life) -> Tone:
-    if life.ended is not None and life.ended.ending.outcome in ("expired", "revoked", "unknown"):
-        return Tone.WARN
-    return Tone.PLAIN
-
-
-def _lease_line(state: StateAt, lease: LeaseState) -> str:
-    left = state.expiry(lease) - state.instant_ns
-    until = f"{span_text(left // 1_000_000 * 1_000_000)} left" if left >= 0 else f"over for {span_text(-left)}"
-    messages = counted(lease.messages, "message")
-    return f"{lease.correlation_id.hex()}  {lease.mode}  {state.phase(lease)}  {until}, {messages}"
+def _life_tone(life: LeaseTrace) -> Tone:
+    return Tone.WARN if life.end is not None and life.end.outcome in ("expired", "revoked", "unknown") else Tone.PLAIN
 
 
 def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
@@ -163,16 +125,15 @@ def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
 
 def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.domain)
-    lives = _lives(record, name, at)
+    lives = leases_until(record.timeline, name, at)
     life = lives.get(bytes.fromhex(subject.identifier))
     if life is None:
         yield words("the copy tells nothing of it by then", tone=Tone.WARN)
         return
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
     yield fact("lease", subject.identifier)
-    if life.told:
-        yield from _grant(life)
-    yield fact("ended", life.end_words, place_of(life.ended.where) if life.ended else None, _life_tone(life))
+    yield from _grant(life)
+    yield fact("ended", _end_words(life), place_of(life.ended.where) if life.ended else None, _life_tone(life))
     order = list(lives)
     place = order.index(bytes.fromhex(subject.identifier))
     for label, index in (("before it", place - 1), ("after it", place + 1)):
@@ -195,7 +156,7 @@ def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[
         yield _frame_line(_by_then(each, state))
 
 
-def _grant(life: _Life) -> Iterator[DetailLine]:
+def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
     first = life.told[0].witness
     holder = first.holder
     text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
@@ -226,29 +187,6 @@ def _frame_line(event: FrameWritten) -> DetailLine:
 # -- holders, nodes, clocks --------------------------------------------------------------------------------------------
 
 
-def _holder(record: AuditedCopy, subject: HolderSubject, at: Instant) -> Iterator[DetailLine]:
-    state = record.timeline.state_at(at)
-    yield fact("node", subject.node, NodeSubject(subject.node))
-    yield fact("process", str(subject.process))
-    yield from _held(state, subject.node, subject.process)
-
-
-def _held(state: StateAt, node: str, process: int | None) -> Iterator[DetailLine]:
-    held = [
-        lease
-        for lease in state.leases()
-        if lease.holder.node == node and (process is None or lease.holder.process == process)
-    ]
-    yield BLANK
-    yield heading(counted(len(held), "lease"))
-    for lease in held[:LEASES_SHOWN]:
-        domain = printable(lease.domain)
-        yield words(
-            f"{domain:32} {lease.mode:3} {state.phase(lease):9} expiry {moment(state.expiry(lease), state.instant_ns)}",
-            LeaseSubject(domain, lease.correlation_id.hex()),
-        )
-
-
 def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
     node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
@@ -265,7 +203,6 @@ def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[De
         reading = known.reading
         text = f"±{span_text(reading.radius_ns)}, said at {moment(known.as_of_ns)}"
         yield fact("clock", text, ClockSubject(node))
-    yield from _held(state, node, None)
 
 
 def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
@@ -376,10 +313,7 @@ def _finding(record: AuditedCopy, subject: FindingSubject, at: Instant) -> Itera
 
 
 _TOLD: Final[dict[type[Subject], Callable[..., Iterator[DetailLine]]]] = {
-    DomainSubject: _domain,
     LeaseSubject: _lease,
-    HolderSubject: _holder,
-    NodeSubject: _node,
     ClockSubject: _clock,
     BagSubject: _bag,
     FindingSubject: _finding,

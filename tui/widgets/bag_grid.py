@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
@@ -10,18 +11,14 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 
+from timeagent.units import Instant
+
 from ..model.columns import LOG_COLUMNS
 from ..model.overview import log_row, not_known
+from ..model.state import BagCell, ClusterState, LogView
 from ..model.subjects import BagSubject, Cell, Tone
 from ..model.words import BAG_CELLS, BAG_LEGEND, UNFINISHED, clock_text
 from .row_table import RowTable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from ..model.state import BagCell, ClusterState, LogView
 
 
 class BagStrip(RowTable):

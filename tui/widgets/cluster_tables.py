@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from timeagent.console import counted
+from timeagent.interval import TimeInterval
 
-from ..model.clocks import AXIS_COLUMN, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS
-from ..model.columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, heading
+from ..model.clocks import AXIS_COLUMN, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockRows
+from ..model.columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, Column, Field, heading
 from ..model.lease_list import GroupHeading, LeaseArrangement, LeaseGroup, LeaseOptions, LeaseOrder, arrange
 from ..model.overview import leases_count, leases_title, not_known, nothing_words
-from ..model.subjects import Cell, ClockSubject, DomainSubject, LeaseSubject, NodeSubject, Tone
+from ..model.state import ClusterState, LeaseRow
+from ..model.subjects import Cell, ClockSubject, DomainSubject, LeaseSubject, NodeSubject, Subject, Tone
 from ..model.words import lease_row, lease_words, many_lease_row, moment, node_rows
 from .framing import MUTED
 from .lines import WordsLine
 from .row_table import PickTable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.interval import TimeInterval
-
-    from ..model.clocks import ClockRows
-    from ..model.columns import Column, Field
-    from ..model.state import ClusterState, LeaseRow
-    from ..model.subjects import Subject
-
 
 INLINE_MAX: Final = 5_000
 """So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""

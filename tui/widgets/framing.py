@@ -6,11 +6,13 @@ rest: here it is asked once for all lines, until a style, the width or the theme
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from rich.segment import Segment
 from rich.style import Style as Drawn
 from textual.color import Color
+from textual.filter import LineFilter
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
@@ -18,15 +20,7 @@ from textual.style import Style
 from textual.theme import Theme
 from textual.widget import Widget
 
-from ..model.subjects import Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from textual.filter import LineFilter
-
-    from ..model.subjects import Cell
-
+from ..model.subjects import Cell, Tone
 
 DARK: Final = Theme(
     name="tenure-dark",

@@ -6,11 +6,14 @@ They are drawn anew only when they say something else, laid out anew only when t
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, starmap
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
-from textual.geometry import Region
+from textual.events import Click
+from textual.geometry import Region, Size
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Input
 
@@ -18,18 +21,9 @@ from appliance.doctor.check import not_well
 
 from ..model.columns import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
+from ..model.state import ClusterState
 from ..model.subjects import Cell
 from .framing import MUTED, KeptLines, segments, styled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from textual.events import Click
-    from textual.geometry import Size
-    from textual.screen import Screen
-
-    from ..model.state import ClusterState
-
 
 type TextPart = str | tuple[str, str]
 """Text, plain or with a style of the theme."""

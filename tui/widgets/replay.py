@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from auditor.timeline.events import about_domain, event_words
+from auditor.timeline.events import Event, about_domain, event_words
 from timeagent.console import printable
-from timeagent.units import span_text
+from timeagent.units import Instant, span_text
 
 from ..model.columns import cut
 from ..model.gantt import ScrubberGround, ground_of
-from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, domains_of, event_tone
-from ..model.subjects import Cell, DomainSubject, PlaceSubject, Tone
+from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, ReplayMoment, domains_of, event_tone
+from ..model.subjects import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.words import clock_text
-from .lines import WordsLine
+from .lines import TextPart, WordsLine
 from .row_table import PickTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from textual.app import ComposeResult
 
-    from auditor.timeline.events import Event
     from auditor.timeline.timeline_reader import Timeline
-    from timeagent.units import Instant
-
-    from ..model.replaying import ReplayMoment
-    from ..model.subjects import Subject
-    from .lines import TextPart
 
 
 class ScrubberLine(WordsLine):

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from timeagent.errors import TenureError
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Instant
 
-from ..model.columns import Column, cells_of, cut, heading, laid_out, layout
-from ..model.subjects import Cell, Tone
+from ..model.columns import Column, ColumnWidths, Field, cells_of, cut, heading, laid_out, layout
+from ..model.state import ClusterState
+from ..model.subjects import Cell, DetailLine, Subject, Tone
 from ..model.words import matching, short_span
 from .framing import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.style import Style
-    from textual.events import Click
-    from textual.scrollbar import ScrollBar
-
-    from timeagent.units import Instant
-
-    from ..model.columns import Column, ColumnWidths, Field
-    from ..model.state import ClusterState
-    from ..model.subjects import DetailLine, Subject
-
-    type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
-    """Asks, and calls back on the screen's thread."""
+type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
+"""Asks, and calls back on the screen's thread."""
 
 
 type RowAt = Callable[[int], Sequence[Field]]

@@ -339,12 +339,13 @@ class NodeHost(ShardHost):
         """Stop for a restart, with a note of what is left."""
         history = self._world.history
         hosted = list(self.everything().values())
-        told: list[tuple[bytes, int]] = []
+        told: dict[bytes, int] = {}
         for each in hosted:
-            told.append((each.identity.incarnation, 0 if each._shard.is_of_no_map else each._store.leases))
-            history.stopping.add(each.identity.incarnation)
+            incarnation = each.identity.incarnation
+            told[incarnation] = 0 if each._shard.is_of_no_map else each._store.leases
+            history.stopping.add(incarnation)
             store: Any = each._store
-            shard = each._shard
+            shard: Any = each._shard
             leave = store.leave
 
             def left(said: bytes, shard: Shard = shard, store: Any = store, leave: Any = leave) -> bool:  # noqa: ANN401
@@ -354,10 +355,17 @@ class NodeHost(ShardHost):
                     history.suspended.append(self._left_state(shard, store, signed_ns))
                 return done
 
+            def end(shard: Any = shard, store: Any = store, stop: Any = shard.stop_orderly) -> Any:  # noqa: ANN401
+                if not shard.is_of_no_map:  # its turn comes after those of others: leases may be given back until then
+                    told[shard._identity.incarnation] = store.leases
+                shard.stop_orderly = stop
+                return stop()
+
+            shard.stop_orderly = end
             store.leave = left
             self._told(each.identity.shard, "suspended")
         super().close()
-        history.told += told  # who died meanwhile, or saw the end of the run, has not stopped in order
+        history.told += told.items()  # who died meanwhile, or saw the end of the run, has not stopped in order
         for each in hosted:
             if isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None:
                 history.stopping.discard(each.identity.incarnation)

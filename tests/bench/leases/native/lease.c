@@ -34,8 +34,8 @@ static void send_step(Connection *c, Slot *slot) {
         for (int half = 0; half < 2; half++) { uint64_t r = chance(); memcpy(id + 8 * half, &r, 8); }
         int size = key_name(name, slot->key[i]);
         if (slot->step == 0) {
-            bytes_u8(out, 0xdc); bytes_be(out, 11, 2);
-            word(out, "acquire"); binary(out, id, 16); text(out, name, (size_t)size); word(out, "X"); word(out, "held");
+            bytes_u8(out, 0xdc); bytes_be(out, 12, 2);
+            word(out, "acquire"); binary(out, id, 16); number(out, 1); text(out, name, (size_t)size); word(out, "X"); word(out, "held");
             bytes_u8(out, 0x95); word(out, "node-b"); number(out, 7); binary(out, zeros, 16); binary(out, zeros, 8); word(out, "");
             bytes_u8(out, 0x92); number(out, now); binary(out, id, 16);
             number(out, TERM_NS); number(out, now + 2 * TERM_NS); number(out, 0); number(out, 0);

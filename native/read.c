@@ -1,0 +1,798 @@
+/* What readers and the auditor do with every byte and every record: cut files into frames, hash them, tell records of
+ * one shape from each other, make columns of their fields, and check Merkle paths.
+ *
+ * All input is a stranger's. Every length is compared with what is there before anything is read or allocated by it;
+ * what a caller says about places in records is compared with the records. Nothing here keeps anything between calls,
+ * but the seed of a hash. Each function says what its Python reference is: both answer the same to the same bytes.
+ *
+ * Columns come back as bytes: an int64 a row, unless said otherwise, in the machine's order, which is little-endian.
+ */
+#include "core.h"
+
+#include <stdlib.h>
+
+enum {
+    HEADER = 12,
+    CHECKSUM = 16,
+    STEP = 2 + DIGEST_BYTES, /* a hash in a list of hashes: MessagePack's two bytes before it */
+    LEVELS = 64,
+};
+
+static uint32_t big_u32(const uint8_t *at)
+{
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+static uint32_t little_u32(const uint8_t *at)
+{
+    return (uint32_t)at[3] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[1] << 8 | at[0];
+}
+
+static int64_t little_i64(const uint8_t *at)
+{
+    return (int64_t)((uint64_t)little_u32(at + 4) << 32 | little_u32(at));
+}
+
+static uint64_t big_number(const uint8_t *at, int size)
+{
+    uint64_t value = 0;
+    for (int n = 0; n < size; n++)
+        value = value << 8 | at[n];
+    return value;
+}
+
+/* Bytes that somebody else owns for as long as this call lasts. */
+typedef struct {
+    const uint8_t *at;
+    Py_ssize_t size;
+} Span;
+
+/* Borrow the bytes of an object that is of type bytes. Returns 0; -1 with TypeError. */
+static int span_of(PyObject *object, Span *span)
+{
+    char *at;
+    if (PyBytes_AsStringAndSize(object, &at, &span->size) < 0)
+        return -1;
+    span->at = (const uint8_t *)at;
+    return 0;
+}
+
+/* Borrow the bytes of each item of a list of bytes: spans to be freed with PyMem_Free, or NULL with an exception.
+ * The list must stay as it is meanwhile: nothing here runs Python code before it is done with the spans. */
+static Span *spans_of(PyObject *list, Py_ssize_t *count)
+{
+    if (!PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "a list of bytes is wanted");
+        return NULL;
+    }
+    *count = PyList_Size(list);
+    Span *spans = PyMem_Calloc((size_t)*count + 1, sizeof *spans);
+    if (!spans)
+        return (Span *)PyErr_NoMemory();
+    for (Py_ssize_t n = 0; n < *count; n++) {
+        if (span_of(PyList_GetItem(list, n), spans + n) < 0) {
+            PyMem_Free(spans);
+            return NULL;
+        }
+    }
+    return spans;
+}
+
+/* Return new bytes, not yet filled, of count items of a size; NULL with an exception. */
+static PyObject *new_bytes(Py_ssize_t count, Py_ssize_t each)
+{
+    if (each && count > PY_SSIZE_T_MAX / each)
+        return PyErr_NoMemory();
+    return PyBytes_FromStringAndSize(NULL, count * each);
+}
+
+/* Where such bytes are filled. */
+static void *inside(PyObject *bytes)
+{
+    return PyBytes_AsString(bytes);
+}
+
+/* Append an item to a list that has room for it at a number, or drop the list. Steals the item; NULL is an error. */
+static int put(PyObject **list, Py_ssize_t number, PyObject *item)
+{
+    if (item && PyList_SetItem(*list, number, item) == 0)
+        return 0;
+    Py_CLEAR(*list);
+    return -1;
+}
+
+static PyObject *bytes_of(const uint8_t *at, Py_ssize_t size)
+{
+    return PyBytes_FromStringAndSize((const char *)at, size);
+}
+
+/* ---- frames ---- */
+
+/* Where one frame is in its file, and what its columns say. */
+typedef struct {
+    Py_ssize_t offset, length, head_at, head_size, count;
+    int64_t first, last;
+} FrameAt;
+
+/* What a caller says is too much for one frame. */
+typedef struct {
+    Py_ssize_t messages, payload;
+} Limits;
+
+/* Read the frame that begins there: the form of its piece and its columns, not its checksum, nor its head.
+ * Returns 1; 0 where there is no such frame. */
+static int frame_at(Span file, Py_ssize_t offset, Limits most, FrameAt *found)
+{
+    static const uint8_t start[8] = {'T', 'N', 'U', 'R', 1, 1, 0, 0};
+    const uint8_t *piece = file.at + offset;
+    Py_ssize_t left = file.size - offset;
+    if (left < HEADER + CHECKSUM || memcmp(piece, start, sizeof start) != 0)
+        return 0;
+    Py_ssize_t size = big_u32(piece + 8);
+    if (size > most.payload || size > left - HEADER - CHECKSUM || size < 8)
+        return 0;
+    const uint8_t *payload = piece + HEADER;
+    Py_ssize_t head = little_u32(payload);
+    if (head > size - 8)
+        return 0;
+    Py_ssize_t count = little_u32(payload + 4 + head), body = size - 8 - head;
+    if (count < 1 || count > most.messages || 12 * count > body)
+        return 0;
+    const uint8_t *instants = payload + 8 + head, *lengths = instants + 8 * count;
+    int64_t before = little_i64(instants);
+    uint64_t total = little_u32(lengths);
+    found->first = before;
+    for (Py_ssize_t n = 1; n < count; n++) {
+        int64_t instant = little_i64(instants + 8 * n);
+        if (instant <= before)
+            return 0;
+        before = instant;
+        total += little_u32(lengths + 4 * n);
+    }
+    if (total != (uint64_t)(body - 12 * count))
+        return 0;
+    found->last = before;
+    found->offset = offset;
+    found->length = HEADER + size + CHECKSUM;
+    found->head_at = offset + HEADER + 4;
+    found->head_size = head;
+    found->count = count;
+    return 1;
+}
+
+/* Check the checksum of a frame's piece, and make the digest that its writer's next frame names it by.
+ * Returns 1; 0 where the checksum is another; -1 with an exception. */
+static int frame_digest(Span file, const FrameAt *frame, uint8_t digest[DIGEST_BYTES])
+{
+    static const char context[16] = "tenure v1 frame";
+    const uint8_t *piece = file.at + frame->offset;
+    size_t size = (size_t)(frame->length - HEADER - CHECKSUM);
+    uint8_t sum[DIGEST_BYTES], length[8] = {0};
+    if (core_sha256(piece, HEADER + size, NULL, 0, NULL, 0, sum) < 0)
+        return -1;
+    if (memcmp(sum, piece + HEADER + size, CHECKSUM) != 0)
+        return 0;
+    for (int n = 0; n < 4; n++)
+        length[4 + n] = piece[8 + n];
+    return core_sha256(context, sizeof context, length, sizeof length, piece + HEADER, size, digest) < 0 ? -1 : 1;
+}
+
+/* Count the frames of a file as far as the lengths of its pieces go: -1 where they do not lead to its end. */
+static Py_ssize_t frames_in(Span file)
+{
+    Py_ssize_t at = 0, count = 0;
+    for (; at < file.size; count++) {
+        Py_ssize_t left = file.size - at - HEADER - CHECKSUM;
+        if (left < 0 || big_u32(file.at + at + 8) > (uint64_t)left)
+            return -1;
+        at += HEADER + CHECKSUM + (Py_ssize_t)big_u32(file.at + at + 8);
+    }
+    return count ? count : -1;
+}
+
+/* cut(files: list[bytes], hashed: bool, messages_max: int, payload_max: int)
+ *     -> tuple[file, offset, length, counts, first, last, digests, heads] | None
+ *
+ * The frames of files, in order: six columns, and two lists of bytes. None where one of the files is empty, or holds
+ * anything else than whole frames. hashed: else no checksum is checked, and stands, behind it 16 zeros, for a digest.
+ * Reference: auditor.columns.records.cut. */
+PyObject *core_cut(PyObject *module, PyObject *args)
+{
+    PyObject *list, *result = NULL, *made[8] = {NULL};
+    int hashed, plain = 1, whole = 1;
+    Py_ssize_t count, frames = 0, row = 0;
+    int64_t *into[6];
+    Limits most;
+    FrameAt frame;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Opnn:cut", &list, &hashed, &most.messages, &most.payload))
+        return NULL;
+    Span *files = spans_of(list, &count);
+    for (Py_ssize_t n = 0; files && n < count && plain; n++) {
+        Py_ssize_t more = frames_in(files[n]);
+        plain = more > 0;
+        frames += more;
+    }
+    for (int n = 0; files && plain && whole && n < 8; n++) {
+        made[n] = n < 6 ? new_bytes(frames, sizeof(int64_t)) : PyList_New(frames);
+        whole = made[n] != NULL;
+        if (whole && n < 6)
+            into[n] = inside(made[n]);
+    }
+    for (Py_ssize_t n = 0; files && plain && whole && n < count; n++)
+        for (Py_ssize_t at = 0; plain && whole && at < files[n].size; at += frame.length, row++) {
+            uint8_t digest[DIGEST_BYTES] = {0};
+            int fine = frame_at(files[n], at, most, &frame);
+            if (fine && hashed)
+                fine = frame_digest(files[n], &frame, digest);
+            else if (fine)
+                memcpy(digest, files[n].at + at + frame.length - CHECKSUM, CHECKSUM);
+            plain = fine != 0;
+            whole = fine >= 0;
+            if (fine <= 0)
+                break;
+            int64_t of_row[6] = {n, frame.offset, frame.length, frame.count, frame.first, frame.last};
+            for (int column = 0; column < 6; column++)
+                into[column][row] = of_row[column];
+            whole = put(&made[6], row, bytes_of(digest, DIGEST_BYTES)) == 0 &&
+                    put(&made[7], row, bytes_of(files[n].at + frame.head_at, frame.head_size)) == 0;
+        }
+    if (files && plain && whole)
+        result = PyTuple_Pack(8, made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7]);
+    for (int n = 0; n < 8; n++)
+        Py_XDECREF(made[n]);
+    PyMem_Free(files);
+    if (files && !plain)
+        Py_RETURN_NONE;
+    return result;
+}
+
+/* ---- records of one shape ---- */
+
+/* What has to hold of the bytes of a record at a place. */
+enum { FIXED, SMALL, WIDE, TEXT };
+
+typedef struct {
+    int32_t what, at, size;
+} Check;
+
+typedef struct {
+    Span model; /* a record of this shape */
+    const uint8_t *checks;
+    Py_ssize_t count;
+} Shape;
+
+static Check check_at(const Shape *shape, Py_ssize_t n)
+{
+    Check check;
+    memcpy(&check, shape->checks + n * (Py_ssize_t)sizeof check, sizeof check);
+    return check;
+}
+
+/* Take a shape: (model, checks). Returns 0; -1 with an exception, also where a check is not inside the model. */
+static int shape_of(PyObject *object, Shape *shape)
+{
+    Span checks;
+    if (!PyTuple_Check(object) || PyTuple_Size(object) != 2) {
+        PyErr_SetString(PyExc_TypeError, "a shape is a pair");
+        return -1;
+    }
+    if (span_of(PyTuple_GetItem(object, 0), &shape->model) < 0 || span_of(PyTuple_GetItem(object, 1), &checks) < 0)
+        return -1;
+    shape->checks = checks.at;
+    shape->count = checks.size / (Py_ssize_t)sizeof(Check);
+    int fine = checks.size % (Py_ssize_t)sizeof(Check) == 0;
+    for (Py_ssize_t n = 0; fine && n < shape->count; n++) {
+        Check check = check_at(shape, n);
+        fine = check.at >= 0 && check.size >= 0 && check.at <= shape->model.size - check.size &&
+               (check.what != SMALL || check.size == 1) &&
+               (check.what != WIDE || check.size == 1 || check.size == 2 || check.size == 4 || check.size == 8);
+    }
+    if (!fine)
+        PyErr_SetString(PyExc_ValueError, "a check of a shape is not inside its model");
+    return fine ? 0 : -1;
+}
+
+/* Whether a record has this shape, and would decode: its bytes are the model's wherever these are no values, numbers
+ * have their shortest form and fit 63 bits, texts are ASCII or the model's own. */
+static int fits(const Shape *shape, Span record)
+{
+    if (record.size != shape->model.size)
+        return 0;
+    for (Py_ssize_t n = 0; n < shape->count; n++) {
+        Check check = check_at(shape, n);
+        const uint8_t *at = record.at + check.at, *model = shape->model.at + check.at;
+        switch (check.what) {
+        case SMALL:
+            if (*at >= 0x80)
+                return 0;
+            break;
+        case WIDE:
+            if (big_number(at, check.size) < (check.size == 1 ? 0x80 : (uint64_t)1 << (4 * check.size)))
+                return 0;
+            if (check.size == 8 && at[0] >= 0x80)
+                return 0;
+            break;
+        case TEXT:
+            for (int32_t k = 0; k < check.size; k++)
+                if (at[k] >= 0x80) {
+                    if (memcmp(at, model, (size_t)check.size) != 0)
+                        return 0;
+                    break;
+                }
+            break;
+        default:
+            if (memcmp(at, model, (size_t)check.size) != 0)
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* match(records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray) -> int
+ *
+ * Write the number of each record's shape into kinds (int32 each), from begin on, up to the first record that has none
+ * of these shapes: returns the number of that one, or how many records there are. Of several shapes that a record
+ * has it gets any. Reference: auditor.columns.records.Shapes. */
+PyObject *core_match(PyObject *module, PyObject *args)
+{
+    PyObject *list, *known, *result = NULL;
+    Py_buffer kinds;
+    Py_ssize_t begin, count, n = 0;
+    int32_t likely[256];
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OnOw*:match", &list, &begin, &known, &kinds))
+        return NULL;
+    Span *records = spans_of(list, &count);
+    Shape *shapes = NULL;
+    if (!records || !PyList_Check(known))
+        goto done;
+    Py_ssize_t of_shapes = PyList_Size(known);
+    if (begin < 0 || kinds.len / (Py_ssize_t)sizeof(int32_t) < count || of_shapes > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "there is not a place for the kind of each record");
+        goto done;
+    }
+    shapes = PyMem_Calloc((size_t)of_shapes + 1, sizeof *shapes);
+    if (!shapes) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (n = 0; n < of_shapes; n++)
+        if (shape_of(PyList_GetItem(known, n), shapes + n) < 0)
+            goto done;
+    memset(likely, 0, sizeof likely);
+    for (n = begin; n < count; n++) {
+        int32_t *guess = likely + (records[n].size & 255), kind = *guess;
+        if (kind >= of_shapes || !fits(shapes + kind, records[n])) {
+            for (kind = 0; kind < of_shapes && !fits(shapes + kind, records[n]); kind++)
+                ;
+            if (kind == of_shapes)
+                break;
+            *guess = kind;
+        }
+        memcpy((uint8_t *)kinds.buf + n * (Py_ssize_t)sizeof kind, &kind, sizeof kind);
+    }
+    result = PyLong_FromSsize_t(n);
+done:
+    if (!result && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a list of shapes is wanted");
+    PyMem_Free(shapes);
+    PyMem_Free(records);
+    PyBuffer_Release(&kinds);
+    return result;
+}
+
+/* ---- fields ---- */
+
+/* Some records, the kind of each, and where a field is in the records of each kind. */
+typedef struct {
+    Span *records;
+    Py_ssize_t count;
+    Span kinds, places;
+} Field;
+
+/* Take (records: list[bytes], kinds: bytes, places: bytes). kinds: int32 a record; places: two int32 a kind, where the
+ * field begins (below 0: there is none) and its size. Returns 0, then the records are to be freed; -1. */
+static int field_of(PyObject *records, PyObject *kinds, PyObject *places, Field *field)
+{
+    if (span_of(kinds, &field->kinds) < 0 || span_of(places, &field->places) < 0)
+        return -1;
+    field->records = spans_of(records, &field->count);
+    if (!field->records)
+        return -1;
+    if (field->kinds.size / (Py_ssize_t)sizeof(int32_t) >= field->count)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "there is not a kind for each record");
+    PyMem_Free(field->records);
+    return -1;
+}
+
+/* Find the field in a record. Returns 1, or 0 where it is absent; -1 with ValueError where the place is not in it. */
+static int value_of(const Field *field, Py_ssize_t n, Span *value)
+{
+    int32_t kind, place[2];
+    memcpy(&kind, field->kinds.at + n * (Py_ssize_t)sizeof kind, sizeof kind);
+    if (kind >= 0 && kind < field->places.size / (Py_ssize_t)sizeof place) {
+        memcpy(place, field->places.at + kind * (Py_ssize_t)sizeof place, sizeof place);
+        if (place[0] < 0)
+            return 0;
+        if (place[1] >= 0 && place[0] <= field->records[n].size - place[1]) {
+            value->at = field->records[n].at + place[0];
+            value->size = place[1];
+            return 1;
+        }
+    }
+    PyErr_SetString(PyExc_ValueError, "a field is not inside its record");
+    return -1;
+}
+
+/* Return a column of a field: so many bytes of each record, zeros where it is absent; or, if absent is given, a number
+ * each. NULL with an exception. */
+static PyObject *column(PyObject *records, PyObject *kinds, PyObject *places, Py_ssize_t width, const long long *absent)
+{
+    Field field;
+    Span value;
+    int there = 0;
+    if (field_of(records, kinds, places, &field) < 0)
+        return NULL;
+    PyObject *result = new_bytes(field.count, width);
+    uint8_t *into = result ? inside(result) : NULL;
+    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += width) {
+        there = value_of(&field, n, &value);
+        if (there > 0 && (absent ? value.size > width : value.size != width)) {
+            PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
+            there = -1;
+        } else if (absent && there >= 0) {
+            uint64_t number = there ? big_number(value.at, (int)value.size) : (uint64_t)*absent;
+            memcpy(into, &number, sizeof number);
+        } else if (there > 0) {
+            memcpy(into, value.at, (size_t)width);
+        } else if (there == 0) {
+            memset(into, 0, (size_t)width);
+        }
+    }
+    PyMem_Free(field.records);
+    if (there < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+/* numbers(records, kinds, places, absent: int) -> bytes: a number of each record (see Field for the first three).
+ * Reference: Records.number. */
+PyObject *core_numbers(PyObject *module, PyObject *args)
+{
+    PyObject *records, *kinds, *places;
+    long long absent;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOL:numbers", &records, &kinds, &places, &absent))
+        return NULL;
+    return column(records, kinds, places, sizeof(uint64_t), &absent);
+}
+
+/* fields(records, kinds, places, width: int) -> bytes: width bytes of each record, zeros where the field is absent.
+ * Raises ValueError for a field of another size. Reference: Records.octets, Records.identifiers. */
+PyObject *core_fields(PyObject *module, PyObject *args)
+{
+    PyObject *records, *kinds, *places;
+    Py_ssize_t width;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOn:fields", &records, &kinds, &places, &width))
+        return NULL;
+    if (width < 0)
+        return PyErr_Format(PyExc_ValueError, "a width of %zd", width);
+    return column(records, kinds, places, width, NULL);
+}
+
+/* values(records, kinds, places) -> list[bytes]: the bytes of the field of each record, b"" where it is absent.
+ * Reference: Records.raw. */
+PyObject *core_values(PyObject *module, PyObject *args)
+{
+    PyObject *records, *kinds, *places, *result;
+    Field field;
+    Span value;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO:values", &records, &kinds, &places))
+        return NULL;
+    if (field_of(records, kinds, places, &field) < 0)
+        return NULL;
+    result = PyList_New(field.count);
+    for (Py_ssize_t n = 0; result && n < field.count; n++) {
+        int there = value_of(&field, n, &value);
+        put(&result, n, there < 0 ? NULL : bytes_of(there ? value.at : NULL, there ? value.size : 0));
+    }
+    PyMem_Free(field.records);
+    return result;
+}
+
+/* Return a number for bytes: equal for equal ones. Who does not know the seed cannot make many that collide. */
+static uint64_t mark(Span value, uint64_t seed)
+{
+    uint64_t found = seed ^ (uint64_t)value.size, word;
+    for (Py_ssize_t at = 0; at < value.size; at += (Py_ssize_t)sizeof word) {
+        Py_ssize_t left = value.size - at;
+        word = 0;
+        memcpy(&word, value.at + at, left < (Py_ssize_t)sizeof word ? (size_t)left : sizeof word);
+        found = (found ^ word) * 0x9E3779B97F4A7C15u;
+        found ^= found >> 29;
+    }
+    return found ^ found >> 32;
+}
+
+/* A set of different values, numbered in the order in which they came. */
+typedef struct {
+    Span *values;
+    uint64_t *marks;
+    int64_t *slots; /* open addressing: number + 1 of a value, or 0 */
+    size_t mask;
+    Py_ssize_t count;
+    uint64_t seed;
+} Numbering;
+
+static void numbering_free(Numbering *known)
+{
+    PyMem_Free(known->values);
+    PyMem_Free(known->marks);
+    PyMem_Free(known->slots);
+}
+
+/* Make room for so many values. Returns 0; -1 with MemoryError, then there is nothing to free. */
+static int numbering_init(Numbering *known, Py_ssize_t most)
+{
+    static const char some[] = "seed";
+    size_t slots = 16;
+    PyObject *secret = PyBytes_FromStringAndSize(some, sizeof some);
+    if (!secret)
+        return -1;
+    memset(known, 0, sizeof *known);
+    known->seed = (uint64_t)PyObject_Hash(secret) | 1; /* differs from process to process, as Python's hashes do */
+    Py_DECREF(secret);
+    while (slots / 2 < (size_t)most)
+        slots *= 2;
+    known->mask = slots - 1;
+    known->values = PyMem_Calloc((size_t)most + 1, sizeof *known->values);
+    known->marks = PyMem_Calloc((size_t)most + 1, sizeof *known->marks);
+    known->slots = PyMem_Calloc(slots, sizeof *known->slots);
+    if (known->values && known->marks && known->slots)
+        return 0;
+    numbering_free(known);
+    PyErr_NoMemory();
+    return -1;
+}
+
+/* Return the number of a value, a new one if it is new. There is room for it. */
+static int64_t number_of(Numbering *known, Span value)
+{
+    uint64_t own = mark(value, known->seed);
+    size_t slot = own & known->mask;
+    for (; known->slots[slot]; slot = (slot + 1) & known->mask) {
+        int64_t number = known->slots[slot] - 1;
+        if (known->marks[number] == own && known->values[number].size == value.size &&
+            memcmp(known->values[number].at, value.at, (size_t)value.size) == 0)
+            return number;
+    }
+    known->values[known->count] = value;
+    known->marks[known->count] = own;
+    known->slots[slot] = ++known->count;
+    return known->count - 1;
+}
+
+/* distinct(records, kinds, places: list[bytes]) -> tuple[record, which, list[bytes]]
+ *
+ * Number the different values of some fields (places: of each field, see Field), in the order in which they occur,
+ * record by record: two columns, a row for each field that a record has, and the values by their numbers.
+ * Reference: Records.distinct, Records.items. */
+PyObject *core_distinct(PyObject *module, PyObject *args)
+{
+    PyObject *list, *kinds, *places, *columns[2] = {NULL}, *values = NULL, *result = NULL;
+    int64_t *record, *which;
+    Numbering known = {0};
+    Field field;
+    Span value, *of_field = NULL;
+    Py_ssize_t of_fields, rows = 0, row = 0;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO:distinct", &list, &kinds, &places))
+        return NULL;
+    of_field = spans_of(places, &of_fields);
+    if (!of_field)
+        return NULL;
+    PyObject *none = PyBytes_FromStringAndSize("", 0);
+    if (!none || field_of(list, kinds, none, &field) < 0) {
+        Py_XDECREF(none);
+        PyMem_Free(of_field);
+        return NULL;
+    }
+    for (Py_ssize_t n = 0; n < field.count; n++)
+        for (Py_ssize_t each = 0; each < of_fields; each++) {
+            field.places = of_field[each];
+            int there = value_of(&field, n, &value);
+            if (there < 0)
+                goto done;
+            rows += there;
+        }
+    columns[0] = new_bytes(rows, sizeof *record);
+    columns[1] = new_bytes(rows, sizeof *which);
+    if (!columns[0] || !columns[1] || numbering_init(&known, rows) < 0)
+        goto done;
+    record = inside(columns[0]);
+    which = inside(columns[1]);
+    for (Py_ssize_t n = 0; n < field.count; n++)
+        for (Py_ssize_t each = 0; each < of_fields; each++) {
+            field.places = of_field[each];
+            if (value_of(&field, n, &value) <= 0)
+                continue;
+            record[row] = n;
+            which[row++] = number_of(&known, value);
+        }
+    values = PyList_New(known.count);
+    for (Py_ssize_t n = 0; values && n < known.count; n++)
+        put(&values, n, bytes_of(known.values[n].at, known.values[n].size));
+    if (values)
+        result = PyTuple_Pack(3, columns[0], columns[1], values);
+done:
+    numbering_free(&known);
+    Py_XDECREF(columns[0]);
+    Py_XDECREF(columns[1]);
+    Py_XDECREF(values);
+    Py_DECREF(none);
+    PyMem_Free(field.records);
+    PyMem_Free(of_field);
+    return result;
+}
+
+/* ---- Merkle trees ---- */
+
+/* Both return 0; -1 with an exception. */
+static int leaf_hash(Span leaf, uint8_t hash[DIGEST_BYTES])
+{
+    return core_sha256("\0", 1, leaf.at, (size_t)leaf.size, NULL, 0, hash);
+}
+
+static int node_hash(const uint8_t *left, const uint8_t *right, uint8_t hash[DIGEST_BYTES])
+{
+    uint8_t node[1 + 2 * DIGEST_BYTES] = {1};
+    memcpy(node + 1, left, DIGEST_BYTES);
+    memcpy(node + 1 + DIGEST_BYTES, right, DIGEST_BYTES);
+    return core_sha256(node, sizeof node, NULL, 0, NULL, 0, hash);
+}
+
+/* One leaf with its path, to be checked. */
+typedef struct {
+    int64_t batch, index;
+    Py_ssize_t number;
+} Leaf;
+
+static int in_order(const void *one, const void *other)
+{
+    const Leaf *a = one, *b = other;
+    if (a->batch != b->batch)
+        return a->batch < b->batch ? -1 : 1;
+    if (a->index != b->index)
+        return a->index < b->index ? -1 : 1;
+    return a->number < b->number ? -1 : 1;
+}
+
+/* The nodes of a tree on the last path that led to its root, level by level, and what stands beside each. */
+typedef struct {
+    int64_t batch;
+    uint64_t position[LEVELS];
+    uint8_t node[LEVELS][DIGEST_BYTES], beside[LEVELS][DIGEST_BYTES];
+} KnownPath;
+
+/* Know of a tree nothing but its root. */
+static void know_root(KnownPath *known, int64_t batch, uint64_t count, const uint8_t *root)
+{
+    int level = 0;
+    known->batch = batch;
+    for (; count > 1; count = (count + 1) >> 1)
+        known->position[level++] = UINT64_MAX;
+    known->position[level] = 0;
+    memcpy(known->node[level], root, DIGEST_BYTES);
+}
+
+/* Whether a leaf's path leads to the root. From a node on that is known to be in the tree, it does if and only if it
+ * goes on as the known path did: two that differ would be two values with one hash. A path that leads to the root
+ * becomes the known one. Who calls has made sure that index < count. Returns -1 with an exception. */
+static int path_holds(Span entry, uint64_t position, Span path, uint64_t width, KnownPath *known)
+{
+    KnownPath own;
+    Py_ssize_t steps = path.size ? (path.size + 2) / STEP : 0, used = 0;
+    int level = 0, met;
+    if (path.size && path.size != steps * STEP - 2)
+        return 0;
+    if (leaf_hash(entry, own.node[0]) < 0)
+        return -1;
+    for (; known->position[level] != position; level++, position >>= 1, width = (width + 1) >> 1) {
+        own.position[level] = position;
+        if ((position ^ 1) >= width) { /* nothing is beside it */
+            memcpy(own.node[level + 1], own.node[level], DIGEST_BYTES);
+            continue;
+        }
+        if (used == steps)
+            return 0;
+        memcpy(own.beside[level], path.at + used++ * STEP, DIGEST_BYTES);
+        int right = position & 1;
+        if (node_hash(right ? own.beside[level] : own.node[level], right ? own.node[level] : own.beside[level],
+                      own.node[level + 1]) < 0)
+            return -1;
+    }
+    met = level;
+    if (memcmp(known->node[met], own.node[met], DIGEST_BYTES) != 0)
+        return 0;
+    for (; width > 1; level++, position >>= 1, width = (width + 1) >> 1)
+        if ((position ^ 1) < width &&
+            (used == steps || memcmp(known->beside[level], path.at + used++ * STEP, DIGEST_BYTES) != 0))
+            return 0;
+    if (used != steps)
+        return 0;
+    memcpy(known->position, own.position, (size_t)met * sizeof *own.position);
+    memcpy(known->node, own.node, (size_t)met * DIGEST_BYTES);
+    memcpy(known->beside, own.beside, (size_t)met * DIGEST_BYTES);
+    return 1;
+}
+
+/* check_paths(entries, paths: list[bytes], batch, index, counts: bytes, roots: bytes) -> bytes
+ *
+ * Say of each leaf whether its path leads to the root of its tree: a byte each, 0 or 1. paths: the hashes as they are
+ * in a list of byte strings, MessagePack's two bytes between them; batch, index: columns, in which tree a leaf is, and
+ * where; counts, roots: of each tree, how many leaves are signed, and 32 bytes.
+ * Reference: auditor.columns.witnesses.check_paths. */
+PyObject *core_check_paths(PyObject *module, PyObject *args)
+{
+    PyObject *list, *of_paths, *result = NULL;
+    Span batch, index, counts, roots, *entries = NULL, *paths = NULL;
+    Leaf *leaves = NULL;
+    KnownPath known;
+    Py_ssize_t count, others = 0, trees;
+    uint8_t *good;
+    PyObject *each[4];
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2], &each[3]) ||
+        span_of(each[0], &batch) < 0 || span_of(each[1], &index) < 0 || span_of(each[2], &counts) < 0 ||
+        span_of(each[3], &roots) < 0)
+        return NULL;
+    trees = counts.size / 8;
+    entries = spans_of(list, &count);
+    paths = entries ? spans_of(of_paths, &others) : NULL;
+    if (!paths)
+        goto done;
+    if (others != count || batch.size / 8 < count || index.size / 8 < count || roots.size / DIGEST_BYTES < trees) {
+        PyErr_SetString(PyExc_ValueError, "there is not a path for each leaf, or a root for each tree");
+        goto done;
+    }
+    leaves = PyMem_Calloc((size_t)count + 1, sizeof *leaves);
+    result = new_bytes(count, 1);
+    if (!leaves || !result) {
+        Py_CLEAR(result);
+        if (!PyErr_Occurred())
+            PyErr_NoMemory();
+        goto done;
+    }
+    good = inside(result);
+    for (Py_ssize_t n = 0; n < count; n++)
+        leaves[n] = (Leaf){little_i64(batch.at + 8 * n), little_i64(index.at + 8 * n), n};
+    qsort(leaves, (size_t)count, sizeof *leaves, in_order); /* neighbours share most of their paths */
+    known.batch = -1;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        const Leaf *leaf = leaves + n;
+        good[leaf->number] = 0;
+        if (leaf->batch < 0 || leaf->batch >= trees)
+            continue;
+        int64_t width = little_i64(counts.at + 8 * leaf->batch);
+        if (leaf->index < 0 || leaf->index >= width)
+            continue;
+        if (known.batch != leaf->batch)
+            know_root(&known, leaf->batch, (uint64_t)width, roots.at + DIGEST_BYTES * leaf->batch);
+        int holds = path_holds(entries[leaf->number], (uint64_t)leaf->index, paths[leaf->number], (uint64_t)width,
+                               &known);
+        if (holds < 0) {
+            Py_CLEAR(result);
+            break;
+        }
+        good[leaf->number] = (uint8_t)holds;
+    }
+done:
+    PyMem_Free(leaves);
+    PyMem_Free(paths);
+    PyMem_Free(entries);
+    return result;
+}

@@ -1,0 +1,66 @@
+"""Each condition of the core's plain turn, broken once: the property that compares it with Python's must notice."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.property import test_lease_plain as plain_tests
+from tests.support.native import altered, loaded, made
+from timeagent.core import NativeCore
+
+TURN = "turn.c"
+MUTANTS = {
+    "given back by another's name": ("memcmp(bytes, had_bytes, NAME_BYTES) != 0", "0"),
+    "given back with the time of a watermark": (
+        "(found = is_none(request, WATERMARK_TIME)) <= 0 || (found = is_none(request, CHAIN_HEAD)) <= 0",
+        "(found = is_none(request, CHAIN_HEAD)) <= 0",
+    ),
+    "given back with a chain": (
+        "(found = is_none(request, WATERMARK_TIME)) <= 0 || (found = is_none(request, CHAIN_HEAD)) <= 0",
+        "(found = is_none(request, WATERMARK_TIME)) <= 0",
+    ),
+    "given back with messages": ("n ? ABANDONED : MESSAGES", "ABANDONED"),
+    "given back although abandoned": ("n ? ABANDONED : MESSAGES", "MESSAGES"),
+    "given back above the floor": ("return PyObject_RichCompareBool(watermark, floor, Py_EQ);", "return 1;"),
+    "given back although it is asked for": ("(found = PySequence_Contains(turn->places[RECALLED], name)) != 0", "0"),
+    "an end is not counted": ("turn->leases--;", ""),
+    "an end or a grant is not taken back": ("(!noted && PyDict_SetItem(", "(0 && PyDict_SetItem("),
+    "granted in another mode": ("value != turn->kinds[EXCLUSIVE]", "0"),
+    "granted in another phase": ("value != turn->kinds[HELD_PHASE]", "0"),
+    "granted under a session lease": ("(found = is_none(request, SESSION_ID)) <= 0 || ", ""),
+    "granted by an older map": ("map < turn->numbers[SINCE] || ", ""),
+    "granted by a newer map": (" || map > turn->numbers[NEWEST]", ""),
+    "granted although somebody waits": ("return found < 0 ? -1 : !found;", "return found < 0 ? -1 : 1;"),
+    "granted twice to one request": ("PyObject_RichCompareBool(had, request_id, Py_EQ)", "0"),
+    "new although it may not be": ("if (refused != Py_None)", "if (0)"),
+    "granted for no time": ("expiry <= numbers_of_turn[LATEST] || ", ""),
+    "fence above the ceiling": (" || fence >= numbers_of_turn[CEILING]", ""),
+    "term longer than the longest": ("least(term, numbers_of_turn[TERM_MAX])", "term"),
+    "expiry later than asked for": ("least(until_max, numbers_of_turn[HIGHEST])", "numbers_of_turn[HIGHEST]"),
+    "expiry above the highest": ("least(until_max, numbers_of_turn[HIGHEST])", "until_max"),
+    "fence of the domain forgotten": ("most(left.fence, numbers_of_turn[FENCE_MIN])", "numbers_of_turn[FENCE_MIN]"),
+    "fence of the shard forgotten": ("most(left.fence, numbers_of_turn[FENCE_MIN])", "left.fence"),
+    "new domains are not counted": ("turn->domains += kept == Py_None;", ""),
+    "leases are not counted": ("turn->leases++;", ""),
+    "counts are told too late": ("if (tell_counts(turn) < 0 || (at =", "if ((at ="),
+    "the witness of this turn is forgotten": (" || PyDict_SetItem(turn->places[ANSWERS], name, index) < 0", ""),
+    "hints are given unasked": ("if (found && (hints =", "if ((hints ="),
+    "an odd node is hashed": ("made = PyList_GetItem(below, last);", "made = PyList_GetItem(below, 0);"),
+    "a path has its hashes of another place": (
+        "sized(PyList_GetItem(level, at ^ 1), DIGEST_BYTES)",
+        "sized(PyList_GetItem(level, at), DIGEST_BYTES)",
+    ),
+}
+
+
+def the_same(native: NativeCore) -> None:
+    for seed in range(60):
+        plain_tests.both(plain_tests.history(seed, 40), native)
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_core_is_noticed(name: str, tmp_path: Path) -> None:
+    native = loaded(made(tmp_path, sources=altered(tmp_path / "native", TURN, *MUTANTS[name])))
+    with pytest.raises(AssertionError):
+        the_same(native)

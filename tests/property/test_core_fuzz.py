@@ -1,0 +1,133 @@
+"""Hostile bytes and wrong objects for a native core that watches every step (fuzz_core.py): a short run of it."""
+
+import contextlib
+import gc
+import os
+import random
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from appliance.lease.wire import Reply
+from release.core import SANITIZERS
+from tests.property.fuzz_core import Recording, nothing
+from tests.property.test_lease_plain import Sides
+from tests.support.native import altered, loaded, made
+from tests.support.shards import TERM, acquire, opened, relinquish
+from timeagent import core
+from timeagent.core import NativeCore
+
+
+def watched(
+    path: Path, repository: Path, inputs: int, module: str = "tests.property.fuzz_core"
+) -> subprocess.CompletedProcess[str]:
+    """Run the fuzz on a core that was built with sanitizers."""
+    library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
+    if not Path(library.stdout.strip()).is_absolute():
+        pytest.skip("gcc has no AddressSanitizer here")
+    return subprocess.run(
+        [sys.executable, "-m", module, "--inputs", str(inputs), "--core", str(path)],
+        cwd=repository,
+        env={
+            **os.environ,
+            "LD_PRELOAD": library.stdout.strip(),
+            "PYTHONMALLOC": "malloc",  # or what Python gives out is one block for the sanitizer
+            "ASAN_OPTIONS": "detect_leaks=0",  # interpreters leave much behind when they end
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.verify
+def test_core_agrees_and_stays_within_its_memory(tmp_path: Path, repository: Path) -> None:
+    done = watched(made(tmp_path, SANITIZERS), repository, 500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "500 frames" in done.stdout
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("put(both, bytes, NAME_BYTES);", "put(both, bytes, 3 * NAME_BYTES);", "heap-buffer-overflow"),
+        ("index >= (uint64_t)PyTuple_Size(entries)", "0", "Sanitizer"),
+        ("    Py_INCREF(*who);\n", "", "heap-use-after-free"),
+    ],
+)
+def test_step_outside_is_found(old: str, new: str, said: str, tmp_path: Path, repository: Path) -> None:
+    done = watched(made(tmp_path, SANITIZERS, altered(tmp_path / "native", "turn.c", old, new)), repository, 2000)
+    assert done.returncode != 0
+    assert said in done.stderr, done.stderr[-4000:]
+
+
+def honest_calls(native: NativeCore) -> list[dict[str, tuple[Any, ...]]]:
+    """What the core was called with in a few plain turns."""
+    seen: dict[str, tuple[Any, ...]] = {}
+    calls = []
+    sides = Sides(cast("NativeCore", Recording(native, seen)))
+    try:
+        for each in (sides.holders, *(side.world for side in sides.all)):
+            each.time.advance(3 * TERM)
+        sides.serve([acquire(sides.holders, "a")])  # whose holder is known from then on
+        granted = sides.serve([acquire(sides.holders, domain) for domain in "bcd"])
+        calls.append(dict(seen))
+        sides.serve([relinquish(sides.holders, opened(cast("Reply", each))[1]) for each in granted])
+        calls.append(dict(seen))
+        sides.serve([acquire(sides.holders, domain) for domain in "be"])
+        return [*calls, dict(seen)]
+    finally:
+        sides.close()
+
+
+def grown(native: NativeCore) -> int:
+    """How many bytes more there are after many calls, good and refused ones."""
+    calls = honest_calls(native)
+
+    def again() -> None:
+        for seen in calls:
+            kinds, words, ports, places, numbers, requests = seen["answered"]
+            ports = (nothing, nothing, ports[2], ports[3], random.Random(1).randbytes, nothing)
+            copies = tuple(each.copy() if isinstance(each, dict | list) else each for each in places)
+            for name, arguments in (
+                ("answered", (kinds, words, ports, copies, numbers, requests)),
+                ("replies", seen["replies"]),
+                ("tree", (list(seen["replies"][3]),)),
+            ):
+                function = getattr(native, name)
+                function(*arguments)
+                for at in range(len(arguments)):
+                    with contextlib.suppress(Exception):
+                        function(*arguments[:at], None, *arguments[at + 1 :])
+
+    again()
+    tracemalloc.start()
+    try:
+        again()
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(100):
+            again()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_core_keeps_nothing_of_a_call() -> None:
+    native = core.chosen("")
+    if native is None:
+        pytest.skip("the native core is not here")
+    assert grown(native) < 2000
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("given_back", ["    Py_DECREF(requests);\n", "        Py_DECREF(below);\n"])
+def test_core_that_keeps_something_is_found(given_back: str, tmp_path: Path) -> None:
+    sources = altered(tmp_path / "native", "turn.c", given_back, "")
+    assert grown(loaded(made(tmp_path, sources=sources))) > 2000

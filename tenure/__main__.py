@@ -8,6 +8,12 @@ if not __debug__:
     sys.stderr.write("tenure: refused to start under python -O: the assertions are part of the program\n")
     sys.exit(2)
 
+if __name__ == "__main__":
+    from tenure.script import quickly
+
+    if (_code := quickly()) is not None:
+        sys.exit(_code)
+
 import argparse
 import contextlib
 import importlib

@@ -8,7 +8,10 @@ the interface), and a ``hint``: the way out.
 from __future__ import annotations
 
 from types import UnionType
-from typing import ClassVar
+
+TYPE_CHECKING = False  # as typing has it: `tenure run` loads this module, and has no time for that one
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class TenureError(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import stat
@@ -27,9 +26,11 @@ from timeagent.units import SECOND, parse_span, rfc3339
 from ..formats.lease import Mode
 from ..node.runtime import runtime_of
 from ..recipes.election import Election
+from ..recipes.held_leases import Held
 from ..recipes.lock import Lock, Owner, locks, unlock
 from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, program_missing
-from ..recipes.run import HEARD, Held, Run
+from ..recipes.quick_run import WAIT
+from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
 from .opening import add_cluster_options, cluster_command, open_cluster
 
@@ -44,7 +45,7 @@ SOFTWARE: Final = 70
 def _run(options: Namespace) -> int:
     """Run the command; return its exit code. Raises TryAgain, ShardUnavailable, LeaseLost, and what opening raises."""
     name = options.words[0]
-    missing = program_missing(name, shutil.which)
+    missing = program_missing(name)
     if missing is not None:
         why = "is not there [not-found]" if missing == NOT_FOUND else "cannot be run [not-executable]"
         note(f"tenure: {name} {why}; no lease was taken")
@@ -237,6 +238,9 @@ TENURE_FENCES, where several are held: a line NAME=FENCE for each.
 
 Of an election the fence is the epoch, and the candidate's name is --purpose, or else the node's. SIGTERM goes to CMD as
 ever, and when that has ended the next candidate leads, at once.
+
+Where this node's daemon runs, it has the lease, and what is run with --lease NAME, without --mode and --purpose, takes
+it from there: quickly. It ends with that daemon then, as if the lease were lost; with --own it goes on.
 """
 _LOCK: Final = """\
 Prints the fence, once the lease is held. A keeper in the background renews it until `tenure unlock NAME`, or until the
@@ -250,7 +254,7 @@ _TAKING: Final = (
         choices=[str(mode) for mode in Mode],
         help="X, or shared with others: S, IX, IS, SIX (default X)",
     ),
-    argument("--wait", default="30s", metavar="SPAN", help="how long to wait (default 30s; 0: not at all)"),
+    argument("--wait", default=WAIT, metavar="SPAN", help=f"how long to wait (default {WAIT}; 0: not at all)"),
     argument("--purpose", metavar="TEXT", help="what others see as the reason (default: what it is for)"),
 )
 _NAME: Final = argument("domain", metavar="NAME")
@@ -266,6 +270,7 @@ COMMANDS: Final = {
             "--semaphore", metavar="NAME:N", help="at most N at a time, in place of --lease; N is the same for all"
         ),
         argument("--elect", metavar="NAME", help="as the leader of an election, in place of --lease; see --purpose"),
+        argument("--own", action="store_true", help="a lease of its own, not one of the node's daemon: see below"),
         *_TAKING,
         add_cluster_options,
         _epilog(_RUN),

@@ -15,11 +15,14 @@ from ..doctor.check import not_well
 from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener
+from ..node.desk_wire import door
 from ..node.releases import Releases
-from ..node.runtime import daemon_lock, group_id, kept_by, shard_socket, writer_socket
+from ..node.runtime import daemon_lock, group_id, kept_by, open_doors, shard_socket, user_directory, writer_socket
+from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
+from .lease_desk import LeaseDesk
 from .metrics import NodeCollector, exposition
 from .pace import Pace
 from .status import AT_ONCE, Observed, pages
@@ -74,6 +77,8 @@ class Node:
         self.pace = Pace(cluster.context, cluster.wakes.taken, packs=settings.pack, keep_ns=keep_ns)
         self._trusted_ns = 0
         self._writer: NodeWriterServer | None = None
+        self.desk: LeaseDesk | None = None
+        """What hands out sub-leases; None before start()."""
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
         self.awaited: dict[int, str] = {}
@@ -291,18 +296,30 @@ class Node:
         )
 
     def _start_writer(self) -> None:
-        """Batch what the processes of this machine write."""
-        self._writer = NodeWriterServer(self._cluster.node_writer(), writer_socket(self._cluster.routes.runtime))
+        """Batch what the processes of this machine write, and hand out sub-leases to them."""
+        cluster, settings = self._cluster, self._cluster.settings
+        socket = writer_socket(cluster.routes.runtime)
+        self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
+        self._writer = NodeWriterServer(cluster.node_writer(), socket, desk=self.desk.serve)
         self._writer.start()
+        usual = settings.directory in node_directories(cluster.registers.cluster_id)
+        users, root = str(user_directory()), str(cluster.root)
+        doors = [door(users, root, str(settings.directory)), door(users, root, None) if usual else None]
+        open_doors([each for each in doors if each is not None], socket)
 
     def stop(self) -> None:
-        """Write and answer what the writer was handed, and end it. Idempotent. The shards end with their cluster."""
+        """Wait until the sub-leases are over, write and answer what the writer was handed, and end it. Idempotent.
+
+        The shards end with their cluster.
+        """
         if self._observed is not None:
             self._observed.stopping = True
         if self._failover is not None:
             self._failover.close()
         if self._releases is not None:
             self._releases.close()
+        if self.desk is not None:
+            self.desk.stop()
         try:
             if self._writer is not None:
                 self._writer.stop()

@@ -167,6 +167,24 @@ def writer_socket(runtime: Path) -> Path:
     return runtime / "writer.sock"
 
 
+def open_doors(paths: list[str], socket: Path) -> None:
+    """Make the links, in this user's own directory; what hinders that costs speed only. Touches tmpfs.
+
+    They stay when the daemon ends: behind them nobody listens then.
+    """
+    for path in paths:
+        folder = os.path.dirname(path)
+        spare = f"{folder}/.{os.getpid()}"
+        try:
+            for each in (os.path.dirname(folder), folder):
+                if not os.path.isdir(each):
+                    os.mkdir(each, 0o700)
+            os.symlink(socket, spare)
+            os.replace(spare, path)
+        except OSError:
+            continue
+
+
 def kept_by(path: Path) -> str | None:
     """Return in words which other process of this machine listens at a shard's socket; None: none that is seen.
 

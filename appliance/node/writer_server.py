@@ -28,6 +28,7 @@ from appliance.formats.paths import DataName
 from timeagent.errors import Damaged, Environment, TenureError
 
 from ..bag.writing import FrameFile
+from .desk_wire import LEASE, words_of
 from .writer_wire import (
     LENGTH_BYTES,
     PROTOCOL_VERSION,
@@ -63,6 +64,9 @@ FILE_BYTES_MAX: Final = 8 * 1024 * 1024
 
 type Write = Callable[[Bag, bytes], Outcome]
 """Write some whole frames into a bag as one file. Touches the mount."""
+
+type Desk = Callable[[socket.socket, list[str]], None]
+"""Serve a process that asked for a sub-lease, in these words, to its end. Blocks; may raise OSError, Damaged."""
 
 type Told = Callable[[Outcome], None]
 
@@ -253,6 +257,8 @@ class NodeWriter:
         return known
 
 
+_LEASE: Final = f"{LEASE}\0".encode()
+
 CONNECTIONS_MAX: Final = 256
 WRITERS: Final = 4
 """How many files are on their way to the mount at once: its latency is waited out side by side."""
@@ -267,12 +273,13 @@ PATIENCE_S: Final = 2
 class NodeWriterServer:
     """Serves one NodeWriter on a socket, between ``start`` and ``stop``."""
 
-    def __init__(self, writer: NodeWriter, path: Path, *, writers: int = WRITERS) -> None:
+    def __init__(self, writer: NodeWriter, path: Path, *, writers: int = WRITERS, desk: Desk | None = None) -> None:
         """Listen. A socket that an earlier run left is removed: whoever starts this made sure that it is alone.
 
-        Raises Environment.
+        ``desk``: serves, in the thread of the connection, who asks for a sub-lease. Raises Environment.
         """
         self._writer = writer
+        self._desk = desk
         self._path = path
         self._ending = Event()
         self._connections: set[_Connection] = set()
@@ -326,7 +333,7 @@ class NodeWriterServer:
                 if len(self._connections) >= CONNECTIONS_MAX or self._ending.is_set():
                     accepted.close()
                     continue
-                connection = _Connection(self._writer, accepted, self._forget)
+                connection = _Connection(self._writer, accepted, self._forget, self._desk)
                 self._connections.add(connection)
             try:
                 Thread(target=connection.run, name="tenure-writer-client", daemon=True).start()
@@ -341,8 +348,15 @@ class NodeWriterServer:
 class _Connection:
     """One process."""
 
-    def __init__(self, writer: NodeWriter, accepted: socket.socket, forget: Callable[[_Connection], None]) -> None:
+    def __init__(
+        self,
+        writer: NodeWriter,
+        accepted: socket.socket,
+        forget: Callable[[_Connection], None],
+        desk: Desk | None,
+    ) -> None:
         self._writer = writer
+        self._desk = desk
         self._socket = accepted
         limit_sending(accepted, PATIENCE_S)
         self._forget = forget
@@ -351,7 +365,11 @@ class _Connection:
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            if self._greeted():
+            first = self._body()
+            if first is not None and first.startswith(_LEASE):
+                if self._desk is not None:
+                    self._desk(self._socket, words_of(first))
+            elif first is not None and self._greeted(decode_call(first)):
                 while (message := self._receive()) is not None:
                     if not isinstance(message, Submit):
                         break
@@ -370,8 +388,7 @@ class _Connection:
         self._socket.close()
         self._forget(self)
 
-    def _greeted(self) -> bool:
-        hello = self._receive()
+    def _greeted(self, hello: Outgoing) -> bool:
         asked = hello if isinstance(hello, WriterHello) else None
         mine = (PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
         if asked is None or (asked.version, asked.cluster_id, asked.node) != mine:
@@ -401,8 +418,9 @@ class _Connection:
 
     def _receive(self) -> Outgoing | None:
         """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        if head is None:
-            return None
-        body = receive_exactly(self._socket, body_bytes(head))
+        body = self._body()
         return None if body is None else decode_call(body)
+
+    def _body(self) -> bytes | None:
+        head = receive_exactly(self._socket, LENGTH_BYTES)
+        return None if head is None else receive_exactly(self._socket, body_bytes(head))

@@ -16,17 +16,17 @@ import os
 import select
 import signal
 import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
 
-from timeagent.units import MS
-
+TYPE_CHECKING = False  # as typing has it, which costs as much as the rest
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import TracebackType
+    from typing import Final, Self
 
     from timeagent.units import Span
+
+MS: Final = 1_000_000
+"""A millisecond as a span; ``timeagent.units`` is not loaded for it."""
 
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
@@ -44,18 +44,20 @@ _WANTS_TERMINAL: Final = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-@dataclass(frozen=True, slots=True)
 class ProcessSeen:
     """A process at an instant. Number and start time together name it for as long as the machine runs."""
 
-    pid: int
-    name: str
-    state: str
-    parent: int
-    group: int
-    threads: int
-    started: int
-    """In ticks since boot."""
+    __slots__ = ("group", "name", "parent", "pid", "started", "state", "threads")
+
+    def __init__(self, pid: int, name: str, state: str, parent: int, group: int, threads: int, started: int) -> None:
+        """Note what was seen. ``started``: in ticks since boot."""
+        self.pid = pid
+        self.name = name
+        self.state = state
+        self.parent = parent
+        self.group = group
+        self.threads = threads
+        self.started = started
 
     @property
     def ended(self) -> bool:
@@ -66,7 +68,8 @@ class ProcessSeen:
 def process(pid: int) -> ProcessSeen | None:
     """Return what the kernel says of a process; None: there is none."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_bytes()
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            told = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     before, _, after = told.decode(errors="replace").rpartition(")")
@@ -82,11 +85,12 @@ def ancestors(pid: int) -> Iterator[ProcessSeen]:
         pid = each.parent
 
 
-def program_missing(word: str, search: Callable[[str], str | None]) -> int | None:
-    """Return with which code a command ends that cannot be started; None: it can. ``search``: on PATH."""
-    if search(word) is not None:
+def program_missing(word: str) -> int | None:
+    """Return with which code a command ends that cannot be started; None: it can."""
+    places = [word] if "/" in word else [os.path.join(each, word) for each in os.get_exec_path()]
+    if any(os.access(each, os.X_OK) and not os.path.isdir(each) for each in places):
         return None
-    return NOT_EXECUTABLE if "/" in word and Path(word).exists() else NOT_FOUND
+    return NOT_EXECUTABLE if "/" in word and os.path.exists(word) else NOT_FOUND
 
 
 class Signals:
@@ -220,7 +224,7 @@ class ProcessTree:
 
     def living(self) -> list[ProcessSeen]:
         """Return the descendants that a look finds alive; reap those of this process's children that have ended."""
-        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+        pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
         children: dict[int, list[ProcessSeen]] = {}
         for each in filter(None, map(process, pids)):
             children.setdefault(each.parent, []).append(each)

@@ -17,21 +17,17 @@ domain as long as an earlier holder may believe in it, so the command has until 
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final, Protocol
 
-from timeagent.errors import BadTime, LeaseLost
-from timeagent.units import MS, rfc3339
+from timeagent.errors import LeaseLost
 
-from ..session.held import LossReason
-from .processes import ENDING
+from .processes import ENDING, MS
 
+TYPE_CHECKING = False  # as typing has it, which costs as much as the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Final, Protocol
 
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.session.held import Lease
-    from timeagent.clock import Clock
-    from timeagent.units import Instant, Span
+    from timeagent.units import Span
 
 BEAT_NS: Final = 100 * MS
 """How long at most the leases are not looked at: so late it is noticed that the machine was suspended."""
@@ -42,90 +38,72 @@ PASSED_ON: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH)
 HEARD: Final = (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 
 
-class Descendants(Protocol):
-    """The command and all that descends from it (``processes.ProcessTree``)."""
+if TYPE_CHECKING:
 
-    def start(self, environment: Mapping[str, str]) -> None:
-        """Let it begin."""
-        ...
+    class Descendants(Protocol):
+        """The command and all that descends from it (``processes.ProcessTree``)."""
 
-    def status(self) -> int | None:
-        """Return its exit code; None while it runs."""
-        ...
+        def start(self, environment: Mapping[str, str]) -> None:
+            """Let it begin."""
+            ...
 
-    def send(self, number: int) -> None:
-        """Send a signal to its group."""
-        ...
+        def status(self) -> int | None:
+            """Return its exit code; None while it runs."""
+            ...
 
-    def signal(self, number: int) -> None:
-        """Send a signal to its group and every descendant."""
-        ...
+        def send(self, number: int) -> None:
+            """Send a signal to its group."""
+            ...
 
-    def kill(self) -> None:
-        """Send SIGKILL to all of them."""
-        ...
+        def signal(self, number: int) -> None:
+            """Send a signal to its group and every descendant."""
+            ...
 
-    def over(self) -> bool:
-        """Whether nothing of it lives."""
-        ...
+        def kill(self) -> None:
+            """Send SIGKILL to all of them."""
+            ...
 
-    def stopped_at_terminal(self) -> bool:
-        """Whether it has just been stopped from the terminal, and this process is to stop too."""
-        ...
+        def over(self) -> bool:
+            """Whether nothing of it lives."""
+            ...
 
-    def suspend(self) -> None:
-        """Stop all, and this process, until the shell lets it go on."""
-        ...
+        def stopped_at_terminal(self) -> bool:
+            """Whether it has just been stopped from the terminal, and this process is to stop too."""
+            ...
 
-    def resume(self) -> None:
-        """Let all go on."""
-        ...
+        def suspend(self) -> None:
+            """Stop all, and this process, until the shell lets it go on."""
+            ...
 
+        def resume(self) -> None:
+            """Let all go on."""
+            ...
 
-class Held:
-    """Leases of one acquire as their holder reckons with them. Asks only the clock."""
+    class Holding(Protocol):
+        """Leases of one acquire, as their holder reckons with them."""
 
-    def __init__(self, leases: Sequence[Lease], clock: Clock, policy: PolicyNumbers) -> None:
-        """Reckon from now on. Raises BadTime."""
-        self._leases = leases
-        self._clock = clock
-        self._policy = policy
-        self._counted = self._expiry_ns(), clock.now().latest, clock.boot_ns()
+        def left_ns(self) -> Span:
+            """Return how long they may still be used, were none renewed any more."""
+            ...
 
-    def _expiry_ns(self) -> Instant:
-        return min(lease.usable_until_ns(self._policy.holder_margin_ns) for lease in self._leases)
+        def grace_ns(self) -> Span:
+            """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
+            ...
 
-    def left_ns(self) -> Span:
-        """Return how long they may still be used, were none renewed any more.
+        def lost(self) -> str | None:
+            """Say what is over against its holder's will."""
+            ...
 
-        Between two renewals time passes at least as fast as the boot clock says: a clock that is set back makes no
-        lease longer, and one that has no bound just now, no lease endless.
-        """
-        expiry, (before, latest, boot) = self._expiry_ns(), self._counted
-        counted = latest + self._clock.boot_ns() - boot
-        try:
-            now = self._clock.now().latest
-        except BadTime:
-            return expiry - counted
-        if expiry == before:
-            return expiry - max(now, counted)
-        self._counted = expiry, now, self._clock.boot_ns()
-        return expiry - now
+        def in_doubt(self) -> bool:
+            """Whether nobody here knows any more when their end is."""
+            ...
 
-    def grace_ns(self) -> Span:
-        """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
-        term = min(*(lease.term_ns for lease in self._leases), self._policy.lease_term_max_ns)
-        period = min(self._policy.renew_period_ns, term // 3)
-        return term - period - self._policy.holder_margin_ns - 2 * self._policy.attempt_timeout_ns
+    class BootClock(Protocol):
+        """The clock that nobody sets."""
 
-    def lost(self) -> Lease | None:
-        """Return a lease that is over against its holder's will."""
-        return next((lease for lease in self._leases if lease.ended is not None), None)
-
-    def in_doubt(self) -> bool:
-        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
-        loss = None if (lease := self.lost()) is None else lease.loss
-        return loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+        def boot_ns(self) -> int:
+            """Return nanoseconds since boot."""
+            ...
 
 
 class Run:
@@ -133,8 +111,8 @@ class Run:
 
     def __init__(
         self,
-        held: Held,
-        clock: Clock,
+        held: Holding,
+        clock: BootClock,
         command: Descendants,
         wait: Callable[[Span], Sequence[int]],
         note: Callable[[str], None],
@@ -188,10 +166,7 @@ class Run:
 
     def _lost(self) -> LeaseLost:
         """End everything before the expiry; return what is to be said."""
-        lease = self._held.lost()
-        why = "it could not be renewed" if lease is None else f"the lease on {lease.domain!r} is {lease.ended}"
-        if lease is not None and lease.loss is not None:
-            why += f" ({lease.loss})"
+        why = self._held.lost() or "it could not be renewed"
         self._note(f"tenure: {why}: ending the command")
         self._end()
         code = self._command.status()
@@ -212,9 +187,7 @@ class Run:
             if killing:
                 self._command.kill()
             if not said and self._held.left_ns() <= 0:
-                self._note(
-                    f"tenure: some of it lives still at {self._when()}: see ps; what receives must compare fences"
-                )
+                self._note("tenure: some of it outlives the lease: see ps; what receives must compare fences")
                 said = True
             came = self._wait(LOOK_NS)
             killing = killing or not ENDING.isdisjoint(came) or self._kill_now(hurry_boot_ns)
@@ -222,9 +195,3 @@ class Run:
     def _kill_now(self, hurry_boot_ns: int | None) -> bool:
         hurry = hurry_boot_ns is not None and self._clock.boot_ns() >= hurry_boot_ns
         return hurry or self._held.in_doubt() or self._held.left_ns() <= self._held.grace_ns() // 2
-
-    def _when(self) -> str:
-        try:
-            return rfc3339(self._clock.now().midpoint)
-        except BadTime:
-            return "the end of the lease"

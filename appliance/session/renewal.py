@@ -58,6 +58,11 @@ def period_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
     return min(policy.renew_period_ns, term_ns // 3)
 
 
+def grace_ns(term_ns: Span, policy: PolicyNumbers) -> Span:
+    """Return how long before the end of its use a lease is given up by who works under it: two attempts have failed."""
+    return term_ns - period_ns(term_ns, policy) - policy.holder_margin_ns - 2 * policy.attempt_timeout_ns
+
+
 def is_due(each: Lease | SessionLease, latest: Instant, policy: PolicyNumbers) -> bool:
     """Whether it has used up the renewal period, of a term that may have been lowered meanwhile."""
     term = min(each.term_ns, policy.lease_term_max_ns)

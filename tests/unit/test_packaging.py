@@ -55,7 +55,7 @@ def test_wheel_carries_the_native_core_where_it_can_be_built(wheel: zipfile.ZipF
 def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
     lines = wheel.read(name).decode().split("\n")
-    assert [line for line in lines if "=" in line] == ["tenure = tenure.__main__:entry"]
+    assert [line for line in lines if "=" in line] == ["tenure = tenure.script:entry"]
 
 
 # An __init__.py there would shadow an installed `systemd`, and make `tests` importable by everybody.

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from appliance.formats.lease import Mode
+from appliance.recipes import held_leases
 from appliance.recipes import run as module
-from appliance.recipes.run import BEAT_NS, Held, Run
+from appliance.recipes.held_leases import Held
+from appliance.recipes.run import BEAT_NS, Run
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -320,7 +322,7 @@ def test_what_cannot_be_killed_is_waited_for_and_said(stage: Stage) -> None:
     stage.plan[100] = stage.silence
     stage.plan[2000] = stage.ends(137)
     stage.lost()
-    assert sum("lives still" in note for note in stage.notes) == 1
+    assert sum("outlives" in note for note in stage.notes) == 1
 
 
 def test_shared_leases_are_reckoned_by_the_first_that_ends(site: HandSite) -> None:
@@ -363,7 +365,7 @@ MUTANTS = {
         (MINUTE,),
     ),
     "clock-set-back-is-believed": Mutant(
-        module,
+        held_leases,
         "Held.left_ns",
         "expiry - max(now, counted)",
         "expiry - now",

@@ -1,0 +1,304 @@
+"""The node's daemon as cooperative leader: one lease from the shard serves one process of the machine after another.
+
+A process asks for a *sub-lease* of a domain, exclusive, over the socket of the node's writer. The desk has a queue for
+each domain. Who is first in it, when nobody has a sub-lease, is handed one of the lease that the desk has, and else the
+desk takes one from the shard. When it comes back and others of this machine wait, the next one gets it, and the shard
+hears nothing; else, or where another session asks the shard for it, the lease is given back.
+
+What holds:
+
+- A sub-lease is good as long as its process was told last, counted from when that asked, and no longer than the lease
+  is; the process asks again and again. It is over when its process gives it back. A process that dies, stands still or
+  loses its connection gives nothing back: then it is over when that time has passed, as a lease at its shard. Only then
+  is the next one handed out, and only then the lease is given back, whatever has become of it. So no two processes can
+  believe in one domain, and a daemon that dies takes all its sub-leases with it: nobody is told a later end.
+- The fence of the n-th process is the lease's plus n, and above it lies every later one: a shard's next fence is above
+  its clock, and the n-th is not handed out before that sum is past on every clock that is within the cluster's bound.
+- Nothing is written under a sub-lease: no message carries a witness of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Condition
+from typing import TYPE_CHECKING, Final
+
+from appliance.formats.names import check_domain
+from timeagent.errors import BadTime, TenureError, TryAgain
+from timeagent.units import MS, SECOND, parse_span, rfc3339
+
+from ..node import desk_wire as wire
+from ..node.writer_wire import LENGTH_BYTES, receive_exactly
+from ..session.held import LossReason
+from ..session.renewal import grace_ns
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from timeagent.clock import NodeTime
+    from timeagent.units import Span
+
+    from ..formats.policy import PolicyNumbers
+    from ..lease.client import LeaseDenied
+    from ..session.held import Lease
+    from ..session.session import Session
+
+LOOK_NS: Final = 50 * MS
+"""How often who waits looks whether its process is there still."""
+
+_ASKED_WORDS: Final = 5
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Place:
+    """One domain."""
+
+    queue: deque[object] = field(default_factory=deque)
+    busy: bool = False
+    """Somebody has a sub-lease, or takes or gives back the lease."""
+    session: Session | None = None
+    lease: Lease | None = None
+    handed: int = 0
+    """How often the lease was handed out before."""
+
+
+class LeaseDesk:
+    """All sub-leases of one daemon. Each is served by a thread of its own."""
+
+    def __init__(self, session: Callable[[str], Session], time: NodeTime, policy: PolicyNumbers) -> None:
+        """Hold nothing yet. ``session`` begins one, for a purpose.
+
+        Each lease has its own: two processes that wait for each other's nodes are not one that waits for itself.
+        """
+        self._session = session
+        self._time = time
+        self._policy = policy
+        self._places: dict[str, _Place] = {}
+        self._changed = Condition()
+        self._stopping = False
+        self.handed_out = 0
+        """How many sub-leases there were."""
+        self.leases = 0
+        """How many leases they took."""
+
+    def serve(self, connection: socket.socket, asked: list[str]) -> None:
+        """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
+        line = _Line(connection)
+        if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
+            line.say(wire.NOT_HERE)
+            return
+        _, _, domain, wait, purpose = asked
+        try:
+            until = self._time.boot_ns() + parse_span(wait)
+            with self._queued(check_domain(domain)) as (place, ticket):
+                lease, fence = self._handed(place, ticket, domain, purpose, line, until)
+                given_back = self._kept(line, lease, fence)
+            if given_back:
+                line.say(wire.DONE)
+        except TenureError as problem:
+            if self._stopping:
+                line.say(wire.NOT_HERE)
+            else:
+                line.say(wire.REFUSED, type(problem).__name__, problem.code, problem.message, problem.hint)
+
+    def stop(self) -> None:
+        """Hand out nothing more, extend nothing, and wait until every sub-lease is over. Idempotent."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            while self._places:
+                self._changed.wait(LOOK_NS / SECOND)
+
+    # -- the queue -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _queued(self, domain: str) -> Iterator[tuple[_Place, object]]:
+        """Stand in a domain's queue, and then have its place, for a block; pass it on behind that."""
+        ticket = object()
+        with self._changed:
+            place = self._places.setdefault(domain, _Place())
+            place.queue.append(ticket)
+        try:
+            yield place, ticket
+        finally:
+            with self._changed:
+                mine = ticket not in place.queue  # it was taken out when it got the place
+                if not mine:
+                    place.queue.remove(ticket)
+                left = mine or not (place.busy or place.queue)
+                place.busy = place.busy or left
+            if left:
+                self._pass_on(domain, place)
+
+    def _pass_on(self, domain: str, place: _Place) -> None:
+        """Leave the lease to who waits here, or give it back. The place is busy, and nobody has a sub-lease."""
+        if not (place.queue and self._goes_on(place)):
+            self._give_back(place)
+        with self._changed:
+            place.busy = False
+            if not place.queue and place.lease is None:
+                self._places.pop(domain, None)
+            elif not place.queue:  # who waited has given up meanwhile
+                place.busy = True
+            self._changed.notify_all()
+            again = place.busy
+        if again:
+            self._pass_on(domain, place)
+
+    def _goes_on(self, place: _Place) -> bool:
+        lease = place.lease
+        if lease is None or lease.recalled or lease.ended is not None or self._stopping:
+            return False
+        try:
+            return lease.surely_held()
+        except BadTime:
+            return False
+
+    def _give_back(self, place: _Place) -> None:
+        session, place.session, place.lease = place.session, None, None
+        if session is not None:
+            try:
+                session.close()
+            except Exception:  # noqa: BLE001 - it expires then; who waits here must not wait for ever
+                _log.exception("sub-lease-not-given-back")
+
+    def _handed(
+        self, place: _Place, ticket: object, domain: str, purpose: str, line: _Line, until_boot_ns: int
+    ) -> tuple[Lease, int]:
+        """Wait for the place; return its lease, from here or from the shard, and the fence. Raises as ``acquire``."""
+        with self._changed:
+            while place.busy or place.queue[0] is not ticket:
+                if self._stopping or line.gone() or self._time.boot_ns() >= until_boot_ns:
+                    raise TryAgain(
+                        "busy", f"another process of this machine has {domain!r}", hint="allow more time: --wait"
+                    )
+                line.show(place.queue.index(ticket) + 1, f"for {domain}: a process of this machine has it")
+                self._changed.wait(LOOK_NS / SECOND)
+            place.queue.popleft()
+            place.busy = True
+            others = len(place.queue)
+        if place.lease is not None:
+            if self._goes_on(place) and self._past(place.lease.fence + place.handed + 1, wait=others > 0):
+                place.handed += 1
+                self.handed_out += 1
+                return place.lease, place.lease.fence + place.handed
+            self._give_back(place)
+        lease = self._acquired(place, domain, purpose, line, until_boot_ns)
+        self.handed_out += 1
+        self.leases += 1
+        return lease, lease.fence
+
+    def _past(self, fence: int, *, wait: bool) -> bool:
+        """Whether every trusted clock is past a fence from now on: a shard's next fence is above it then.
+
+        ``wait``: until it is, which takes about two radii after a grant: worth it where others wait behind.
+        """
+        try:
+            while (ahead := fence + self._policy.radius_ns_max - self._time.now().earliest) > 0:
+                if not wait or self._stopping or ahead > 4 * self._policy.radius_ns_max:
+                    return False
+                self._time.sleep(min(ahead, LOOK_NS))
+        except BadTime:
+            return False
+        return True
+
+    def _acquired(self, place: _Place, domain: str, purpose: str, line: _Line, until_boot_ns: int) -> Lease:
+        def show(denied: LeaseDenied) -> None:
+            who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
+            since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
+            line.show(denied.place, f"for {domain}: {who} has it since {since}, until {until} at least")
+
+        place.session = self._session(purpose)
+        left_ns = max(0, until_boot_ns - self._time.boot_ns())
+        (place.lease,) = place.session.acquire(
+            domain,
+            timeout_s=left_ns / SECOND,
+            recall="finish",
+            given_up=lambda: self._stopping or line.gone(),
+            waiting=show,
+        )
+        place.handed = 0
+        return place.lease
+
+    # -- one sub-lease -------------------------------------------------------------------------------------------------
+
+    def _kept(self, line: _Line, lease: Lease, fence: int) -> bool:
+        """Tell the process how long its sub-lease is good, as often as it asks; return, once it is over, if given back.
+
+        A process that was told nothing yet believes nothing.
+        """
+        told = 0
+        grace = grace_ns(min(lease.term_ns, self._policy.lease_term_max_ns), self._policy)
+        try:
+            line.say(wire.HELD, str(fence), rfc3339(lease.expiry_ns), str(grace))
+            patience = self._policy.attempt_timeout_ns
+            while (said := line.hear(patience)) == wire.KEEP:
+                good, answer = self._good(lease)
+                told = max(told, self._time.boot_ns() + good)
+                line.say(*answer)
+                patience = told - self._time.boot_ns()
+            if said == wire.BACK:
+                told = 0
+                return True
+        except OSError:
+            _log.info("sub-lease-connection-lost domain=%s fence=%d", lease.domain, fence)
+        finally:
+            while (left := told - self._time.boot_ns()) > 0:
+                self._time.sleep(left)
+        return False
+
+    def _good(self, lease: Lease) -> tuple[Span, tuple[str, ...]]:
+        """Return for how long a lease is good from now on, and what the process is told."""
+        if self._stopping:
+            return 0, (wire.OVER, "the node's daemon stops", "")
+        if lease.ended is None:
+            good = 0
+            with contextlib.suppress(BadTime):
+                good = lease.outlook().good_ns
+            return good, (wire.GOOD, str(good))
+        loss = lease.loss
+        doubt = loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+        why = f"the lease on {lease.domain!r} is {lease.ended}" + (f" ({loss})" if loss is not None else "")
+        return 0, (wire.OVER, why, wire.DOUBT if doubt else "")
+
+
+class _Line:
+    """The connection to one process. Raises OSError where that is lost."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._shown = ""
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def say(self, *words: str) -> None:
+        self._socket.sendall(wire.packed(*(each.replace("\0", " ") for each in words)))
+
+    def show(self, place: int, detail: str) -> None:
+        """Say, once, in which place it waits for whom."""
+        line = f"{place} {detail}"
+        if line != self._shown:
+            self._shown = line
+            with contextlib.suppress(OSError):  # it is gone: that is seen by looking
+                self.say(wire.WAITS, str(place), detail)
+
+    def gone(self) -> bool:
+        """Whether the process has hung up: who waits says nothing."""
+        return bool(self._poll.poll(0))
+
+    def hear(self, span: Span) -> str | None:
+        """Return the next word; None at the end of the connection, or where nothing came for so long."""
+        if not self._poll.poll(max(0, -(-span // MS))):
+            return None
+        head = receive_exactly(self._socket, LENGTH_BYTES)
+        if head is None or (size := int.from_bytes(head, "big")) > wire.MESSAGE_BYTES_MAX:
+            return None
+        body = receive_exactly(self._socket, size)
+        return None if body is None else wire.words_of(body)[0]

@@ -1,0 +1,165 @@
+"""``tenure run`` by a sub-lease of the node's daemon: what it loads and tells, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from appliance.daemon.daemon import Node
+from appliance.recipes.quick_run import quick_run
+from tests.support.cluster import Site, wait_until
+from tests.support.run_stage import slow_policy
+from timeagent.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HEAVY = {"appliance.cluster", "argparse", "cryptography", "dataclasses", "msgspec", "numpy", "pathlib", "typing"}
+"""What a command by a sub-lease has no time to load, unless the interpreter has loaded it by itself."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, policy=slow_policy(tmp_path))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def node(site: Site) -> Iterator[Node]:
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        yield node
+        node.stop()
+    node.close()
+
+
+def started(site: Site, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tenure", "run", *site.options(), *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ended(site: Site, *words: str) -> tuple[int, str, str]:
+    with started(site, *words) as process:
+        out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_command_is_told_its_lease_and_its_code_is_kept(site: Site, node: Node) -> None:
+    shown = 'echo "$TENURE_LEASE $TENURE_FENCE $TENURE_EXPIRY"; exit 7'
+    code, out, err = ended(site, "--lease", "a b", "--", "sh", "-c", shown)
+    assert (code, err) == (7, "")
+    *name, fence, expiry = out.split()
+    assert name == ["a", "b"]
+    assert int(fence) > 0
+    assert expiry.endswith("Z")
+    assert node.desk is not None
+    assert node.desk.handed_out == 1
+
+
+@pytest.mark.parametrize("words", [("--own",), ("--mode", "S"), ("--purpose", "said"), ("--lease", "other")])
+def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
+    site: Site, node: Node, words: tuple[str, ...]
+) -> None:
+    code, out, err = ended(site, "--lease", "d", *words, "--", "sh", "-c", "echo $TENURE_FENCE")
+    assert (code, err) == (0, "")
+    assert int(out) > 0
+    assert node.desk is not None
+    assert node.desk.handed_out == 0
+
+
+def test_fence_grows_from_a_sub_lease_to_a_lease_of_its_own_and_back(site: Site, node: Node) -> None:
+    assert node.desk is not None
+    fences = [
+        int(ended(site, "--lease", "d", *own, "--", "sh", "-c", "echo $TENURE_FENCE")[1])
+        for own in ((), ("--own",), (), ())
+    ]
+    assert sorted(set(fences)) == fences
+    assert node.desk.handed_out == 3
+
+
+def test_without_a_daemon_the_whole_command_takes_a_lease(site: Site) -> None:
+    assert ended(site, "--lease", "d", "--", "sh", "-c", "exit 5")[0] == 5
+
+
+def test_who_waits_too_long_is_told_so(site: Site, node: Node) -> None:
+    with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        code, out, err = ended(site, "--lease", "d", "--wait", "0", "--", "echo", "never")
+        assert (code, out) == (75, "")
+        assert "[busy]" in err
+        holder.send_signal(signal.SIGTERM)
+        assert holder.wait(60) == 128 + signal.SIGTERM, "it was sent on, and the command's code kept"
+
+
+def test_end_of_the_daemon_ends_the_command(site: Site, node: Node, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    script = f"trap '' TERM; sleep 100 & echo $! >{mark}; echo on; wait"
+    with started(site, "--lease", "d", "--", "sh", "-c", script) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        node.stop()  # returns when no sub-lease can be believed in
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(mark.read_text()), 0)
+        assert holder.wait(60) == 76
+
+
+def test_descendant_of_a_runner_that_was_killed_is_waited_for(site: Site, node: Node) -> None:
+    assert node.desk is not None
+    with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        holder.kill()
+        holder.wait()
+        place = node.desk._places["d"]
+        lease = place.lease
+        assert lease is not None
+        assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
+        wait_until(SystemClock(), lambda: place.lease is None)
+
+
+def test_command_that_is_not_there_takes_no_lease(site: Site, node: Node) -> None:
+    code, _, err = ended(site, "--lease", "d", "--", "no-such-program")
+    assert (code, "[not-found]" in err) == (127, True)
+    assert node.desk is not None
+    assert node.desk.handed_out == 0
+
+
+def test_it_loads_no_library(site: Site, node: Node, repository: Path) -> None:
+    script = (
+        "import sys; before = set(sys.modules)\n"
+        "from tenure.script import entry\n"
+        f"sys.argv = {['tenure', 'run', *site.options(), '--lease', 'd', '--', 'true']!r}\n"
+        "assert entry() == 0\n"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stdout.split())
+    assert "appliance.recipes.quick_run" in loaded
+    assert loaded & HEAVY == set()
+    assert len(loaded) < 40, sorted(loaded)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--lease", "d"],
+        ["--lease", "d", "--"],
+        ["--lease=d", "--", "true"],
+        ["--lease", "d", "true"],
+        ["--lease", "--wait", "--", "true"],
+        ["--lease", "d", "--help", "--", "true"],
+    ],
+)
+def test_what_it_does_not_understand_it_leaves_alone(words: list[str]) -> None:
+    assert quick_run(["--root", "/nowhere", "--allow-root", *words]) is None

@@ -7,9 +7,11 @@ only what it needs. Everything else is the inside of the house.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Final
 
+TYPE_CHECKING = False  # by its name checkers know it: loading typing takes as long as the start of an interpreter
 if TYPE_CHECKING:
+    from typing import Final
+
     from appliance.bag.batch import MessageBatch
     from appliance.bag.message import Message
     from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown

@@ -1,4 +1,4 @@
-"""The console script: ``tenure run`` begins before the command line is loaded, if the node's daemon has the lease."""
+"""The console script: ``tenure run --quick`` begins before the command line is loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ import sys
 
 def quickly() -> int | None:
     """Return the exit code of what could be done at once; None: it is for the whole command."""
-    if not __debug__ or sys.argv[1:2] != ["run"] or sys.stdout is None or sys.stderr is None:
+    if (
+        not __debug__
+        or sys.argv[1:2] != ["run"]
+        or "--quick" not in sys.argv
+        or sys.stdout is None
+        or sys.stderr is None
+    ):
         return None
     from appliance.recipes.quick_run import quick_run
 

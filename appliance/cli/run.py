@@ -239,8 +239,9 @@ TENURE_FENCES, where several are held: a line NAME=FENCE for each.
 Of an election the fence is the epoch, and the candidate's name is --purpose, or else the node's. SIGTERM goes to CMD as
 ever, and when that has ended the next candidate leads, at once.
 
-Where this node's daemon runs, it has the lease, and what is run with --lease NAME, without --mode and --purpose, takes
-it from there: quickly. It ends with that daemon then, as if the lease were lost; with --own it goes on.
+With --quick, and nothing but --lease NAME and --wait beside it, this node's daemon has the lease and hands it to one
+CMD of the machine after another, so that each starts in a tenth of the time. CMD ends with that daemon then, as if the
+lease were lost, also where that is only restarted. Where no daemon runs, CMD has a lease of its own, as ever.
 """
 _LOCK: Final = """\
 Prints the fence, once the lease is held. A keeper in the background renews it until `tenure unlock NAME`, or until the
@@ -270,7 +271,9 @@ COMMANDS: Final = {
             "--semaphore", metavar="NAME:N", help="at most N at a time, in place of --lease; N is the same for all"
         ),
         argument("--elect", metavar="NAME", help="as the leader of an election, in place of --lease; see --purpose"),
-        argument("--own", action="store_true", help="a lease of its own, not one of the node's daemon: see below"),
+        argument(
+            "--quick", action="store_true", help="by a lease of the node's daemon, and no longer than that: see below"
+        ),
         *_TAKING,
         add_cluster_options,
         _epilog(_RUN),

@@ -1,4 +1,4 @@
-"""``tenure run`` by a sub-lease of the node's daemon: asked for over a local socket, before anything else is loaded.
+"""``tenure run --quick``: a command by a sub-lease of the node's daemon, asked for before anything else is loaded.
 
 An interpreter that loads what a lease of its own needs takes twenty times as long to start as one that runs ``true``.
 Here nothing is loaded but a few modules of the standard library, and what ends the command before its sub-lease is over
@@ -41,7 +41,7 @@ PATIENCE_S: Final = 2
 _SERVICE: Final = "/run/tenure"
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - the tmpfs that every Linux has
 _WITH_VALUE: Final = ("--root", "--node-dir", "--lease", "--wait")
-_FLAGS: Final = ("--allow-root",)
+_FLAGS: Final = ("--allow-root", "--quick")
 
 
 class SubLease:
@@ -151,7 +151,12 @@ def quick_run(arguments: Sequence[str]) -> int | None:
     if asked is None:
         return None
     options, words = asked
-    if not options.get("--root") or not options.get("--lease") or program_missing(words[0]) is not None:
+    if (
+        "--quick" not in options
+        or not options.get("--root")
+        or not options.get("--lease")
+        or program_missing(words[0]) is not None
+    ):
         return None
     if not os.geteuid() and "--allow-root" not in options:
         return None

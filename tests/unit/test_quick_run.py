@@ -41,13 +41,13 @@ def node(site: Site) -> Iterator[Node]:
     node.close()
 
 
-def started(site: Site, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tenure", "run", *site.options(), *words]
+def started(site: Site, *words: str, quick: bool = True) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tenure", "run", *site.options(), *(["--quick"] if quick else []), *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ended(site: Site, *words: str) -> tuple[int, str, str]:
-    with started(site, *words) as process:
+def ended(site: Site, *words: str, quick: bool = True) -> tuple[int, str, str]:
+    with started(site, *words, quick=quick) as process:
         out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
@@ -64,11 +64,11 @@ def test_command_is_told_its_lease_and_its_code_is_kept(site: Site, node: Node) 
     assert node.desk.handed_out == 1
 
 
-@pytest.mark.parametrize("words", [("--own",), ("--mode", "S"), ("--purpose", "said"), ("--lease", "other")])
+@pytest.mark.parametrize("words", [(), ("--mode", "S"), ("--purpose", "said"), ("--lease", "other")])
 def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     site: Site, node: Node, words: tuple[str, ...]
 ) -> None:
-    code, out, err = ended(site, "--lease", "d", *words, "--", "sh", "-c", "echo $TENURE_FENCE")
+    code, out, err = ended(site, "--lease", "d", *words, "--", "sh", "-c", "echo $TENURE_FENCE", quick=bool(words))
     assert (code, err) == (0, "")
     assert int(out) > 0
     assert node.desk is not None
@@ -78,8 +78,8 @@ def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
 def test_fence_grows_from_a_sub_lease_to_a_lease_of_its_own_and_back(site: Site, node: Node) -> None:
     assert node.desk is not None
     fences = [
-        int(ended(site, "--lease", "d", *own, "--", "sh", "-c", "echo $TENURE_FENCE")[1])
-        for own in ((), ("--own",), (), ())
+        int(ended(site, "--lease", "d", "--", "sh", "-c", "echo $TENURE_FENCE", quick=quick)[1])
+        for quick in (True, False, True, True)
     ]
     assert sorted(set(fences)) == fences
     assert node.desk.handed_out == 3
@@ -137,7 +137,7 @@ def test_it_loads_no_library(site: Site, node: Node, repository: Path) -> None:
     script = (
         "import sys; before = set(sys.modules)\n"
         "from tenure.script import entry\n"
-        f"sys.argv = {['tenure', 'run', *site.options(), '--lease', 'd', '--', 'true']!r}\n"
+        f"sys.argv = {['tenure', 'run', *site.options(), '--quick', '--lease', 'd', '--', 'true']!r}\n"
         "assert entry() == 0\n"
         "print(*sorted(set(sys.modules) - before))"
     )
@@ -146,7 +146,7 @@ def test_it_loads_no_library(site: Site, node: Node, repository: Path) -> None:
     loaded = set(done.stdout.split())
     assert "appliance.recipes.quick_run" in loaded
     assert loaded & HEAVY == set()
-    assert len(loaded) < 40, sorted(loaded)
+    assert len(loaded) < 45, sorted(loaded)
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_it_loads_no_library(site: Site, node: Node, repository: Path) -> None:
     ],
 )
 def test_what_it_does_not_understand_it_leaves_alone(words: list[str]) -> None:
-    assert quick_run(["--root", "/nowhere", "--allow-root", *words]) is None
+    assert quick_run(["--root", "/nowhere", "--allow-root", "--quick", *words]) is None

@@ -3,8 +3,8 @@
 Eight of them are there at once: an interpreter with all that a lease of its own needs takes a second to start.
 
 Run it as a script: ``python tests/bench/bench_cooperative.py [--processes N] [--json]``. Every request that the shard
-gets is counted, renewals and questions for recalls too; both ways are taken in one run, one after the other, with the
-same processes, each of which has the domain for as long. Exit code 1 where the cooperative leader asks more than a tenth.
+gets is counted, renewals and questions for recalls too; both ways are taken in one run, one after the other, with so
+many processes, each of which has the domain for as long. Exit code 1 where one lease comes to more than a tenth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from appliance.cluster import Cluster
     from appliance.lease.recall import Waiter
-    from appliance.lease.shard import Task
-    from appliance.lease.wire import Encoded, Reply
+    from appliance.lease.wire import Encoded, Reply, Task
 
 PROCESSES = 64
 AT_ONCE = 8
@@ -50,11 +49,11 @@ def counted(cluster: Cluster) -> Counter[str]:
     shard = hosted.server._shard
     encoded = shard.encoded
 
-    def count(requests: Sequence[Request], *rest: Any) -> Any:
+    def count(requests: Sequence[Task], waiters: Mapping[int, Waiter]) -> Sequence[Reply | Encoded | None]:
         asked.update(type(each).__name__ for each in requests)
-        return encoded(requests, *rest)
+        return encoded(requests, waiters)
 
-    shard.encoded = count  # type: ignore[method-assign]
+    shard.encoded = count  # type: ignore[method-assign, assignment]
     return asked
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 
 
-def quickly() -> int | None:
-    """Return the exit code of what could be done at once; None: it is for the whole command."""
-    if not __debug__ or sys.argv[1:2] != ["run"] or sys.stdout is None or sys.stderr is None:
-        return None
-    from appliance.recipes.quick_run import quick_run
-
-    return quick_run(sys.argv[2:])
-
-
 def entry() -> int:
     """Run the command line."""
-    code = quickly()
-    if code is not None:
-        return code
+    if __debug__ and sys.argv[1:2] == ["run"]:
+        from appliance.recipes.quick_run import quick_run
+
+        code = quick_run(sys.argv[2:])
+        if code is not None:
+            return code
     from .__main__ import entry as whole
 
     return whole()

@@ -174,13 +174,13 @@ def open_doors(paths: list[str], socket: Path) -> None:
     """
     for path in paths:
         folder = os.path.dirname(path)
-        spare = f"{folder}/.{os.getpid()}"
         try:
             for each in (os.path.dirname(folder), folder):
                 if not os.path.isdir(each):
                     os.mkdir(each, 0o700)
-            os.symlink(socket, spare)
-            os.replace(spare, path)
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.symlink(socket, path)
         except OSError:
             continue
 

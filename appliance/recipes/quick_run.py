@@ -9,6 +9,7 @@ at hand is left to the whole command: nothing has happened then.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import stat
 import struct
@@ -19,7 +20,7 @@ from contextlib import closing
 from timeagent.errors import LeaseLost
 
 from ..node import desk_wire as wire
-from .processes import MS, ProcessTree, Signals, program_missing
+from .processes import MS, SIGNALLED, ProcessTree, Signals, program_missing
 from .run import HEARD, Run
 
 TYPE_CHECKING = False
@@ -148,7 +149,7 @@ class Line:
 def quick_run(arguments: Sequence[str]) -> int | None:
     """Run a command as ``tenure run`` does, by a sub-lease; return its exit code. None: that is left to the whole."""
     asked = _understood(arguments)
-    if asked is None:
+    if asked is None or sys.stdout is None or sys.stderr is None:
         return None
     options, words = asked
     if (
@@ -170,6 +171,9 @@ def quick_run(arguments: Sequence[str]) -> int | None:
             answer = _awaited(line)
         except (OSError, ValueError):
             return None
+        except KeyboardInterrupt:
+            _note("tenure: interrupted")
+            return SIGNALLED + signal.SIGINT
         if answer[0] == wire.REFUSED:
             return _refused(*answer[1:])
         return _run(line, options["--lease"], words, answer) if answer[0] == wire.HELD else None

@@ -3,8 +3,8 @@
 Eight of them are there at once: an interpreter with all that a lease of its own needs takes a second to start.
 
 Run it as a script: ``python tests/bench/bench_cooperative.py [--processes N] [--json]``. Every request that the shard
-gets is counted, renewals and questions for recalls too; both ways are taken in one run, one after the other, with the
-same processes, each of which has the domain for as long. Exit code 1 where sub-leases ask more than a tenth.
+gets is counted, renewals and questions for recalls too; both ways are taken in one run, one after the other, with so
+many processes, each of which has the domain for as long. Exit code 1 where one lease comes to more than a tenth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).parents[2]
@@ -50,13 +49,11 @@ def counted(cluster: Cluster) -> Counter[str]:
     shard = hosted.server._shard
     encoded = shard.encoded
 
-    def count(
-        requests: Sequence[Task], waiters: Mapping[int, Waiter] = MappingProxyType({})
-    ) -> Sequence[Reply | Encoded | None]:
+    def count(requests: Sequence[Task], waiters: Mapping[int, Waiter]) -> Sequence[Reply | Encoded | None]:
         asked.update(type(each).__name__ for each in requests)
         return encoded(requests, waiters)
 
-    shard.encoded = count  # type: ignore[method-assign]
+    shard.encoded = count  # type: ignore[method-assign, assignment]
     return asked
 
 

@@ -44,9 +44,9 @@ EXCUSES = {
     "appliance/bag/posix.py": {"mount"},  # the one place for calls on the shared mount
     "appliance/doctor/two_client_probe.py": {"mount"},  # what one client does while another does the same
     "appliance/doctor/directory.py": {"mount"},  # what a mount does with files, tried out in a directory of its own
-    "appliance/node/runtime.py": {"mount", "flock", "rename"},  # directory, lock and doors of this machine, on tmpfs
-    "appliance/recipes/processes.py": {"mount"},  # lists /proc, without the time that loading pathlib takes
-    "appliance/recipes/quick_run.py": {"clock"},  # the boot clock, without the time that loading its reader takes
+    "appliance/node/runtime.py": {"mount", "flock"},  # directory and lock of this machine, on tmpfs
+    "appliance/recipes/processes.py": {"mount"},  # lists /proc, and loads nothing for it
+    "appliance/recipes/quick_run.py": {"clock"},  # the boot clock, before the one reader of clocks could be loaded
     "appliance/cluster.py": {"chance"},  # a main: wires the ports
     "appliance/cli/*": {"mount", "chance"},  # mains: files of the machine, not of the mount
     "auditor/evidence/tree.py": {"mount"},  # reads a copy

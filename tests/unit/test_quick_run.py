@@ -100,6 +100,21 @@ def test_who_waits_too_long_is_told_so(site: Site, node: Node) -> None:
         assert holder.wait(60) == 128 + signal.SIGTERM, "it was sent on, and the command's code kept"
 
 
+def test_who_is_interrupted_while_it_waits_says_so_and_leaves_the_queue(site: Site, node: Node) -> None:
+    with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        assert node.desk is not None
+        place = node.desk._places["d"]
+        with started(site, "--lease", "d", "--", "true") as waits:
+            wait_until(SystemClock(), lambda: len(place.queue) == 1)
+            waits.send_signal(signal.SIGINT)
+            _, err = waits.communicate(timeout=60)
+        assert (waits.returncode, err) == (130, "tenure: interrupted\n")
+        wait_until(SystemClock(), lambda: not place.queue)
+        holder.send_signal(signal.SIGTERM)
+
+
 def test_end_of_the_daemon_ends_the_command(site: Site, node: Node, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"trap '' TERM; sleep 100 & echo $! >{mark}; echo on; wait"

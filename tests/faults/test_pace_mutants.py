@@ -135,8 +135,8 @@ MUTANTS = {
     "a turn that failed is the last": Mutant(
         pace,
         "Pace._turn",
-        "next_ns = now.latest + RETRY_NS",
-        "next_ns = 2 ** 62",
+        "next_ns = log.close_ns = now.latest + RETRY_NS",
+        "next_ns = log.close_ns = 2 ** 62",
         pace_tests.test_turn_that_fails_is_tried_again_and_does_not_stop_the_others,
     ),
     "a server's clock that is behind is asked again at once": Mutant(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
-from appliance.bag.metronome import Metronome
+from appliance.bag.metronome import Packing
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from appliance.bag.metronome import MetronomeReport
+    from appliance.bag.metronome import PackingReport
     from appliance.formats.paths import Bag
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant
@@ -274,13 +274,13 @@ def test_log_that_was_woken_often_has_one_turn_when_it_is_due(monkeypatch: pytes
         node.woken.wake(LOG)
         world.run(WOKEN_NS + 2 * BEAT_NS)
     turns: list[Instant] = []
-    turn = Metronome.turn
+    turn = Packing.turn
 
-    def counted(self: Metronome, now: TimeInterval, follow_to_ns: Instant) -> MetronomeReport:
+    def counted(self: Packing, now: TimeInterval) -> PackingReport:
         turns.append(now.earliest)
-        return turn(self, now, follow_to_ns)
+        return turn(self, now)
 
-    monkeypatch.setattr(Metronome, "turn", counted)
+    monkeypatch.setattr(Packing, "turn", counted)
     world.run(T0 + DAILY.rack_ns + DAILY.seal_delay_ns + SEAL_STAGGER_NS - world.time.midpoint_ns)
     assert len(turns) == 1
 
@@ -289,9 +289,10 @@ def test_daemons_own_looks_wake_nobody() -> None:
     world = PacedWorld(MemoryStorage())
     (node,) = world.nodes
     node.pace = Pace(replace(node.process().context, storage=node.mount), node.woken.taken)
-    world.run(10 * SECOND)
+    node.woken.wake(LOG)
+    world.run(20 * DAILY.span_ns)
     node.mount.forget()
-    world.run(10 * SECOND)
+    world.run(20 * DAILY.span_ns)
     assert node.mount.opens == 0
 
 

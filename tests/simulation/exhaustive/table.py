@@ -398,7 +398,7 @@ MUTANTS: dict[str, Mutant] = {
         _in_succession(
             "Succession.beginning",
             "next((each for each in ended if isinstance(each, InDoubt)), None)",
-            "None if any((isinstance(each, Beginning) for each in ended)) else ended[0]",
+            "None if not ended or any((isinstance(each, Beginning) for each in ended)) else ended[0]",
         ),
         ChainCast(
             (contender("a", extends=0, shard=1), contender("b", extends=0, maps=(2, 1), clocks=(LOW,))),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.sessionlease import SessionEnded
@@ -30,12 +30,10 @@ from auditor.timeline.events import (
     SessionOver,
     event_fields,
 )
+from auditor.timeline.state import StateAt
+from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND, Instant, span_text
-
-if TYPE_CHECKING:
-    from auditor.timeline.state import StateAt
-    from auditor.timeline.timeline_reader import Timeline
 
 DOMAINS_AT_HAND: Final = 32
 STRETCHES_AT_HAND: Final = 128

@@ -43,7 +43,7 @@ from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .held import lease_of
 from .no_lease import given_up_for, raise_final
-from .renewal import SessionLeases, is_due
+from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 if TYPE_CHECKING:
@@ -487,7 +487,7 @@ class Leasing:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
                 lease.delivered = isinstance(result, LeaseOver)
                 if not lease.delivered:
-                    _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
+                    _log.warning("relinquish-unanswered domain=%s %s", lease.domain, answer_text(result))
 
         for lease in leases:
             if lease.second is not None:

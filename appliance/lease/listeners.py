@@ -37,7 +37,6 @@ from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import key_id
 from timeagent.units import MS, SECOND
 
-from ..formats.shardmap import shard_text
 from . import tls
 from .connection import refusal
 from .wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, body_length, decode_call
@@ -349,7 +348,7 @@ class TlsListener(BoundedListener[_Visitor]):
             raise _Refusal("other-node", f"this is the key of {owner}, not {hello.node}")
         server = None if hello.shard is None else self._server_of(hello.shard)
         if server is None:
-            raise _Refusal("not-here", f"shard {shard_text(hello.shard)} does not run here now", "see tenure shards")
+            raise _Refusal("not-here", f"shard {hello.shard} does not run here now", "see tenure shards")
         return server, hello.node
 
     def _watch(self, visitor: _Visitor, events: int) -> None:

@@ -88,8 +88,8 @@ def domains(machine: Booted) -> dict[str, str]:
     """A domain of each shard, by shard."""
     found: dict[str, str] = {}
     for n in range(24):
-        told = machine.json(f"tenure lease show held/{n} {ROOT}")
-        found.setdefault(str(told["shard"]), f"held/{n}")
+        told = machine.json(f"tenure lease show held{n} {ROOT}")
+        found.setdefault(str(told["shard"]), f"held{n}")
     return found
 
 

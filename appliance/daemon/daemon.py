@@ -22,7 +22,7 @@ from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
-from .lease_desk import LeaseDesk
+from .lease_desk import LeaseDesk, Line
 from .metrics import NodeCollector, exposition
 from .pace import Pace
 from .status import AT_ONCE, Observed, pages
@@ -299,8 +299,10 @@ class Node:
         """Batch what the processes of this machine write, and hand out sub-leases to them."""
         cluster, settings = self._cluster, self._cluster.settings
         socket = writer_socket(cluster.routes.runtime)
-        self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
-        self._writer = NodeWriterServer(cluster.node_writer(), socket, desk=self.desk.serve)
+        desk = self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
+        self._writer = NodeWriterServer(
+            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(Line(accepted), asked)
+        )
         self._writer.start()
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
         users, root = str(user_directory()), str(cluster.root)

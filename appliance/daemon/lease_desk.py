@@ -88,9 +88,8 @@ class LeaseDesk:
         self.leases = 0
         """How many leases they took."""
 
-    def serve(self, connection: socket.socket, asked: list[str]) -> None:
+    def serve(self, line: Line, asked: list[str]) -> None:
         """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
-        line = _Line(connection)
         if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
             line.say(wire.NOT_HERE)
             return
@@ -107,6 +106,18 @@ class LeaseDesk:
                 line.say(wire.NOT_HERE)
             else:
                 line.say(wire.REFUSED, type(problem).__name__, problem.code, problem.message, problem.hint)
+
+    def waiting(self, domain: str) -> int:
+        """Return how many processes of this machine wait for a domain."""
+        with self._changed:
+            place = self._places.get(domain)
+            return 0 if place is None else len(place.queue)
+
+    def lease(self, domain: str) -> Lease | None:
+        """Return the lease of which the sub-leases of a domain are: None where none is out, nor any waited for."""
+        with self._changed:
+            place = self._places.get(domain)
+            return None if place is None else place.lease
 
     def stop(self) -> None:
         """Hand out nothing more, extend nothing, and wait until every sub-lease is over. Idempotent."""
@@ -170,7 +181,7 @@ class LeaseDesk:
                 _log.exception("sub-lease-not-given-back")
 
     def _handed(
-        self, place: _Place, ticket: object, domain: str, purpose: str, line: _Line, until_boot_ns: int
+        self, place: _Place, ticket: object, domain: str, purpose: str, line: Line, until_boot_ns: int
     ) -> tuple[Lease, int]:
         """Wait for the place; return its lease, from here or from the shard, and the fence. Raises as ``acquire``."""
         with self._changed:
@@ -209,7 +220,7 @@ class LeaseDesk:
             return False
         return True
 
-    def _acquired(self, place: _Place, domain: str, purpose: str, line: _Line, until_boot_ns: int) -> Lease:
+    def _acquired(self, place: _Place, domain: str, purpose: str, line: Line, until_boot_ns: int) -> Lease:
         def show(denied: LeaseDenied) -> None:
             who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
             since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
@@ -229,7 +240,7 @@ class LeaseDesk:
 
     # -- one sub-lease -------------------------------------------------------------------------------------------------
 
-    def _kept(self, line: _Line, lease: Lease, fence: int) -> bool:
+    def _kept(self, line: Line, lease: Lease, fence: int) -> bool:
         """Tell the process how long its sub-lease is good, as often as it asks; return, once it is over, if given back.
 
         A process that was told nothing yet believes nothing.
@@ -269,16 +280,18 @@ class LeaseDesk:
         return 0, (wire.OVER, why, wire.DOUBT if doubt else "")
 
 
-class _Line:
+class Line:
     """The connection to one process. Raises OSError where that is lost."""
 
     def __init__(self, connection: socket.socket) -> None:
+        """Have it connected."""
         self._socket = connection
         self._shown = ""
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
     def say(self, *words: str) -> None:
+        """Send a message."""
         self._socket.sendall(wire.packed(*(each.replace("\0", " ") for each in words)))
 
     def show(self, place: int, detail: str) -> None:

@@ -17,7 +17,7 @@ from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Literal
 
-from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.lease import LeaseOutcome, Mode, covers
 from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import BadRequest, LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of, span_text
@@ -202,7 +202,7 @@ class Lease:
 
     domain: str
     shard: int
-    mode: Mode
+    own_mode: Mode
     correlation_id: bytes
     fence: int
     """The fencing token: hand it to whatever is written outside of bags."""
@@ -275,6 +275,12 @@ class Lease:
             own = min(own, self.alone_until_ns)
         return own if self.second is None else min(own, self.second.expiry_ns)
 
+    @property
+    def mode(self) -> Mode:
+        """In which mode it is held: of both halves the weaker, since a stronger one is asked of one after the other."""
+        second = self.second
+        return self.own_mode if second is None or covers(second.own_mode, self.own_mode) else second.own_mode
+
     # -- in two halves -------------------------------------------------------------------------------------------------
 
     def join(self, second: Lease) -> None:
@@ -319,7 +325,8 @@ class Lease:
             self.session_lease.over = self.session_lease.over or not self.session_lease.leases
         self.second, self.alone_until_ns = None, None
         self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
-        self.signed, self.own_expiry_ns, self.session_lease = second.signed, second.own_expiry_ns, second.session_lease
+        self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
+        self.session_lease = second.session_lease
         self.floor_ns, self.settle_to_ns = (
             max(self.floor_ns, second.floor_ns),
             max(self.settle_to_ns, second.settle_to_ns),
@@ -341,12 +348,13 @@ class Lease:
         if later and witness.fence >= self._stated_fence:
             self.signed = signed
             self.own_expiry_ns = witness.expiry_ns
-            self.mode = witness.mode
+            self.own_mode = witness.mode
             if witness.fence != self._stated_fence:
                 self.fence = self._stated_fence = witness.fence
-        self.floor_ns = max(self.floor_ns, witness.floor_ns)
-        self.settle_to_ns = max(self.settle_to_ns, witness.settle_to_ns)
         self.hints = hints or self.hints
+        for each in (self,) if self.first is None else (self, self.first):
+            each.floor_ns = max(each.floor_ns, witness.floor_ns)
+            each.settle_to_ns = max(each.settle_to_ns, witness.settle_to_ns)
 
     def usable_until_ns(self, margin_ns: Span) -> Instant:
         """Return the instant from which the holder must not begin anything under this lease."""
@@ -502,7 +510,7 @@ def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, 
     return Lease(
         domain=witness.domain,
         shard=shard,
-        mode=Mode(witness.mode),
+        own_mode=Mode(witness.mode),
         correlation_id=witness.correlation_id,
         fence=witness.fence,
         own_expiry_ns=witness.expiry_ns,

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
+from appliance.formats.lease import Holder, Mode, Phase, covers
 from appliance.lease.client import (
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
@@ -42,7 +43,7 @@ from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .held import lease_of
 from .no_lease import given_up_for, raise_final
-from .renewal import SessionLeases, is_due
+from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 if TYPE_CHECKING:
@@ -343,58 +344,57 @@ class Leasing:
 
     def strengthen(
         self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
-    ) -> LeaseGranted | LeaseOver:
-        """Ask for a stronger mode of a held lease; the caller applies what comes back. Blocks up to the time-out.
+    ) -> LeaseOver | None:
+        """Give a held lease a stronger mode, or return how it has ended. Blocks up to the time-out.
 
-        It waits for other holders only if nobody waits before it: two holders that wait for each other would for ever.
-        Raises TryAgain, BadRequest, BadTime: the lease is as it was then.
+        While its domain moves both halves are asked for it, the one that leaves first, and the lease has it when both
+        have. It waits for other holders only if nobody waits before it: two holders that wait for each other would for
+        ever. Raises TryAgain, BadRequest, BadTime: its mode is what it was then.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: stuck(lease.age))
-        first = self._strengthened(lease, mode, deadline, {})
-        if isinstance(first, LeaseUnavailable | LeaseDenied):
-            raise given_up_for(first, timeout_ns)
-        if lease.second is None or not isinstance(first, LeaseGranted):
-            return first
-        stated = first.witness
-        above = Above(fence=stated.fence, floor_ns=stated.floor_ns, settle_to_ns=stated.settle_to_ns)
-        other = self._strengthened(lease.second, mode, deadline, {lease.domain: above})
-        if not isinstance(other, LeaseGranted):  # one half of each mode is of no use
-            return LeaseOver(lease.domain, LeaseOutcome.UNKNOWN, None)
-        with self._lock:
-            lease.second.take(other.signed, other.witness)
-        return first
-
-    def _strengthened(
-        self, lease: Lease, mode: Mode, deadline: AcquireDeadline, above: Mapping[str, Above]
-    ) -> LeaseGranted | LeaseOver | LeaseUnavailable | LeaseDenied:
-        """Ask one shard for a stronger mode of a lease, or a half. Raises BadRequest, BadTime."""
-        request_id = self._random.randbytes(16)
+        request_ids: defaultdict[bytes, bytes] = defaultdict(lambda: self._random.randbytes(16))
         while True:
             newest = self._routes.map
-            if lease.first is None and newest.half_of(lease.shard) is Half.LEAVING:
+            if newest.half_of(lease.shard) is Half.LEAVING:
                 self._halves.take([lease], newest)
+            with self._lock:
+                halves = (lease,) if lease.second is None else (lease, lease.second)
+                half = next((each for each in halves if not covers(each.own_mode, mode)), lease)
+                name = half.correlation_id
             wait, keep = deadline.next_call()
             result: Result = LeaseUnavailable(lease.domain, NEWER_MAP, "its other half is not to be had yet")
-            if is_as_by(lease, newest):
-                (result,) = self._client(lease.shard).upgrade(
-                    [lease],
+            if is_as_by(half, newest):
+                (result,) = self._client(half.shard).upgrade(
+                    [half],
                     mode=mode,
-                    request_id=request_id,
+                    request_id=request_ids[name],
                     term_ns=lease.term_ns,
                     wait_ns=wait,
                     keep_ns=keep,
                     hints_wanted=True,
-                    caps=_caps([lease]),
+                    caps=_caps([half]),
                     map_number=newest.number,
-                    above=above,
+                    above=above_of(half.shard, [lease]),
                 )
             if isinstance(result, LeaseGranted | LeaseOver):
-                return result
+                with self._lock:
+                    standing = half.standing()
+                    if standing.correlation_id != name:
+                        pass  # the lease has gone on with its other half meanwhile
+                    elif isinstance(result, LeaseOver):
+                        return result
+                    else:
+                        standing.take(result.signed, result.witness, result.hints)
+                        if covers(lease.mode, mode):
+                            return None
+                        if covers(standing.own_mode, mode):
+                            continue
+                result = LeaseUnavailable(lease.domain, NEWER_MAP, "its halves have not that mode yet")
             raise_final(result)
             assert isinstance(result, LeaseUnavailable | LeaseDenied), result
             others_wait = isinstance(result, LeaseDenied) and result.place > 1
             if deadline.over() or others_wait:
-                return result
+                raise given_up_for(result, timeout_ns)
             deadline.pause(self._random)
 
     def renew(self, leases: Sequence[Lease]) -> list[tuple[Lease, Result]]:
@@ -487,7 +487,7 @@ class Leasing:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
                 lease.delivered = isinstance(result, LeaseOver)
                 if not lease.delivered:
-                    _log.warning("relinquish-unanswered domain=%s result=%s", lease.domain, result)
+                    _log.warning("relinquish-unanswered domain=%s %s", lease.domain, answer_text(result))
 
         for lease in leases:
             if lease.second is not None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def _told(answer: Result | SessionResult) -> str:
+def answer_text(answer: Result | SessionResult) -> str:
     """Return an answer that renewed nothing, as a log tells it."""
     if isinstance(answer, LeaseUnavailable | Refused):
         return f"code={answer.code} reason={answer.message}"
@@ -224,7 +224,7 @@ class SessionLeases:
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                 case _:
                     if session_lease.trouble is None:
-                        _log.warning("session-renewal-unanswered shard=%d %s", session_lease.shard, _told(result))
+                        _log.warning("session-renewal-unanswered shard=%d %s", session_lease.shard, answer_text(result))
                     if isinstance(result, LeaseUnavailable) and result.code != "late":
                         session_lease.trouble = LossReason.SHARD_UNREACHABLE
                     elif isinstance(result, Refused):
@@ -279,7 +279,7 @@ class SessionLeases:
             give_up_ns,
         )
         if not isinstance(result, LeaseOver):
-            _log.warning("session-drop-unanswered shard=%d result=%s", session_lease.shard, result)
+            _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result
 
     def give_again(self, session_lease: SessionLease) -> None:
@@ -508,7 +508,7 @@ class LeaseRenewer:
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)
                     case _:
                         if lease.trouble is None:
-                            _log.warning("renewal-unanswered domain=%s %s", lease.domain, _told(answer))
+                            _log.warning("renewal-unanswered domain=%s %s", lease.domain, answer_text(answer))
                         if isinstance(answer, LeaseUnavailable) and answer.code != "late":
                             lease.trouble = LossReason.SHARD_UNREACHABLE
 

@@ -13,6 +13,7 @@ from appliance.lease.client import Giving, LeaseGranted, LeaseUnavailable, may_a
 from appliance.lease.wire import Above
 from timeagent.errors import TenureError
 
+from ..formats.lease import Mode, covers
 from ..formats.witness import Half
 from .held import lease_of
 
@@ -111,7 +112,10 @@ class SecondHalves:
                     name = result.witness.correlation_id
                     with self._lock:
                         known = None if lease.second is None else lease.second.correlation_id
-                        if known is None and lease.ended is None:
+                        weaker = not covers(Mode(result.witness.mode), lease.own_mode)  # it was asked for before that
+                        if weaker:
+                            lease.asking = None
+                        if known is None and lease.ended is None and not weaker:
                             lease.join(
                                 self._session_leases.taken(
                                     lease_of(shard, result, lease.term_ns, lease.age), result.witness

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Self
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
-from appliance.lease.client import LeaseGranted
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -224,12 +223,10 @@ class Session:
         self._check_open()
         self._checked([lease])
         wanted = wanted_modes([lease.domain], mode)[lease.domain]
-        answer = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
-        with self._lock:
-            if isinstance(answer, LeaseGranted):
-                lease.take(answer.signed, answer.witness, answer.hints)
-            else:
-                lease.lose_to(answer)
+        ending = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
+        if ending is not None:
+            with self._lock:
+                lease.lose_to(ending)
         self._checked([lease])
         if not record_only:
             self._wait_out(self._time.now(), [lease], until, lambda: self._acquires.over)

@@ -11,19 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Buffer, Callable, Iterable, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Sequence
-    from io import FileIO
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 type Rows = NDArray[np.void]
 

@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent import core
+from timeagent.core import NativeCore
 
-from .shape import ABSENT, Shape, number_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from timeagent.core import NativeCore
-
-    from .shape import Place
+from .shape import ABSENT, Place, Shape, number_at
 
 type Column = NDArray[np.int64]
 type Octets = NDArray[np.uint8]

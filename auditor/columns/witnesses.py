@@ -8,39 +8,43 @@ frames are opened once each, and the paths of a batch are checked together.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.frame import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import KnownPaths
+from appliance.formats.policy import Policy
 from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import Ended, Entry, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from auditor.evidence.signatures import FrameReader, KnownHead
+from auditor.rules.finding import Evidence
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
+from timeagent.trust import Keyring
 
 from .cutting import NotPlain
-from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, numbers, small
-from .records import Shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from appliance.formats.policy import Policy
-    from appliance.formats.witness import Entry
-    from auditor.evidence.signatures import FrameReader, KnownHead
-    from auditor.rules.finding import Evidence
-    from timeagent.trust import Keyring
-
-    from .layout import Chunk
-    from .records import Records
-
+from .layout import (
+    ENDED,
+    ENTRIES,
+    ENTRY,
+    GRANT,
+    NOTHING,
+    NUMBER_MAX,
+    RENEWAL,
+    UPGRADE,
+    Chunk,
+    ChunkMaker,
+    numbers,
+    small,
+)
+from .records import Records, Shapes
 
 _OTHER: Final = 255
 """An entry about no lease of a domain."""

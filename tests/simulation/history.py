@@ -261,6 +261,22 @@ class Calm:
     """The shards that somebody asked for in vain seconds ago, and just now again."""
 
 
+@dataclass(slots=True)
+class Lent:
+    """A process's belief that it has a sub-lease: from when it was told so first until when it is over for it."""
+
+    who: str
+    lender: str
+    """The daemon."""
+    domain: str
+    fence: int
+    from_ns: Instant
+    until_ns: Instant
+    """As it was told last, or when it gave it back: who lives no more may have left something that goes on."""
+    orphaned: bool = False
+    """Its daemon died, or ended, before it was over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Led:
     """Somebody read its clock at a true instant, and surely led by it."""
@@ -318,6 +334,7 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     waits: list[Waited] = field(default_factory=list)
     led: list[Led] = field(default_factory=list)
+    lent: list[Lent] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     ended_ns: Instant = 0

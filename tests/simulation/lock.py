@@ -1,15 +1,17 @@
-"""A lock that actors can wait for, in the place of a thread's."""
+"""A lock and a condition that actors can wait for, in the place of a thread's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tests.simulation.scheduler import NEVER
+from timeagent.units import span_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from tests.simulation.scheduler import Actor, Scheduler
+    from timeagent.units import Seconds
 
 
 class SimulatedLock:
@@ -40,3 +42,28 @@ class SimulatedLock:
             waiting, self._waiting = self._waiting, []
             for actor in waiting:
                 self._scheduler.wake(actor)
+
+
+class SimulatedCondition(SimulatedLock):
+    """One that who has it once can let go of until another says that something has changed, or a while is over."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self._listening: list[Actor] = []
+
+    def wait(self, timeout_s: Seconds) -> None:
+        me = self._scheduler.current
+        assert me is not None
+        assert me is self._owner
+        assert self._depth == 1
+        self._listening.append(me)
+        self.__exit__(None, None, None)
+        self._scheduler.wait(self._scheduler.now + span_of(timeout_s, "timeout_s"), "condition")
+        if me in self._listening:
+            self._listening.remove(me)
+        self.__enter__()
+
+    def notify_all(self) -> None:
+        listening, self._listening = self._listening, []
+        for actor in listening:
+            self._scheduler.wake(actor)

@@ -7,6 +7,7 @@ from tests.simulation.mutants_bags import BAGS
 from tests.simulation.mutants_bounds import BOUNDS
 from tests.simulation.mutants_clocks import CLOCKS
 from tests.simulation.mutants_leases import LEASES
+from tests.simulation.mutants_lending import LENDING
 from tests.simulation.mutants_modes import MODES
 from tests.simulation.mutants_moves import MOVES
 from tests.simulation.mutants_objects import OBJECTS
@@ -23,5 +24,5 @@ from tests.simulation.mutants_trust import TRUST
 
 MUTANTS: tuple[Mutant, ...] = (
     *(BAGS + PACKS + LEASES + CLOCKS + SHARING + SESSIONS + RENEWALS + MOVES + TENANCY + MODES + POLICIES + SETS),
-    *(BOUNDS + TRUST + RESTARTS + RECIPES + OBJECTS),
+    *(BOUNDS + TRUST + RESTARTS + RECIPES + OBJECTS + LENDING),
 )

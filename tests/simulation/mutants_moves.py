@@ -68,6 +68,12 @@ MOVES: tuple[Mutant, ...] = (
         "moves",
     ),
     Mutant(
+        "a lease has a stronger mode as soon as one of its halves has it",
+        one(held, "Lease.mode", "second is None", "True"),
+        "published",
+        "moves",
+    ),
+    Mutant(
         "the half from the shard that comes says less than the other",
         one(second_halves, "above_of", "lease.shard < shard", "False"),
         "halves",

@@ -107,6 +107,10 @@ def _held(history: History, counts: Counter[str]) -> None:
     counts["epochs"] = len(set(leads))
     counts["other leaders"] = sum(before[1] != after[1] for before, after in pairwise(leads))
     counts["slots"] = sum(hold.domain.startswith("/semaphore:") for hold in history.holds)
+    counts["lent"] = len(history.lent)
+    own = {(hold.who, hold.domain, hold.fence) for hold in history.holds}
+    counts["lent on"] = sum((each.lender, each.domain, each.fence) not in own for each in history.lent)
+    counts["orphaned"] = sum(each.orphaned for each in history.lent)
     counts["in the queue"] = len(history.queued)
     counts["kept to the end"] = len(history.kept_until)
     for turn in history.turns:

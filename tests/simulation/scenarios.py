@@ -18,6 +18,7 @@ from tests.simulation.scenarios_leases import (
     stalls,
     takers,
 )
+from tests.simulation.scenarios_lending import lending
 from tests.simulation.scenarios_moves import moves
 from tests.simulation.scenarios_objects import objects
 from tests.simulation.scenarios_policies import policies
@@ -66,6 +67,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         outside,
         locks,
         elections,
+        lending,
     )
 }
 WEIGHTS: dict[str, int] = {
@@ -102,6 +104,7 @@ WEIGHTS: dict[str, int] = {
     "outside": 2,
     "locks": 1,
     "elections": 2,
+    "lending": 2,
 }
 """How often each scenario is in the mix. Closing needs the exactest moments, and takes the fewest operations."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.admin.moving import moved, resharded
 from tests.simulation.actors.mover import Mover
-from tests.simulation.actors.session import Application, SessionKit, keep
+from tests.simulation.actors.session import Application, SessionKit, Sharing, keep
 from tests.simulation.actors.street import Maps, Routes, Street
 from tests.simulation.actors.tenant import Daemon, NodeHost
 from tests.simulation.actors.together import Together
@@ -87,7 +87,7 @@ def moves(seed: int, *, traced: bool = False) -> World:
         restarts=2,
     )
     for n in range(chance.choice((1, 2))):
-        kind = chance.choice((Application, Application, Together))
+        kind = chance.choice((Application, Application, Together, Sharing))
         world.spawn(NODES[3 + n % 2], f"{kind.__name__.lower()} {n}", _client(world, kind), restarts=1)
     return world
 

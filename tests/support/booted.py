@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PATIENCE_NS: Final = 200 * SECOND
+UP: Final = ["active", "active"]
 _TOOLS: Final = ("systemd-nspawn", "nsenter", "unshare")
 SUDO: Final = """#!/bin/sh
 # What the documents type, where no sudo is installed: as root, or with -u as somebody else.
@@ -99,8 +100,8 @@ class Booted:
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
         with suppress(OSError, IndexError):
             self._init = int(children.read_text().split()[-1])
-            state = self.sh("systemctl is-system-running", check=False).stdout.strip()
-            return state in ("running", "degraded")
+            # What the base starts beside may wait for ever: for a port, for instance, that another machine has here.
+            return self.sh("systemctl is-active basic.target dbus.service", check=False).stdout.split() == UP
         return False
 
     def sh(self, command: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -141,7 +142,8 @@ class Booted:
         try:
             wait_until(self._clock, fulfilled, PATIENCE_NS)
         except AssertionError:
-            pytest.fail(f"{self.name}: waited in vain\n{self.journal() if self._init else ''}", pytrace=True)
+            told = (self._place / "boot.log").read_text(errors="replace")[-4000:]
+            pytest.fail(f"{self.name}: waited in vain\n{told}{self.journal() if self._init else ''}", pytrace=True)
 
     def close(self) -> None:
         """End it at once, as a power cut does."""

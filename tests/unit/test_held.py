@@ -29,7 +29,7 @@ def lease() -> Lease:
     return Lease(
         domain="d",
         shard=0,
-        mode=Mode.X,
+        own_mode=Mode.X,
         correlation_id=given.correlation_id,
         fence=given.fence,
         own_expiry_ns=given.expiry_ns,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from appliance.daemon import lease_desk as module
-from appliance.daemon.lease_desk import LeaseDesk
+from appliance.daemon.lease_desk import LeaseDesk, Line
 from appliance.node import desk_wire as wire
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.mutants import Mutant, check_noticed
@@ -70,7 +70,7 @@ class Desk:
 
         def serve() -> None:
             with its, contextlib.suppress(OSError):
-                self.desk.serve(its, [wire.LEASE, wire.VERSION, domain, wait, "a test"])
+                self.desk.serve(Line(its), [wire.LEASE, wire.VERSION, domain, wait, "a test"])
 
         self.threads.append(Thread(target=serve, daemon=True))
         self.threads[-1].start()
@@ -198,9 +198,10 @@ def test_who_was_told_nothing_holds_up_nobody(cluster: Cluster) -> None:
 def test_lease_goes_to_the_session_that_asks_the_shard_for_it_though_others_wait_here(cluster: Cluster) -> None:
     with Desk(cluster) as desk, cluster.session() as rival:
         first = desk.ask().held()
-        place = desk.desk._places["d"]
+        lease = desk.desk.lease("d")
+        assert lease is not None
         second = desk.ask()
-        wait_until(SystemClock(), lambda: len(place.queue) == 1)
+        wait_until(SystemClock(), lambda: desk.desk.waiting("d") == 1)
         third = desk.ask()
         taken: list[int] = []
 
@@ -213,7 +214,7 @@ def test_lease_goes_to_the_session_that_asks_the_shard_for_it_though_others_wait
 
         def asked_for() -> bool:
             assert first.keep() == wire.GOOD
-            return place.lease is not None and place.lease.recalled
+            return lease.recalled
 
         wait_until(SystemClock(), asked_for)
         first.back()

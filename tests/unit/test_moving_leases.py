@@ -12,12 +12,12 @@ from appliance.formats.lease import Mode
 from appliance.formats.shardmap import SHARDS_MAX, ShardMap
 from appliance.formats.witness import Ended
 from appliance.lease.ceiling import Beginning, InDoubt, StoppedOrderly
-from appliance.lease.wire import Inspect, LeasePage, Renew, Unavailable
+from appliance.lease.wire import Granted, Inspect, LeasePage, Renew, Unavailable, Upgrade
 from tests.support.cluster import HandSite
 from tests.support.session_world import LOG, payloads, publish
-from tests.support.shards import acquire
+from tests.support.shards import acquire, opened
 from tests.support.values import CLUSTER, NODE
-from timeagent.errors import TryAgain
+from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -145,6 +145,75 @@ def test_stronger_mode_is_taken_from_both_shards(site: MovingSite) -> None:
     assert isinstance(publish(session, leases, b"both"), Committed)
     site.time.advance(30 * SECOND)
     assert payloads(site) == [b"both"]
+
+
+# One half of each mode is worth the weaker: who has that is told nothing else, and loses nothing.
+def test_lease_keeps_its_mode_until_both_shards_have_granted_a_stronger_one(site: MovingSite) -> None:
+    site.both()
+    session = site.session()
+    (lease,) = leases = session.acquire("d", mode=Mode.IX, timeout_s=0)
+    site.transport(NEW).script = ["lost"] * 6
+    with pytest.raises(ShardUnavailable):
+        session.upgrade(lease, Mode.X, timeout_s=0)
+    assert (lease.mode, lease.ended) == (Mode.IX, None)
+    site.transport(NEW).script = []
+    site.renews(session)
+    assert (lease.mode, lease.ended) == (Mode.IX, None)
+    assert isinstance(publish(session, leases, b"both"), Committed)
+    before = len(site.transport(OLD).calls)
+    session.upgrade(lease, Mode.X, timeout_s=0)
+    assert not any(isinstance(each, Upgrade) for each in site.transport(OLD).calls[before:])
+    assert lease.mode is Mode.X
+    assert isinstance(publish(session, leases, b"stronger"), Committed)
+    site.time.advance(30 * SECOND)
+    assert payloads(site) == [b"both", b"stronger"]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["leases", "session lease"])
+def test_lease_that_goes_on_with_a_weaker_half_has_its_mode(site: MovingSite, *, together: bool) -> None:
+    site.both()
+    session, rival = site.session(session_leases=together), site.session()
+    (lease,) = session.acquire("d", mode=Mode.S, timeout_s=0)
+    site.transport(NEW).script = ["lost"] * 6
+    with pytest.raises(ShardUnavailable):
+        session.upgrade(lease, Mode.X, timeout_s=0)
+    site.transport(NEW).script = []
+    site.renews(session)
+    site.after()
+    site.renews(session)
+    assert (lease.shard, lease.mode) == (NEW, Mode.S)
+    assert [each.mode for each in rival.acquire("d", mode=Mode.S, timeout_s=0)] == [Mode.S]
+
+
+# What the shard that comes states when it grants the stronger mode counts for the lease, not for its half alone.
+def test_stronger_second_half_raises_what_the_lease_waits_for(site: MovingSite) -> None:
+    site.both()
+    session = site.session()
+    (lease,) = session.acquire("d", mode=Mode.S, timeout_s=0)
+    (stray,) = site.new.turn([replace(acquire(site, "d", mode=Mode.S, request_id=bytes(16)), map_number=2)])  # type: ignore[arg-type]
+    assert isinstance(stray, Granted)
+    for _ in range(5):
+        site.renews(session)
+    session.upgrade(lease, Mode.X, timeout_s=0, record_only=True)
+    assert lease.settle_to_ns >= opened(stray)[1].expiry_ns
+
+
+# It was asked for before the lease became stronger, and its answer comes after that.
+def test_second_half_in_a_weaker_mode_is_given_back(site: MovingSite) -> None:
+    session, rival = site.session(), site.session()
+    (lease,) = session.acquire("d", mode=Mode.S, timeout_s=0)
+    site.both()
+    site.transport(NEW).script = ["done"] * 3
+    site.renews(session)
+    assert (lease.second, site.leases(NEW)) == (None, 1)
+    lease.own_mode = Mode.X  # as its shard has granted meanwhile
+    site.renews(session)
+    assert (lease.second, site.leases(NEW)) == (None, 0)
+    site.renews(session)
+    assert lease.second is not None
+    assert lease.second.mode is Mode.X
+    with pytest.raises(TryAgain):
+        rival.acquire("d", mode=Mode.S, timeout_s=0)
 
 
 def test_shards_serve_who_goes_by_the_map_that_they_go_by(site: MovingSite) -> None:

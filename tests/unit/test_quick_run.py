@@ -104,14 +104,14 @@ def test_who_is_interrupted_while_it_waits_says_so_and_leaves_the_queue(site: Si
     with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "on\n"
-        assert node.desk is not None
-        place = node.desk._places["d"]
+        desk = node.desk
+        assert desk is not None
         with started(site, "--lease", "d", "--", "true") as waits:
-            wait_until(SystemClock(), lambda: len(place.queue) == 1)
+            wait_until(SystemClock(), lambda: desk.waiting("d") == 1)
             waits.send_signal(signal.SIGINT)
             _, err = waits.communicate(timeout=60)
         assert (waits.returncode, err) == (130, "tenure: interrupted\n")
-        wait_until(SystemClock(), lambda: not place.queue)
+        wait_until(SystemClock(), lambda: not desk.waiting("d"))
         holder.send_signal(signal.SIGTERM)
 
 
@@ -128,17 +128,16 @@ def test_end_of_the_daemon_ends_the_command(site: Site, node: Node, tmp_path: Pa
 
 
 def test_descendant_of_a_runner_that_was_killed_is_waited_for(site: Site, node: Node) -> None:
-    assert node.desk is not None
+    desk = node.desk
+    assert desk is not None
     with started(site, "--lease", "d", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "on\n"
         holder.kill()
         holder.wait()
-        place = node.desk._places["d"]
-        lease = place.lease
-        assert lease is not None
+        assert desk.lease("d") is not None
         assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
-        wait_until(SystemClock(), lambda: place.lease is None)
+        wait_until(SystemClock(), lambda: desk.lease("d") is None)
 
 
 def test_command_that_is_not_there_takes_no_lease(site: Site, node: Node) -> None:

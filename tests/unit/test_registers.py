@@ -213,6 +213,7 @@ def test_ledger_in_an_object_store_is_one_file_after_another() -> None:
     }
     assert ledger.end == (3, 5)
     again = StoredLedger(ObjectStorage(bucket), 1, 2, bytes(8))
+    assert again.resume(3, 5, 6) is None  # its last block would begin before the file
     assert again.resume(3, 5, 5) == b"three"
     again.append(b"four")
     assert bucket.objects[ledger_path(1, 2, bytes(8), 4)] == b"four"

@@ -82,7 +82,7 @@ class Issuer:
         return Lease(
             domain=witness.domain,
             shard=self._shard,
-            mode=witness.mode,
+            own_mode=witness.mode,
             correlation_id=witness.correlation_id,
             fence=witness.fence,
             own_expiry_ns=witness.expiry_ns,

@@ -25,8 +25,10 @@ from tests.simulation.checkers import (
     homes,
     kept,
     leaders,
+    lent,
     money,
     narrow,
+    outlives,
     overlap,
     past,
     paths,
@@ -86,6 +88,8 @@ CHECKERS: dict[str, Callable[[History, Record], Iterator[str]]] = {
     "homes": homes.check,
     "slots": slots.check,
     "leaders": leaders.check,
+    "lent": lent.check,
+    "outlives": outlives.check,
 }
 
 TRUE_TIME = (overlap.check, handed.check, due.check, patient.check, homes.check, blocked.check)

@@ -95,12 +95,10 @@ class Changing:
 
     def many(self, data: bytes, count: int) -> list[bytes]:
         """Return bytes so often, with up to three of them altered in each; some of another length."""
-        random, rows = (
-            np.random.default_rng(self.chance.randrange(2**32)),
-            np.tile(np.frombuffer(data, "u1"), (count, 1)),
-        )
-        for _ in range(self.chance.randint(1, 3)):
-            rows[np.arange(count), random.integers(len(data), size=count)] = random.choice(_ODD, count)
+        chance, rows = self.chance, np.tile(np.frombuffer(data, np.uint8), (count, 1))
+        for _ in range(chance.randint(1, 3)):
+            at, odd = np.frombuffer(chance.randbytes(8 * count), "<u4").reshape(2, count)
+            rows[np.arange(count), at % len(data)] = _ODD[odd % len(_ODD)]
         found = [row.tobytes() for row in rows]
         found[::6] = [self.altered(each, 2) for each in found[::6]]
         return found

@@ -62,8 +62,8 @@ def cut(files: Sequence[bytes], *, hashed: bool = True) -> Cut:
     found = core.native.cut(list(files), hashed, FRAME_MESSAGES_MAX, PAYLOAD_BYTES_MAX)
     if found is None:
         raise NotPlain
-    *columns, digests, heads = found
-    file, offset, length, counts, first, last = (np.frombuffer(each, "<i8") for each in columns)
+    rows, digests, heads = found
+    file, offset, length, counts, first, last = np.ascontiguousarray(np.frombuffer(rows, "<i8").reshape(-1, 6).T)
     return Cut(file, offset, length, digests, heads, counts, first, last)
 
 

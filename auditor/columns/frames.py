@@ -28,7 +28,7 @@ from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.trust import Keyring
 
 from .cutting import Cut, NotPlain, cut
-from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, numbers, small
+from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, numbers, small, used_of
 from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
 
@@ -223,8 +223,8 @@ class FrameColumns:
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
-        used, rows["at"] = np.unique(which, return_inverse=True)
-        uses.add(rows, [witnesses.entries[n] for n in used.tolist()])
+        used, rows["at"] = used_of(which, witnesses.count)
+        uses.add(rows, [witnesses.entries[n] for n in used])
 
     def _paths(self, maker: ChunkMaker, batch: _Batch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)

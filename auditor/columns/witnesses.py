@@ -220,15 +220,17 @@ def check_paths(
     ``paths``: lists of hashes as they are encoded, from the first hash on. ``counts``, ``roots``: of each batch, how
     many entries are signed, and the root over them.
     """
+    order = np.lexsort((index, batch))  # neighbours share most of their paths
     if core.native is not None:
-        of, at, widths = (np.asarray(each, "<i8").tobytes() for each in (batch, index, counts))
-        return np.frombuffer(core.native.check_paths(entries, paths, of, at, widths, b"".join(roots)), np.bool_)
+        by, of_leaf, places, widths = (np.asarray(each, "<i8").tobytes() for each in (order, batch, index, counts))
+        good = core.native.check_paths(entries, paths, by, of_leaf, places, widths, b"".join(roots))
+        return np.frombuffer(good, np.bool_)
     known = [KnownPaths(count, root) for count, root in zip(counts, roots, strict=True)]
-    good = np.zeros(len(entries), np.bool_)
+    found = np.zeros(len(entries), np.bool_)
     of, at = batch.tolist(), index.tolist()
-    for n in np.lexsort((index, batch)).tolist():  # neighbours share most of their paths
-        good[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
-    return good
+    for n in order.tolist():
+        found[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
+    return found
 
 
 def _steps(path: bytes) -> tuple[bytes, ...]:
@@ -379,7 +381,7 @@ class Witnesses:
         found[self.frame] = True
         if (self.frame[1:] != self.frame[:-1]).all():
             return found
-        leases = np.unique(self.correlation, axis=0, return_inverse=True)[1].reshape(-1) if self.count else self.which
+        leases = self._told.distinct("correlation_id")[0] if self.count else self.which
         lease = self.frame * self.count + leases[self.which]
         found[self.frame[np.delete(np.arange(len(lease)), np.unique(lease, return_index=True)[1])]] = False
         return found

@@ -101,7 +101,9 @@ def test_holders_keep_their_leases_while_systemd_restarts_every_daemon(booted: d
     holders = list(zip(booted.values(), chosen.values(), strict=True))
     for machine, domain in holders:
         kept = f"tenure lease hold {domain} --session --seconds 1h {ROOT}"
-        machine.sh(f"rm -f {ENDED}; (sudo -u tenure {kept} >{SAID} 2>&1; echo $? >{ENDED}) </dev/null >/dev/null &")
+        machine.sh(
+            f"rm -f {ENDED}; (sudo -u tenure {kept} >{SAID} 2>&1; echo $? >{ENDED}) </dev/null >/dev/null 2>&1 &"
+        )
         machine.wait_until(partial(holds, machine))
 
     def fences() -> list[str]:

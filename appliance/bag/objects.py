@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from timeagent.errors import Environment
-from timeagent.units import Instant
+from timeagent.units import MINUTE, Instant, Span
 
 from .storage import SIZE_NOT_EXPECTED, Published
 
@@ -58,6 +58,8 @@ class Bucket(Protocol):
 
 class ObjectStorage:
     """A Storage in a bucket. Safe to share between threads, as the bucket is."""
+
+    listing_pause_ns: Span = 5 * MINUTE
 
     def __init__(self, bucket: Bucket) -> None:
         """Take the bucket. Asks nothing yet."""

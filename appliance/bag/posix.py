@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from timeagent.errors import Environment
-from timeagent.units import Instant
+from timeagent.units import Instant, Span
 
 from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
@@ -53,6 +53,8 @@ _NAMES_TRIED: Final = 1_000
 
 class PosixStorage:
     """A Storage under a directory of a mounted file system. Safe to share between threads."""
+
+    listing_pause_ns: Span = 0
 
     def __init__(self, root: Path) -> None:
         """Take the root, which must exist. Touches nothing yet."""

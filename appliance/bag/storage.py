@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
-from timeagent.units import Instant
+from timeagent.units import Instant, Span
 
 SIZE_NOT_EXPECTED: Final = "size-not-expected"
 PATH_ABSENT: Final = "path-absent"
@@ -36,6 +36,10 @@ class Published(Enum):
 
 class Storage(Protocol):
     """A shared directory tree, by protocol verbs."""
+
+    @property
+    def listing_pause_ns(self) -> Span:
+        """How long to wait between two listings that nobody asks for. 0: they cost nothing but the time of a server."""
 
     def ensure_directory(self, path: str) -> None:
         """Make a directory and those above it, where they are missing. Idempotent."""

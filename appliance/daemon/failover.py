@@ -46,7 +46,7 @@ ASKED_NS: Final[Span] = 15 * SECOND
 """How long it counts that somebody asked for a shard: longer than a ceiling lies ahead."""
 
 CHECK_NS: Final[Span] = 2 * SECOND
-"""How often a shard that runs here is looked for in its chain, and the node that it belongs to is asked for."""
+"""How often the node that a shard belongs to which runs here is asked for, and whether its leases are past."""
 
 
 class ShardFailover:
@@ -136,7 +136,7 @@ class ShardFailover:
             self._leave(shard, f"it is of map {newest.number} no more")
             return
         now = self._time.boot_ns()
-        if now - self._checked.get(shard, 0) >= CHECK_NS:
+        if now - self._checked.get(shard, 0) >= self._host.check_ns:
             self._checked[shard] = now
             if self._host.superseded(shard):
                 _log.warning("shard-superseded shard=%d", shard)

@@ -37,7 +37,7 @@ SEAL_STAGGER_NS: Final[Span] = 2 * MINUTE
 """So long with a rack, each log another while too: the racks of all logs end together."""
 
 NEW_LOGS_NS: Final[Span] = SECOND
-"""How often new logs are looked for; one that is woken is found at once."""
+"""How often new logs are looked for, where listings cost nothing; one that is woken is found at once."""
 
 WOKEN_NS: Final[Span] = SECOND
 """A woken log is looked at after so long, or half its grace: before that no bag is due that was begun just now, and
@@ -148,8 +148,8 @@ class Pace:
             self._set_due(name, soon_ns)
 
     def _look_for_logs(self) -> None:
-        boot = self._context.time.boot_ns()
-        if self._looked_ns is not None and boot - self._looked_ns < NEW_LOGS_NS:
+        boot, pause = self._context.time.boot_ns(), max(NEW_LOGS_NS, self._context.storage.listing_pause_ns)
+        if self._looked_ns is not None and boot - self._looked_ns < pause:
             return
         self._looked_ns = boot
         for name in names_there(self._context.storage, self._logs):

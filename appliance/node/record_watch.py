@@ -36,8 +36,16 @@ _log = logging.getLogger(__name__)
 LOOK_NS: Final[Span] = SECOND
 """How often a newer record is looked for."""
 
+PAID_LOOK_NS: Final[Span] = 30 * SECOND
+"""The same where each look is paid for: a month of three nodes that look for three kinds costs a third of a unit."""
+
 _LOOK_AGAIN_NS: Final[Span] = SECOND // 10
 """At most so often when somebody asks: a shard without an answer, or an unknown key, makes no work for the mount."""
+
+
+def look_ns(registers: Registers) -> Span:
+    """Return how often newer records are looked for that nobody asks for."""
+    return PAID_LOOK_NS if registers.looks_cost else LOOK_NS
 
 
 class RecordWatch(ABC):
@@ -46,7 +54,7 @@ class RecordWatch(ABC):
     NAME: ClassVar[str]
     """What the record is called in the log and in the name of the thread."""
 
-    def __init__(self, every_ns: Span | None = LOOK_NS) -> None:
+    def __init__(self, every_ns: Span | None) -> None:
         """Look for nothing yet; once begun, so often, or with None only when asked."""
         self._every_ns = every_ns
         self._lock = Lock()
@@ -115,8 +123,8 @@ class MapWatch(RecordWatch):
         super().look()
 
     def keep_looking(self) -> None:
-        """Look every second from now on, as a daemon does. Idempotent."""
-        self._every_ns = LOOK_NS
+        """Look unasked from now on, as a daemon does. Idempotent."""
+        self._every_ns = look_ns(self._registers)
         self.look()
 
     def _take_newest(self) -> None:
@@ -149,7 +157,7 @@ class PolicyWatch(RecordWatch):
 
     def __init__(self, registers: Registers) -> None:
         """Read every record, once. Touches the mount. Raises Damaged, NotTrusted, BadConfiguration, Environment."""
-        super().__init__()
+        super().__init__(look_ns(registers))
         self._registers = registers
         self._listeners: list[Callable[[Policy], object]] = []
         self.granted_ns_max = self.ahead_ns_max = self.r1_tolerance_ns = 0
@@ -192,7 +200,7 @@ class PolicyWatch(RecordWatch):
 class TrustWatch(RecordWatch):
     """Who is trusted now, by the newest trust record known to this process (the lease package's Trust).
 
-    A revocation reaches every connection within about ``LOOK_NS`` of the record being seen on this mount.
+    A revocation reaches every connection within about ``look_ns`` of the record being seen on this mount.
     """
 
     NAME = "trust"
@@ -204,7 +212,7 @@ class TrustWatch(RecordWatch):
 
         ``on_look`` is called with the keys of the newest record and the time, 0 where none is known, after every look.
         """
-        super().__init__()
+        super().__init__(look_ns(registers))
         self._registers = registers
         self._clock = clock
         self._on_look = on_look

@@ -56,6 +56,11 @@ class Registers:
         self._seen: dict[Kind, int] = {}
         """The newest number that was seen of each kind, unless the last look failed."""
 
+    @property
+    def looks_cost(self) -> bool:
+        """Whether each look for a newer record is paid for."""
+        return self._storage.listing_pause_ns > 0
+
     def known(self) -> RecordNumbers:
         """Return the newest numbers that were seen here; touches the mount only after a look that failed."""
         trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
@@ -120,8 +125,16 @@ class Registers:
         return self._storage.publish(path, sign(kind, record, signer), TMP) is Published.WON
 
     def newest_number(self, kind: Kind) -> int | None:
-        """Return the highest number of a register, its directory opened afresh, or None. Touches the mount."""
+        """Return the highest number of a register, its directory opened afresh, or None. Touches the mount.
+
+        Where listings cost, the number after the newest that was seen is looked for first: each follows the one before.
+        """
+        seen = self._seen.get(kind)
         try:
+            if seen is not None and self.looks_cost:
+                following = f"{DIRECTORIES[kind]}/{record_name(seen + 1)}"
+                if self._storage.size_of(following) is None:
+                    return seen
             names = self._storage.list_afresh(DIRECTORIES[kind])
         except BaseException:
             self._seen.pop(kind, None)

@@ -34,6 +34,7 @@ from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
 from .lease_counts import CountedLedger
+from .record_watch import PAID_LOOK_NS
 from .records import StoredChain, StoredLedger
 from .runtime import group_id, shard_socket
 
@@ -67,6 +68,9 @@ OWNERS_TIME_NS: Final = 60 * SECOND
 
 NODES_NAMED: Final = 5
 """How many other nodes a message names."""
+
+CHECK_NS: Final[Span] = 2 * SECOND
+"""How often a shard that runs here is looked for in its chain."""
 
 LOOK_NS: Final[Span] = 250 * MS
 """How often the loop of an application's shard looks whether it may go on."""
@@ -269,13 +273,21 @@ class ShardHost:
     def _port(self, map_number: int, shard: int) -> StoredChain:
         return StoredChain(self._storage, chain_path(map_number, shard))
 
+    @property
+    def check_ns(self) -> Span:
+        """How often it is worth a look whether another runs a shard that runs here: who grants finds out by itself."""
+        return PAID_LOOK_NS if self._storage.listing_pause_ns else CHECK_NS
+
     def superseded(self, shard: int) -> bool:
         """Whether another has linked a record after the one by which a shard grants here. Touches the mount."""
         hosted = self.hosted(shard)
         if hosted is None:
             return False
         number = hosted.chain.number  # before the listing: it grows
-        newest = newest_record(self._port(*chain_of(shard)))
+        port = self._port(*chain_of(shard))
+        if self._storage.listing_pause_ns and port.read(number + 1) is None:
+            return False
+        newest = newest_record(port)
         return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
 
     def everything(self) -> dict[int, HostedShard]:

@@ -10,11 +10,13 @@ from timeagent.errors import Environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 
 class MemoryStorage:
     """The server's truth: every verb is atomic and sees everything. Share one between nodes."""
+
+    listing_pause_ns: Span = 0
 
     def __init__(self, server_clock: Callable[[], Instant] = lambda: 2**62) -> None:
         """Begin empty. ``server_clock``: what the file server's clock says."""

@@ -81,7 +81,10 @@ def is_ready(machine: Booted) -> bool:
 
 
 def holds(machine: Booted) -> bool:
-    return "held" in machine.sh(f"cat {SAID}", check=False).stdout
+    said = machine.sh(f"cat {SAID}; cat {ENDED}", check=False).stdout
+    if machine.sh(f"test -e {ENDED}", check=False).returncode == 0:
+        pytest.fail(f"{machine.name}: the holder has ended: {said}")
+    return "held" in said
 
 
 def domains(machine: Booted) -> dict[str, str]:

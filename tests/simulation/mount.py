@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from tests.simulation.server import File
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 
 def _absent(path: str) -> Environment:
@@ -50,6 +50,8 @@ def _absent(path: str) -> Environment:
 
 class SimulatedMount(Client):
     """A Storage, shared by the processes of one machine."""
+
+    listing_pause_ns: Span = 0
 
     revalidates = True
     """The mistake that real caches punish: a look that does not open its directory."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from appliance.bag.storage import Storage
-    from timeagent.units import Instant
+    from timeagent.units import Instant, Span
 
 
 __all__ = ["Crash", "FailingStorage", "Fault", "MemoryStorage", "Mount", "RecordingStorage", "WrappedStorage"]
@@ -24,6 +24,10 @@ class WrappedStorage:
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
+
+    @property
+    def listing_pause_ns(self) -> Span:
+        return self.inner.listing_pause_ns
 
     def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:  # noqa: ARG002 - for who overrides it
         return call()

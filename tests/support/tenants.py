@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from appliance.daemon.failover import ShardFailover
 from appliance.formats.shardmap import ShardMap
+from appliance.node.shards import CHECK_NS
 from tests.support.values import CLUSTER
 from timeagent.errors import Environment
 from timeagent.units import SECOND
@@ -89,6 +90,8 @@ class Host:
 
     def waits_for(self, shard: int, _: ShardMap) -> str | None:
         return self.held.get(shard)
+
+    check_ns = CHECK_NS
 
     def superseded(self, shard: int) -> bool:
         self.looked.append(shard)

@@ -217,6 +217,18 @@ def test_new_logs_are_looked_for_now_and_then_and_found_at_once_when_they_are_wo
     assert set(node.pace.horizons()) == {LOG, "new", "woken"}
 
 
+def test_where_listings_cost_new_logs_are_looked_for_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStorage, "listing_pause_ns", 20 * SECOND)
+    world = PacedWorld(MemoryStorage())
+    (node,) = world.nodes
+    world.run(BEAT_NS)
+    create_log(BagContext(world.storage, world.time, world.records, "n1"), "new")
+    world.run(18 * SECOND)
+    assert set(node.pace.horizons()) == {LOG}
+    world.run(2 * SECOND)
+    assert set(node.pace.horizons()) == {LOG, "new"}
+
+
 def test_damaged_log_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     world = PacedWorld(MemoryStorage())
     server(world).ensure_directory("logs/a-damaged")

@@ -53,6 +53,21 @@ def test_records_are_read_back(registers: Registers, storage: MemoryStorage) -> 
     assert other.keyring(1).node_of(WITNESS_KEY.id) is not None
 
 
+# A listing costs twelve times as much as a look for one name, and most of the time there is nothing new.
+def test_where_listings_cost_the_next_number_is_looked_for() -> None:
+    bucket = MemoryBucket()
+    registers = Registers(ObjectStorage(bucket), CLUSTER, ROOT_KEY.verifier())
+    assert registers.publish(Kind.POLICY, POLICY, ROOT_KEY)
+    assert registers.newest_policy() == POLICY
+    bucket.requests.clear()
+    assert registers.newest_policy() == POLICY
+    assert bucket.requests == ["look for policy/00000002"]
+    third = msgspec.structs.replace(POLICY, number=3)
+    for record in (msgspec.structs.replace(POLICY, number=2), third):
+        assert registers.publish(Kind.POLICY, record, ROOT_KEY)
+    assert registers.newest_policy() == third
+
+
 def test_newest_is_the_highest_number_seen_afresh(registers: Registers) -> None:
     second = msgspec.structs.replace(POLICY, number=2, grace_ns=POLICY.grace_ns * 2)
     assert registers.newest_policy() == POLICY

@@ -53,7 +53,7 @@ class WatchingStorage:
     """A Storage whose writing verbs are refused. Listings of closed bags, which cannot change, are kept."""
 
     def __init__(self, inner: Storage) -> None:
-        self._list_afresh = inner.list_afresh
+        self._list_afresh, self.listing_pause_ns = inner.list_afresh, inner.listing_pause_ns
         self._closed: dict[str, list[str]] = {}
         self.look, self.size_of = inner.look, inner.size_of
         self.read, self.read_each, self.read_from = inner.read, inner.read_each, inner.read_from

@@ -87,6 +87,8 @@ def parent(path: str) -> str:
 class ExploredStorage:
     """The Storage port of one actor."""
 
+    listing_pause_ns: Span = 0
+
     def __init__(self, port: Port) -> None:
         self._ask = port.ask
 

@@ -205,7 +205,6 @@ class Numbering[T]:
     """Gives each of some values a number."""
 
     def __init__(self) -> None:
-        """Know none."""
         self.values: dict[T, int] = {}
 
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
@@ -298,7 +297,6 @@ class Bucket:
     """All rows of one kind in one bucket, with numbers that hold across its chunks."""
 
     def __init__(self, kind: str) -> None:
-        """Hold nothing."""
         self.kind = kind
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
@@ -326,7 +324,6 @@ class Bucket:
         self._parts.append(part)
 
     def rows(self) -> Rows:
-        """Return all rows."""
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
 
     def raw(self) -> bytes:

@@ -41,7 +41,6 @@ FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``audit`` takes."""
     path_arguments(parser, needed=False)
     parser.add_argument(
         "reports",

@@ -26,7 +26,6 @@ SCHEMA: Final = "tenure.explain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``explain`` takes."""
     parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
     path_arguments(parser)
     form = parser.add_mutually_exclusive_group()
@@ -108,7 +107,6 @@ def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
 
 
 def add_bundle_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``bundle`` takes."""
     parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
     path_arguments(parser)
     parser.add_argument("--output", metavar="FILE", type=Path, help="a new file (default: stdout)")

@@ -30,7 +30,6 @@ STEPS_SHOWN_MAX: Final = 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``replay`` takes."""
     path_arguments(parser, index=False, needed=False)
     parser.add_argument(
         "--db",

@@ -141,7 +141,6 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        """Put together nothing yet."""
         self._timeline = timeline
         self._whole = lru_cache(DOMAINS_AT_HAND)(self._traced)
         self._stretch = lru_cache(STRETCHES_AT_HAND)(self._within)
@@ -158,7 +157,6 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         return (domain for domain in self._timeline.state_at().domains if self._whole(domain))
 
     def __len__(self) -> int:
-        """Count them."""
         return sum(1 for _ in self)
 
     def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
@@ -384,7 +382,6 @@ def _clock_changes(state: StateAt, window: list[Event]) -> list[ClockChange]:
 
 
 def context_fields(context: Context) -> dict[str, Any]:
-    """Return what JSON shows of it."""
     accepted, written = context.readers()
     return {
         **instant_fields("complete", context.complete_ns),

@@ -93,7 +93,6 @@ class Link:
             yield from link.checks
 
     def fields(self) -> dict[str, Any]:
-        """Return what JSON shows."""
         return {
             "kind": self.kind.value,
             "title": self.title,

@@ -111,7 +111,6 @@ def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
     counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
     assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
     assert bars[counts.index(max(counts))] == gantt.HEIGHTS[-1]
-    assert drawn.events_here == counts[0]
 
 
 def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() -> None:

@@ -29,6 +29,7 @@ from auditor.timeline.events import (
     RunResumed,
     SessionOver,
     event_fields,
+    leases_of,
 )
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import Timeline
@@ -48,19 +49,6 @@ FAR_NS: Final = 3600 * SECOND
 
 
 _GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN})
-
-
-def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
-    """Return domain and correlation id of each lease that an event is about."""
-    match event:
-        case LeaseTold():
-            return ((event.witness.domain, event.witness.correlation_id),)
-        case LeaseEnded():
-            return ((event.domain, event.ending.correlation_id),)
-        case FrameWritten():
-            return event.leases
-        case _:
-            return ()
 
 
 @dataclass

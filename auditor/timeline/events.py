@@ -7,6 +7,7 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -304,17 +305,22 @@ def ceiling_name(shard: ShardName, number: int) -> str:
     return f"{shard[0]}/{shard[1]}/{number}"
 
 
-def about_domain(event: Event, domain: str) -> bool:
-    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
+    """Return domain and correlation id of each lease that an event is about."""
     match event:
         case LeaseTold():
-            return event.witness.domain == domain
+            return ((event.witness.domain, event.witness.correlation_id),)
         case LeaseEnded():
-            return event.domain == domain
+            return ((event.domain, event.ending.correlation_id),)
         case FrameWritten():
-            return any(name == domain for name, _ in event.leases)
+            return event.leases
         case _:
-            return False
+            return ()
+
+
+def about_domain(event: Event, domain: str) -> bool:
+    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+    return any(name == domain for name, _ in leases_of(event))
 
 
 def about_log(event: Event, log: str) -> bool:

@@ -196,6 +196,12 @@ def used_of(which: NDArray[Any], count: int) -> tuple[list[int], NDArray[np.int6
     return np.flatnonzero(there).tolist(), place[which]
 
 
+def bytes_of(column: NDArray[Any]) -> list[bytes]:
+    """Return each row of a column of byte strings."""
+    whole, size = np.ascontiguousarray(column).tobytes(), column.nbytes // max(1, len(column))
+    return [whole[at : at + size] for at in range(0, len(whole), size or 1)]
+
+
 def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)

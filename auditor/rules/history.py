@@ -289,10 +289,13 @@ class LeaseHistory:
 
     @property
     def claims(self) -> list[Told]:
-        """The grant, as far as it is known, and every change to another mode: what excludes others from then on."""
+        """The grant and every change to another mode, as far as they are known: what excludes others from then on.
+
+        A renewal repeats the mode of an upgrade that the ledger has lost: when that was granted nobody knows.
+        """
         found = [] if self.granted is None else [self.granted]
         for before, after in itertools.pairwise(self.told):
-            if after.witness.mode is not before.witness.mode:
+            if after.witness.mode is not before.witness.mode and after.witness.kind is not WitnessKind.RENEWAL:
                 found.append(after)
         return found
 

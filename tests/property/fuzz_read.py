@@ -29,8 +29,7 @@ from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
 from auditor.columns.cutting import NotPlain, cut
-from auditor.columns.records import Records, Shapes
-from auditor.columns.shape import Shape
+from auditor.columns.records import Records, Shape, Shapes
 from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded
 from timeagent import core

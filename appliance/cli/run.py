@@ -77,7 +77,9 @@ def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
     candidate = options.purpose or cluster.settings.node
     with cluster.session(purpose if options.elect is None else candidate) as session:
         tool = Election(session, options.elect) if options.elect is not None else _semaphore(session, options.semaphore)
-        with tool.acquire(timeout_s=parse_span(options.wait) / SECOND) as hold:
+        with _waiting() as show:
+            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, waiting=show)
+        with hold:
             yield [hold.lease]
 
 
@@ -116,7 +118,20 @@ def _taken(
     options: Namespace,
     given_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[Leases]:
-    """Hold the leases for a block; on a terminal it is shown meanwhile who has them."""
+    """Hold the leases for a block."""
+    timeout_s = parse_span(options.wait) / SECOND
+    with cluster.session(purpose) as session:
+        with _waiting() as show:
+            leases = session.acquire(
+                *names, mode=Mode(options.mode), timeout_s=timeout_s, waiting=show, given_up=given_up
+            )
+        with leases:
+            yield leases
+
+
+@contextlib.contextmanager
+def _waiting() -> Iterator[Callable[[LeaseDenied], None]]:
+    """Show on a terminal, for a block, who is waited for."""
     progress = Progress("waiting, place")
 
     def show(denied: LeaseDenied) -> None:
@@ -124,16 +139,10 @@ def _taken(
         since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
         progress.show(denied.place, f"for {denied.domain}: {who} has it since {since}, until {until} at least")
 
-    timeout_s = parse_span(options.wait) / SECOND
-    with cluster.session(purpose) as session:
-        try:
-            leases = session.acquire(
-                *names, mode=Mode(options.mode), timeout_s=timeout_s, waiting=show, given_up=given_up
-            )
-        finally:
-            progress.done()
-        with leases:
-            yield leases
+    try:
+        yield show
+    finally:
+        progress.done()
 
 
 def _lock(options: Namespace) -> int:

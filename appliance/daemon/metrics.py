@@ -195,6 +195,12 @@ def _leases(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
     """Yield what became of leases since each shard began to run here, by the first part of their domains' names."""
     labels = ("shard", "part")
     waiting = GaugeMetricFamily("tenure_lease_requests_waiting", "Requests that wait for a domain.", labels=_SHARD)
+    queued = CounterMetricFamily(
+        "tenure_lease_queue_waits", "Requests that left a queue, by outcome.", labels=(*labels, "outcome")
+    )
+    queued_seconds = CounterMetricFamily(
+        "tenure_lease_queue_wait_seconds", "How long those had waited.", labels=(*labels, "outcome")
+    )
     grants = CounterMetricFamily("tenure_lease_grants", "Leases granted.", labels=labels)
     ends = CounterMetricFamily("tenure_lease_ends", "Leases that ended, by outcome.", labels=(*labels, "outcome"))
     held = CounterMetricFamily("tenure_lease_held_seconds", "How long those had been held.", labels=labels)
@@ -209,6 +215,10 @@ def _leases(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
         counts = each.lease_counts
         for part, count in sorted(counts.grants.copy().items()):
             grants.add_metric([str(shard), part], count)
+        for (part, granted), count in sorted(counts.waits.copy().items()):
+            label = [str(shard), part, "granted" if granted else "in-vain"]
+            queued.add_metric(label, count)
+            queued_seconds.add_metric(label, counts.waits_ns[part, granted] / SECOND)
         for (part, outcome), count in sorted(counts.ends.copy().items()):
             ends.add_metric([str(shard), part, outcome], count)
         for family, spans in ((held, counts.held_ns), (sad_seconds, counts.sad_ns)):
@@ -216,7 +226,7 @@ def _leases(hosted: dict[int, HostedShard]) -> Iterator[Metric]:
                 family.add_metric([str(shard), part], span / SECOND)
         for part, count in sorted(counts.sad.copy().items()):
             sad.add_metric([str(shard), part], count)
-    yield from (waiting, grants, ends, held, sad, sad_seconds)
+    yield from (waiting, queued, queued_seconds, grants, ends, held, sad, sad_seconds)
 
 
 def _gauge(name: str, what: str, value: float) -> Metric:

@@ -37,7 +37,7 @@ from .sessions import Sessions
 from .state import raised
 from .suspension import Suspension
 from .turn import Turn, finished
-from .waiting import WaitingRoom
+from .waiting import Waited, WaitingRoom
 from .wire import (
     Acquire,
     AskClock,
@@ -108,6 +108,7 @@ class Shard:
         domains_max: int = DOMAINS_MAX,
         hint_bytes_max: int = HINT_BYTES_MAX,
         follows: Beginning = NOTHING_BEFORE,
+        waited: Waited = lambda *_: None,
     ) -> None:
         """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume().
 
@@ -126,7 +127,7 @@ class Shard:
         self._follows = follows
         self._going = GoingBy(shard_map, identity.number)
         self._batch_signer = BatchSigner(identity, self._going, signer, chain, ledger)
-        self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns))
+        self._waiting = WaitingRoom(time, Recalls(identity.incarnation, time.boot_ns), waited)
         self._sessions = Sessions(store, randomness)
         self._handler = RequestHandler(
             identity,

@@ -21,7 +21,7 @@ from timeagent.units import MS, SECOND
 
 from .domain import Ahead
 from .recall import Waiter
-from .turn import Draft
+from .turn import Draft, Later
 from .wire import NO_REQUEST, Acquire, ClockTold, Denied, LeasePage, Reason, Unavailable, Upgrade, Welcome
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ QUEUE_MAX: Final = 1_024
 """How many of them for one domain."""
 
 
+type Waited = Callable[[str, Span, bool], None]
+"""Told of each request that leaves a queue: its domain, how long it was there, and whether it was granted."""
+
+
 class QueuedRequest(msgspec.Struct, eq=False):
     """One request that waits."""
 
@@ -54,6 +58,7 @@ class QueuedRequest(msgspec.Struct, eq=False):
     waiter: Waiter | None
     """None: kept between two calls."""
     since_ns: Instant
+    since_boot_ns: int
     until_boot_ns: int
     """By when the waiter is answered, or how long the place is kept without one."""
 
@@ -71,9 +76,10 @@ _RETRY_NS: Final = 100 * MS
 class WaitingRoom:
     """The queues of one shard, one for each domain that somebody waits for, with the clock of their waits."""
 
-    def __init__(self, time: NodeTime, recalls: Recalls) -> None:
+    def __init__(self, time: NodeTime, recalls: Recalls, waited: Waited) -> None:
         """Begin empty. ``recalls``: those who are in the way, whose calls are held back too."""
         self._time = time
+        self._waited = waited
         self.recalls = recalls
         self.count = 0
         """How many requests wait."""
@@ -115,7 +121,9 @@ class WaitingRoom:
             self._of[waiter] = domain, place
         self._look_at(domain, until_boot_ns)
 
-    def _remove(self, domain: str, place: QueuedRequest) -> None:
+    def _remove(self, domain: str, place: QueuedRequest, draft: Draft | None = None) -> None:
+        """Take a place out; ``draft``: what its request is answered."""
+        self._waited(domain, self._time.boot_ns() - place.since_boot_ns, isinstance(draft, Later))
         places = self.domains[domain]
         places.remove(place)
         self.count -= 1
@@ -189,7 +197,7 @@ class WaitingRoom:
         boot = self._time.boot_ns()
         if not isinstance(draft, Denied):
             if place is not None:
-                self._remove(domain, place)
+                self._remove(domain, place, draft)
                 self._look_at(domain, boot)
             return draft
         number = len(self._before(domain, request.request_id)) + 1
@@ -202,7 +210,7 @@ class WaitingRoom:
         until = boot + (wait or keep)
         held_back = waiter if wait else None
         if place is None:
-            place = QueuedRequest(request, *asker, denied, held_back, now.midpoint, until)
+            place = QueuedRequest(request, *asker, denied, held_back, now.midpoint, boot, until)
             self._enter(domain, place)
         elif not waits:
             self._remove(domain, place)
@@ -256,7 +264,7 @@ class WaitingRoom:
                     self._call_in_oldest(domain, again)
                 return
             self._woken.append((place.waiter, draft))
-            self._remove(domain, place)
+            self._remove(domain, place, draft)
 
     def _call_in_oldest(self, domain: str, again: Callable[[Acquire | Upgrade], Draft]) -> None:
         """Let the oldest pass while the first waits for a set that may itself be waiting."""
@@ -266,12 +274,13 @@ class WaitingRoom:
                 return
             if place.waiter is None:
                 return
+            draft = None
             if not place.waiter.gone:
                 draft = again(place.request)
                 if isinstance(draft, Denied):
                     return
                 self._woken.append((place.waiter, draft))
-            self._remove(domain, place)
+            self._remove(domain, place, draft)
 
     def _send_away(self, domain: str, again: Callable[[Acquire | Upgrade], Draft], boot: int) -> bool:
         """Answer those whose time is over, with what stands in their way now. True if the first of the queue has gone.
@@ -283,7 +292,7 @@ class WaitingRoom:
             if boot < place.until_boot_ns:
                 continue
             number = len(self._before(domain, place.request.request_id)) + 1
-            kept = False
+            kept, draft = False, None
             if place.waiter is not None and not place.waiter.gone:
                 draft = again(place.request)
                 keep = min(place.request.keep_ns, KEEP_NS_MAX)
@@ -294,7 +303,7 @@ class WaitingRoom:
                 if kept:
                     self._hand_on(domain, place, None, boot + keep)
             if not kept:
-                self._remove(domain, place)
+                self._remove(domain, place, draft)
                 first_has_gone = first_has_gone or number == 1
         return first_has_gone
 

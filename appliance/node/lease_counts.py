@@ -1,7 +1,7 @@
 """What became of leases in one run of a shard, counted from its ledger, by the first part of their domains' names.
 
-The thread that appends the ledger counts, never the shard: a block that says more than some of its entries have to is
-counted by every n-th of them, n-fold. Names of which too many come are counted together.
+The thread that appends the ledger counts; the shard's, only what has waited in a queue. A block that says more than
+some of its entries have to is counted by every n-th of them, n-fold. Names of which too many come are counted together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def first_part(domain: str) -> str:
 
 
 class LeaseCounts:
-    """Written by one thread, read by any. Every number only grows."""
+    """Each number is written by one thread, and read by any. All of them only grow."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -54,6 +54,17 @@ class LeaseCounts:
         """Grants where an earlier lease ended without its holder's word, and may be believed in still."""
         self.sad_ns: Counter[str] = Counter()
         """For how long, together: so long waits who does not only write messages."""
+
+        self.waits: Counter[tuple[str, bool]] = Counter()
+        """Requests that have waited in a queue, by part, and whether they were granted: else they waited in vain."""
+        self.waits_ns: Counter[tuple[str, bool]] = Counter()
+        """How long, together."""
+
+    def waited(self, domain: str, span: Span, granted: bool) -> None:  # noqa: FBT001 - as a shard says it
+        """Count a request that has left its queue: in the shard's thread."""
+        key = (self._part(domain), granted)
+        self.waits[key] += 1
+        self.waits_ns[key] += span
 
     def count(self, data: bytes) -> None:
         """Count whole blocks. Raises Damaged."""

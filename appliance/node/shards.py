@@ -430,6 +430,7 @@ class ShardHost:
             ledger=spool,
             randomness=self._random,
             follows=follows,
+            waited=ledger.lease_counts.waited,
         )
         shard, why = identity.number, ""
         for _ in range(START_TRIES):

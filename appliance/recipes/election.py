@@ -32,13 +32,14 @@ from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, held_here, never
+from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, unseen
 from .semaphore import tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lease import Holder
+    from appliance.lease.client import LeaseDenied
     from appliance.lease.wire import LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
@@ -98,14 +99,20 @@ class Election(Tool[Leadership]):
         self.candidate = _name(self._standing.holder)
         self._own = self._nomination(self.candidate)
 
-    def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
+    def acquire(
+        self,
+        *,
+        timeout_s: Seconds = PATIENCE_S,
+        given_up: Callable[[], bool] = never,
+        waiting: Callable[[LeaseDenied], object] = unseen,
+    ) -> Leadership:
         """Campaign: return when this candidate leads; see ``Tool.acquire``."""
         session, time = self._session, self._standing.time
         until = time.boot_ns() + span_of(timeout_s, "timeout_s")
         if (held := self._standing.in_use(self._lead)) is not None:
             raise held_here(held, "a session for each candidate")
         while True:
-            (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up)
+            (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up, waiting=waiting)
             try:
                 nominations = self._nominations(self._out())
                 if self._own in nominations:

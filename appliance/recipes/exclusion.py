@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    from appliance.lease.client import LeaseDenied
     from appliance.session.held import Lease, Listener
     from appliance.session.session import Session
     from timeagent.units import Seconds
@@ -44,6 +45,10 @@ PATIENCE_S: Final = 30.0
 def never() -> bool:
     """Give up by nothing but the time-out."""
     return False
+
+
+def unseen(_: LeaseDenied) -> None:
+    """Show nobody who is waited for."""
 
 
 class Hold:
@@ -103,10 +108,17 @@ class Tool[H: Hold](ABC):
         self._entered = local()
 
     @abstractmethod
-    def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> H:
+    def acquire(
+        self,
+        *,
+        timeout_s: Seconds = PATIENCE_S,
+        given_up: Callable[[], bool] = never,
+        waiting: Callable[[LeaseDenied], object] = unseen,
+    ) -> H:
         """Take it. Blocks up to the time-out, then raises TryAgain; sooner where ``given_up``, asked meanwhile, is so.
 
-        Raises BadRequest, ShardUnavailable, BadTime: then nothing is taken.
+        ``waiting``: called each time that a shard says who is waited for. Raises BadRequest, ShardUnavailable, BadTime:
+        then nothing is taken.
         """
 
     def __enter__(self) -> H:
@@ -143,11 +155,19 @@ class Locked(Tool[Hold]):
         self._mode = mode
         self._reentrant = reentrant
 
-    def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Hold:
+    def acquire(
+        self,
+        *,
+        timeout_s: Seconds = PATIENCE_S,
+        given_up: Callable[[], bool] = never,
+        waiting: Callable[[LeaseDenied], object] = unseen,
+    ) -> Hold:
         """Take it; see ``Tool.acquire``. What this session has already: ``held-here``, or the same lease once more."""
         return self._again() or Hold(
             self._session,
-            self._session.acquire(self._domain, mode=self._mode, timeout_s=timeout_s, given_up=given_up)[0],
+            self._session.acquire(
+                self._domain, mode=self._mode, timeout_s=timeout_s, given_up=given_up, waiting=waiting
+            )[0],
         )
 
     def _again(self) -> Hold | None:

@@ -15,7 +15,8 @@ n slots, each a domain of its own, and one **turnstile**, all in one tree and so
    moment at a time, and looks again: a slot of a holder that died is that one.
 4. **Check.** The slot counts only if the turnstile is still surely held after it was granted. Else it goes back.
 
-So an acquire costs four requests, whatever n is, and all who wait cost one who looks some times a second.
+So an acquire costs four requests, whatever n is, and all who wait cost one who looks some times a second. Who waits for
+its turn looks once, too: who has that may wait for slots of another n, and one of the two has to be told at once.
 
 **Never n + 1.** A slot has one holder at a time (``acquire`` waits for those who may still believe to have it). **n is
 part of the slots' names**, and who has the turn and finds a slot of another n taken is refused, ``semaphore-size``. So
@@ -28,17 +29,19 @@ Who dies with the turn keeps the others waiting for the rest of its lease, as a 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain, check_type
 from timeagent.units import MS, SECOND, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, never
+from .exclusion import PATIENCE_S, Hold, Tool, never, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from appliance.lease.client import LeaseDenied
     from appliance.lease.wire import LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
@@ -71,26 +74,59 @@ class Semaphore(Tool[Hold]):
         self._turn = check_domain(f"{self._tree}/turn")
         self._slots = [check_domain(f"{self._tree}/{n}/{slot}") for slot in range(n)]
 
-    def acquire(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Hold:
+    def acquire(
+        self,
+        *,
+        timeout_s: Seconds = PATIENCE_S,
+        given_up: Callable[[], bool] = never,
+        waiting: Callable[[LeaseDenied], object] = unseen,
+    ) -> Hold:
         """Take a slot; see ``Tool.acquire``. Waits in order of coming.
 
         Raises BadRequest, code ``semaphore-size``, while others have slots of another n; ``held-here`` where this
         session has all of them.
         """
-        session, time = self._session, self._session.standing.time
+        session, standing = self._session, self._session.standing
+        time = standing.time
         until = time.boot_ns() + span_of(timeout_s, "timeout_s")
-        if all(session.standing.in_use(slot) for slot in self._slots):
+        if all(standing.in_use(slot) for slot in self._slots):
             raise BadRequest("held-here", f"this session has all of {self._tree!r}", hint="give one back first")
+        misfits: list[str] | None = None
+
+        def look(denied: LeaseDenied) -> None:
+            nonlocal misfits
+            if misfits is None:
+                misfits = []
+                with contextlib.suppress(TryAgain, BadTime):  # who has the turn looks too
+                    now = time.now()
+                    views = [each for each in standing.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
+                    misfits += (each.domain for each in views if each.domain not in (*self._slots, self._turn))
+            waiting(denied)
+
         while True:
             left = max(0, until - time.boot_ns()) / SECOND
-            with session.acquire(self._turn, timeout_s=left, given_up=given_up) as (turn,):
+            try:
+                turns = session.acquire(
+                    self._turn, timeout_s=left, given_up=lambda: bool(misfits) or given_up(), waiting=look
+                )
+            except TryAgain:
+                if misfits:
+                    raise self._misfit(misfits[0]) from None
+                raise
+            with turns as (turn,):
                 try:
-                    return self._chosen(turn, until, given_up)
+                    return self._chosen(turn, until, given_up, waiting)
                 except LeaseLost:
                     if time.boot_ns() >= until or given_up():
                         raise TryAgain("busy", f"the turn at {self._tree!r} was lost", hint="try again") from None
 
-    def _chosen(self, turn: Lease, until_boot_ns: int, given_up: Callable[[], bool]) -> Hold:
+    def _chosen(
+        self,
+        turn: Lease,
+        until_boot_ns: int,
+        given_up: Callable[[], bool],
+        waiting: Callable[[LeaseDenied], object],
+    ) -> Hold:
         """Return a slot that was taken within this turn. Raises LeaseLost, TryAgain, BadRequest, BadTime."""
         session, standing = self._session, self._session.standing
         look = min(LOOK_NS, standing.policy.attempt_timeout_ns // 2)
@@ -98,7 +134,7 @@ class Semaphore(Tool[Hold]):
             slot = self._next(standing.leases_below(self._tree))
             left = max(0, until_boot_ns - standing.time.boot_ns())
             try:
-                (lease,) = session.acquire(slot, timeout_s=min(look, left) / SECOND, given_up=given_up)
+                (lease,) = session.acquire(slot, timeout_s=min(look, left) / SECOND, given_up=given_up, waiting=waiting)
             except TryAgain:
                 if left <= look or given_up():
                     raise
@@ -120,6 +156,15 @@ class Semaphore(Tool[Hold]):
         except TryAgain:
             return False
 
+    def _misfit(self, domain: str) -> BadRequest:
+        """Return what is told to who meets a slot of another n."""
+        *_, size, slot = domain.split("/")
+        return BadRequest(
+            "semaphore-size",
+            f"{self._tree!r} is a semaphore of {size} (slot {slot} is taken), and {len(self._slots)} were asked for",
+            hint=f"ask for {size}, as the others do; another number counts once nobody has a slot of {size}",
+        )
+
     def _next(self, views: Sequence[LeaseView]) -> str:
         """Return a slot that is free, or the one whose lease expires first. Raises BadRequest, ``semaphore-size``."""
         standing = self._session.standing
@@ -127,11 +172,7 @@ class Semaphore(Tool[Hold]):
         expiries = {each.domain: each.expiry_ns for each in views if each.domain != self._turn}
         for domain, expiry in expiries.items():
             if domain not in self._slots and not (now.surely_past(expiry) and self._is_over(domain)):
-                raise BadRequest(
-                    "semaphore-size",
-                    f"{domain!r} is taken, and this is a semaphore of {len(self._slots)}",
-                    hint="give the same number everywhere; a new one counts once nobody has a slot of the old",
-                )
+                raise self._misfit(domain)
         mine = {each.domain for each in views if each.holder == standing.holder}
         others = [slot for slot in self._slots if slot not in mine]
         return min(others or self._slots, key=lambda slot: expiries.get(slot, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.recipes.election import Election
 from appliance.recipes.fence_gate import FenceGate
 from appliance.recipes.semaphore import Semaphore
 from tests.support.cluster import Site, wait_until
@@ -92,9 +94,9 @@ def test_leader_that_is_killed_is_followed(kind: str, site: Site, cluster: Clust
 # -- from a shell ------------------------------------------------------------------------------------------------------
 
 
-def run(site: Site, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tenure", "run", *site.options(), "--wait", "0", *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def run(site: Site, *words: str, wait: str = "0", stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tenure", "run", *site.options(), "--wait", wait, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -131,6 +133,26 @@ def test_commands_run_under_a_semaphore_and_no_more_than_it_says(site: Site, clu
         hold.relinquish()
         _, told, said = ended(run(site, "--semaphore", "gpu:2", "--", "sh", "-c", 'echo "$TENURE_LEASE"'))
         assert told.strip() == hold.lease.domain, said
+
+
+@pytest.mark.parametrize("words", [["--semaphore", "gpu:1"], ["--elect", "gpu"]])
+def test_terminal_is_shown_who_is_waited_for_and_a_pipe_is_not(site: Site, cluster: Cluster, words: list[str]) -> None:
+    with (
+        cluster.session("the other") as session,
+        Semaphore(session, "gpu", 1) if words[0] == "--semaphore" else Election(session, "gpu"),
+    ):
+        near, far = os.openpty()
+        waits = run(site, *words, "--", "true", wait="60s", stderr=far)
+        os.close(far)
+        shown = b""
+        while b"the other) has it since" not in shown:
+            shown += os.read(near, 4096)
+        waits.terminate()
+        waits.communicate()
+        os.close(near)
+        assert b"waiting, place: 1 for /" in shown
+        code, _, said = ended(run(site, *words, "--", "true", wait="1s"))
+        assert (code, "waiting" in said) == (75, False)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,13 @@ MUTANTS = {
         "domain not in self._slots",
         lock_tests.test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever,
     ),
+    "who waits for its turn hears of no other number": Mutant(
+        semaphore,
+        "Semaphore.acquire",
+        "misfits is None",
+        "False",
+        lock_tests.test_who_waits_for_its_turn_is_told_that_the_numbers_differ,
+    ),
     "the slot whose lease expires last is waited for": Mutant(
         semaphore,
         "Semaphore._next",

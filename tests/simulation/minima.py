@@ -156,7 +156,7 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "pauses": 170, "messages lost": 44, "settled readings": 7,
     },
     "elections": {
-        "committed": 12, "epochs": 78, "other leaders": 46, "expired": 3, "renewals": 60, "crashes": 16,
+        "committed": 12, "epochs": 78, "other leaders": 46, "expired": 1, "renewals": 60, "crashes": 16,
         "pauses": 150, "mount faults": 46, "settled readings": 4,
     },
     "lending": {

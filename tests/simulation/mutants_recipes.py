@@ -30,8 +30,8 @@ RECIPES: tuple[Mutant, ...] = (
         one(
             semaphore,
             "Semaphore.acquire",
-            "session.acquire(self._turn, timeout_s=left, given_up=given_up)",
-            "session.acquire(self._turn, mode='S', timeout_s=left, given_up=given_up)",
+            "session.acquire(self._turn, timeout_s",
+            "session.acquire(self._turn, mode='S', timeout_s",
         ),
         "slots",
         "locks",
@@ -110,8 +110,8 @@ RECIPES: tuple[Mutant, ...] = (
         one(
             election,
             "Election.acquire",
-            "session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up)",
-            "session.acquire(self._lead, mode=Mode.S, timeout_s=self._left(until), given_up=given_up)",
+            "session.acquire(self._lead, timeout_s",
+            "session.acquire(self._lead, mode=Mode.S, timeout_s",
         ),
         "leaders",
         "elections",

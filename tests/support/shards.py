@@ -112,6 +112,8 @@ class World:
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     shards: int = 1
     stores: list[LeaseStore] = field(default_factory=list)
+    waited: list[tuple[str, Span, bool]] = field(default_factory=list)
+    """What a shard says of requests that have left their queues."""
 
     def shard(self, node: str = NODE) -> Shard:
         """A new incarnation that has not started."""
@@ -129,6 +131,7 @@ class World:
             ledger=self.ledgers[-1],
             randomness=self.chance,
             domains_max=self.domains_max,
+            waited=lambda *each: self.waited.append(each),
         )
 
     def started(self, node: str = NODE) -> Shard:

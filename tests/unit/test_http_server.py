@@ -23,7 +23,7 @@ from appliance.lease import listeners
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
-from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable
+from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND
 
@@ -251,6 +251,10 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
                 b'tenure_http_answers_total{status="200"}',
             ):
                 assert line in metrics
+            with cluster.session() as rival, pytest.raises(TryAgain):
+                rival.acquire(domains[0], timeout_s=0.2)
+            in_vain = f'tenure_lease_queue_waits_total{{outcome="in-vain",part="{domains[0]}",shard="0"}} 1.0'.encode()
+            wait_until(CLOCK, lambda: in_vain in shown(place, "/metrics")[1])
         for query in ("limit=10001", "limit=-1", "limit=x", "shard=2", "shard=9999999999999", "after=a&shard="):
             assert shown(place, f"/v1/leases?{query}")[0] == 400, query
     node.close()

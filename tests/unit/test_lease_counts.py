@@ -82,6 +82,14 @@ def test_names_of_which_too_many_come_are_counted_together(site: HandSite) -> No
     assert counts.grants[REST] == 2
 
 
+def test_requests_that_waited_are_counted_by_what_came_of_them() -> None:
+    counts = LeaseCounts()
+    for domain, granted in (("account/1", True), ("account/2", True), ("account/1", False), ("deploy", True)):
+        counts.waited(domain, SECOND, granted)
+    assert dict(counts.waits) == {("account", True): 2, ("account", False): 1, ("deploy", True): 1}
+    assert counts.waits_ns["account", True] == 2 * SECOND
+
+
 def test_large_block_is_counted_by_a_sample(site: HandSite) -> None:
     many = 10 * COUNTED_MAX
     site.session().acquire(*(f"a/{number}" for number in range(many)), record_only=True)

@@ -110,6 +110,25 @@ def test_waiters_get_the_domain_in_the_order_in_which_they_came(world: World) ->
     assert queued(shard) == 0
 
 
+def test_it_is_told_how_long_each_has_waited_and_whether_it_was_granted(world: World) -> None:
+    shard = world.started()
+    lease = granted(shard, acquire(world, "a"))
+    wait_for(shard, waiting(world))
+    world.time.advance(SECOND)
+    wait_for(shard, waiting(world, wait_ns=2 * SECOND))
+    kept = waiting(world, wait_ns=SECOND, keep_ns=SECOND)
+    wait_for(shard, kept)
+    world.time.advance(SECOND)
+    look(shard)
+    assert world.waited == [], "its place is kept for its next call"
+    wait_for(shard, kept)
+    world.time.advance(SECOND)
+    look(shard)
+    assert world.waited == [("a", 2 * SECOND, False)]
+    one(shard, relinquish(world, lease))
+    assert world.waited[1:] == [("a", 3 * SECOND, True)]
+
+
 def test_grant_is_made_when_the_waiter_is_woken(world: World) -> None:
     shard = world.started()
     lease = granted(shard, acquire(world, "a"))

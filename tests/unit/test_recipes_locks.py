@@ -158,6 +158,22 @@ def test_another_number_of_slots_is_refused_until_nobody_has_one(site: HandSite)
     assert can_be_had(small)
 
 
+def test_who_waits_for_its_turn_is_told_that_the_numbers_differ(site: HandSite) -> None:
+    (small,), (large,) = semaphores(site, 1, n=2), semaphores(site, 1, n=5)
+    waits = site.session()
+    waits.acquire("/semaphore:gpu/turn", record_only=True)
+    site.session().acquire("/semaphore:gpu/2/1")
+    began = site.time.midpoint_ns
+    with pytest.raises(BadRequest) as told:
+        large.acquire(timeout_s=60)
+    assert told.value.code == "semaphore-size"
+    assert "semaphore of 2" in told.value.message
+    assert "5 were asked for" in told.value.message
+    assert "ask for 2" in told.value.hint
+    assert site.time.midpoint_ns - began < 10 * SECOND
+    assert not can_be_had(small)
+
+
 def test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever(site: HandSite) -> None:
     dead = semaphores(site, 1, n=2)[0].acquire()
     (large,) = semaphores(site, 1, n=5)

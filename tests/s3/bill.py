@@ -1,6 +1,9 @@
 """What an idle cluster asks of its object store, counted by a store, and a month's bill of it.
 
-    python -m tests.s3.bill [SECONDS]        three nodes, one log with a message in it, the default policy
+    python -m tests.s3.bill [SECONDS [BEFORE]]     three nodes, one log with a message in it, the default policy
+
+It is counted for SECONDS, and BEFORE, 20 when left out, are let pass after the message: its bag is closed then, and
+its rack is sealed and packed after the rack's span.
 
 Prices are a large provider's list prices of a thousand requests, in its currency: puts and lists 0.005, gets and heads
 0.0004, deletes nothing. What is stored and what leaves the provider's network comes on top.
@@ -33,7 +36,7 @@ NODES = 3
 ROOT = "s3://bags/idle"
 SETTLES_S = 20
 _LINE = re.compile(r'"\S*?(GET|PUT|HEAD|DELETE) /bags(\?\S*|/\S*)')
-_KINDS = ("policy", "trust", "map", "shards", "ledger", "logs", "tmp")
+_KINDS = ("logs", "policy", "trust", "map", "shards", "ledger", "tmp")
 
 
 def counted(log: Path, offset: int) -> Counter[tuple[str, str]]:
@@ -50,8 +53,8 @@ def counted(log: Path, offset: int) -> Counter[tuple[str, str]]:
     return found
 
 
-def idle(seconds: float) -> None:
-    """Run an idle cluster for so long, and print what it asked for."""
+def idle(seconds: float, before: float) -> None:
+    """Run a cluster, let so long pass, and print what it asked for in the seconds after that."""
     with moto() as store, tempfile.TemporaryDirectory() as directory:
         os.environ.update(store.environment)
         chance = random.Random(os.getpid())
@@ -78,7 +81,7 @@ def idle(seconds: float) -> None:
                 session.acquire("a", record_only=True) as leases,
             ):
                 session.publish("ledger", [b"1"], under=leases)
-            time.sleep(SETTLES_S)
+            time.sleep(before)
             log = PLACE / "moto" / "server.log"
             offset = log.stat().st_size
             time.sleep(seconds)
@@ -98,4 +101,5 @@ def idle(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    idle(float(sys.argv[1]) if len(sys.argv) > 1 else 120.0)
+    asked = [float(word) for word in sys.argv[1:3]]
+    idle(*asked, *(120.0, float(SETTLES_S))[len(asked) :])

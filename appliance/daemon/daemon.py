@@ -17,7 +17,16 @@ from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..node.desk_wire import door
 from ..node.releases import Releases
-from ..node.runtime import daemon_lock, group_id, kept_by, open_doors, shard_socket, user_directory, writer_socket
+from ..node.runtime import (
+    close_doors,
+    daemon_lock,
+    group_id,
+    kept_by,
+    open_doors,
+    shard_socket,
+    user_directory,
+    writer_socket,
+)
 from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
@@ -79,6 +88,7 @@ class Node:
         self._writer: NodeWriterServer | None = None
         self.desk: LeaseDesk | None = None
         """What hands out sub-leases; None before start()."""
+        self._desk_doors: list[str] = []
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
         self.awaited: dict[int, str] = {}
@@ -307,7 +317,8 @@ class Node:
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
         users, root = str(user_directory()), str(cluster.root)
         doors = [door(users, root, str(settings.directory)), door(users, root, None) if usual else None]
-        open_doors([each for each in doors if each is not None], socket)
+        self._desk_doors = [each for each in doors if each is not None]
+        open_doors(self._desk_doors, socket)
 
     def stop(self) -> None:
         """Wait until the sub-leases are over, write and answer what the writer was handed, and end it. Idempotent.
@@ -324,6 +335,7 @@ class Node:
             self.desk.stop()
         try:
             if self._writer is not None:
+                close_doors(self._desk_doors, writer_socket(self._cluster.routes.runtime))
                 self._writer.stop()
         finally:
             self._writer = None

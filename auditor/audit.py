@@ -19,7 +19,7 @@ from .bags import BagWalk, check_foreign
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
-from .index import INDEX_ERRORS, PART_RANKS, Index, temporary_database
+from .index import INDEX_ERRORS, PART_RANKS, Database, Index, temporary_database
 from .judging import judge
 from .parts import (
     WHOLE,
@@ -42,7 +42,6 @@ from .rules.history import ShardRun, runs
 from .seals import SealOrder
 from .shards import ShardWalk
 from .store import PartStore, environment
-from .timeline.checkpoints import Database
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.gathering import EventRows
 from .timeline.timeline_reader import Timeline

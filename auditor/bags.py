@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
@@ -34,14 +34,12 @@ from .columns.frames import BagRules, FrameColumns, ListedFile
 from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
 from .listed import FrameJudge
+from .parts import PartMaker, Reading
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, Finding, found
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
 from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-
-if TYPE_CHECKING:
-    from .parts import PartMaker, Reading
-    from .timeline.facts import RackFacts
+from .timeline.facts import RackFacts
 
 
 class BagWalk:

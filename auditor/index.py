@@ -66,6 +66,7 @@ CREATE TABLE chunk (
     process INTEGER, at INTEGER, row_bytes INTEGER, raw_bytes INTEGER);
 CREATE INDEX chunk_of ON chunk (kind, bucket, part);
 """
+type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024
 """What a file that is only read may take of memory."""
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
@@ -92,7 +93,7 @@ def _insertion(table: str, columns: int, base: int = 0) -> str:
     )
 
 
-def open_index(path: Path) -> apsw.Connection:
+def open_index(path: Path) -> Database:
     """Open the file of an audit to read, as it is now: who writes to it waits until this is closed.
 
     Raises BadRequest with the way out for what is none, is of another format, or is being written.
@@ -121,7 +122,7 @@ def open_index(path: Path) -> apsw.Connection:
     return db
 
 
-def temporary_database() -> apsw.Connection:
+def temporary_database() -> Database:
     """Open a database in memory, which spills over to a file without name, and is gone when it is closed."""
     db = apsw.Connection("")
     db.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; BEGIN").fetchall()

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from .columns.domains import Writer
 from .columns.heads import Heads, SessionColumns
 from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, Rows, bucket_of
 from .evidence.records import ClusterRecords, known_until
+from .evidence.tree import Tree
 from .index import Coverage, Index
 from .parts import Narrowing, Part, Value, check_asked, later
 from .pool import default_jobs, in_order
@@ -48,9 +49,6 @@ from .rules.leases import check_domain
 from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
 from .rules.sessions import SessionNote, check_sessions, notes_of
-
-if TYPE_CHECKING:
-    from .evidence.tree import Tree
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
 from appliance.formats.lockfile import LockFile
@@ -12,17 +12,15 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .columns.cutting import NO_CHECK
+from .columns.frames import FrameColumns, ListedFile
 from .evidence.records import Stranger
 from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
+from .parts import PartMaker, Reading
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
-
-if TYPE_CHECKING:
-    from .columns.frames import FrameColumns, ListedFile
-    from .parts import PartMaker, Reading
-    from .timeline.facts import RackFacts
+from .timeline.facts import RackFacts
 
 
 def index_frame(

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -27,10 +27,8 @@ from timeagent.units import INSTANT_MAX, Instant, rfc3339
 from .columns.layout import Chunk
 from .evidence.records import ClusterRecords, Stranger, take_latest
 from .evidence.signatures import FrameReader, Signatures
+from .evidence.tree import LedgerFile, Tree
 from .rules.finding import Evidence, Finding
-
-if TYPE_CHECKING:
-    from .evidence.tree import LedgerFile, Tree
 
 _COMPARED_MAX: Final = 4096
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import Final, TypedDict
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
@@ -29,12 +29,10 @@ from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
+from .parts import PartMaker, Reading
 from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
-
-if TYPE_CHECKING:
-    from .parts import PartMaker, Reading
-    from .timeline.facts import ShardFacts
+from .timeline.facts import ShardFacts
 
 IN_LEDGER: Final = 1
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.paths import LOCK, MARKER, SEAL
 from timeagent.errors import BadRequest
 
+from .evidence.tree import Tree
+from .index import Index
 from .parts import LedgerUnit, Part, Unit, decode_part
-
-if TYPE_CHECKING:
-    from .evidence.tree import Tree
-    from .index import Index
 
 COMMIT_BYTES: Final = 32 * 1024 * 1024
 """So much may be lost when the audit is killed; an interrupt loses nothing."""

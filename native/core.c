@@ -21,28 +21,13 @@ int core_sha256(const void *first, size_t first_size, const void *second, size_t
     return 0;
 }
 
-/* sha256(data: bytes) -> bytes: the digest, as hashlib makes it. */
-static PyObject *digest_of(PyObject *module, PyObject *data)
-{
-    uint8_t digest[DIGEST_BYTES];
-    char *bytes;
-    Py_ssize_t size;
-    (void)module;
-    if (PyBytes_AsStringAndSize(data, &bytes, &size) < 0 ||
-        core_sha256(bytes, (size_t)size, NULL, 0, NULL, 0, digest) < 0)
-        return NULL;
-    return PyBytes_FromStringAndSize((char *)digest, DIGEST_BYTES);
-}
-
 static PyMethodDef methods[] = {
-    {"sha256", digest_of, METH_O, NULL},
     {"answered", (PyCFunction)(void (*)(void))core_answered, METH_FASTCALL, NULL},
     {"tree", core_tree, METH_O, NULL},
     {"replies", (PyCFunction)(void (*)(void))core_replies, METH_FASTCALL, NULL},
     {"cut", core_cut, METH_VARARGS, NULL},
     {"match", core_match, METH_VARARGS, NULL},
-    {"numbers", core_numbers, METH_VARARGS, NULL},
-    {"fields", core_fields, METH_VARARGS, NULL},
+    {"column", core_column, METH_VARARGS, NULL},
     {"values", core_values, METH_VARARGS, NULL},
     {"distinct", core_distinct, METH_VARARGS, NULL},
     {"check_paths", core_check_paths, METH_VARARGS, NULL},

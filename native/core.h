@@ -31,8 +31,7 @@ PyObject *core_replies(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 /* What readers and the auditor call: read.c. */
 PyObject *core_cut(PyObject *module, PyObject *args);
 PyObject *core_match(PyObject *module, PyObject *args);
-PyObject *core_numbers(PyObject *module, PyObject *args);
-PyObject *core_fields(PyObject *module, PyObject *args);
+PyObject *core_column(PyObject *module, PyObject *args);
 PyObject *core_values(PyObject *module, PyObject *args);
 PyObject *core_distinct(PyObject *module, PyObject *args);
 PyObject *core_check_paths(PyObject *module, PyObject *args);
@@ -43,10 +42,11 @@ static inline void core_put_u64(uint8_t *to, uint64_t value)
         to[n] = (uint8_t)value;
 }
 
-static inline uint64_t core_get_u64(const uint8_t *from)
+/* The number of up to eight bytes, the highest first. */
+static inline uint64_t core_number(const uint8_t *from, Py_ssize_t size)
 {
     uint64_t value = 0;
-    for (int n = 0; n < 8; n++)
+    for (Py_ssize_t n = 0; n < size; n++)
         value = value << 8 | from[n];
     return value;
 }

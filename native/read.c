@@ -9,7 +9,6 @@
  */
 #include "core.h"
 
-#include <stdlib.h>
 
 enum {
     HEADER = 12,
@@ -18,10 +17,7 @@ enum {
     LEVELS = 64,
 };
 
-static uint32_t big_u32(const uint8_t *at)
-{
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
+static const uint64_t MIXER = 0x9E3779B97F4A7C15u;
 
 static uint32_t little_u32(const uint8_t *at)
 {
@@ -31,14 +27,6 @@ static uint32_t little_u32(const uint8_t *at)
 static int64_t little_i64(const uint8_t *at)
 {
     return (int64_t)((uint64_t)little_u32(at + 4) << 32 | little_u32(at));
-}
-
-static uint64_t big_number(const uint8_t *at, int size)
-{
-    uint64_t value = 0;
-    for (int n = 0; n < size; n++)
-        value = value << 8 | at[n];
-    return value;
 }
 
 /* Bytes that somebody else owns for as long as this call lasts. */
@@ -128,7 +116,7 @@ static int frame_at(Span file, Py_ssize_t offset, Limits most, FrameAt *found)
     Py_ssize_t left = file.size - offset;
     if (left < HEADER + CHECKSUM || memcmp(piece, start, sizeof start) != 0)
         return 0;
-    Py_ssize_t size = big_u32(piece + 8);
+    Py_ssize_t size = (Py_ssize_t)core_number(piece + 8, 4);
     if (size > most.payload || size > left - HEADER - CHECKSUM || size < 8)
         return 0;
     const uint8_t *payload = piece + HEADER;
@@ -183,67 +171,67 @@ static Py_ssize_t frames_in(Span file)
     Py_ssize_t at = 0, count = 0;
     for (; at < file.size; count++) {
         Py_ssize_t left = file.size - at - HEADER - CHECKSUM;
-        if (left < 0 || big_u32(file.at + at + 8) > (uint64_t)left)
+        if (left < 0 || core_number(file.at + at + 8, 4) > (uint64_t)left)
             return -1;
-        at += HEADER + CHECKSUM + (Py_ssize_t)big_u32(file.at + at + 8);
+        at += HEADER + CHECKSUM + (Py_ssize_t)core_number(file.at + at + 8, 4);
     }
     return count ? count : -1;
 }
 
-/* cut(files: list[bytes], hashed: bool, messages_max: int, payload_max: int)
- *     -> tuple[file, offset, length, counts, first, last, digests, heads] | None
+/* cut(files: list[bytes], hashed: bool, messages_max: int, payload_max: int) -> tuple[rows, digests, heads] | None
  *
- * The frames of files, in order: six columns, and two lists of bytes. None where one of the files is empty, or holds
- * anything else than whole frames. hashed: else no checksum is checked, and stands, behind it 16 zeros, for a digest.
- * Reference: auditor.columns.records.cut. */
+ * The frames of files, in order. rows: six int64 a frame, its file, offset, length, messages, first and last instant; and
+ * two lists of bytes. None where one of the files is empty, or holds anything else than whole frames. hashed: else no
+ * checksum is checked, and stands, behind it 16 zeros, for a digest. Reference: auditor.columns.cutting. */
 PyObject *core_cut(PyObject *module, PyObject *args)
 {
-    PyObject *list, *result = NULL, *made[8] = {NULL};
-    int hashed, plain = 1, whole = 1;
+    PyObject *list, *made[3] = {NULL};
+    int hashed, fine = 1; /* 0: something is no frame; -1: an exception is set */
     Py_ssize_t count, frames = 0, row = 0;
-    int64_t *into[6];
+    int64_t *rows = NULL;
     Limits most;
     FrameAt frame;
     (void)module;
     if (!PyArg_ParseTuple(args, "Opnn:cut", &list, &hashed, &most.messages, &most.payload))
         return NULL;
     Span *files = spans_of(list, &count);
-    for (Py_ssize_t n = 0; files && n < count && plain; n++) {
+    if (!files)
+        return NULL;
+    for (Py_ssize_t n = 0; n < count && fine > 0; n++) {
         Py_ssize_t more = frames_in(files[n]);
-        plain = more > 0;
+        fine = more > 0;
         frames += more;
     }
-    for (int n = 0; files && plain && whole && n < 8; n++) {
-        made[n] = n < 6 ? new_bytes(frames, sizeof(int64_t)) : PyList_New(frames);
-        whole = made[n] != NULL;
-        if (whole && n < 6)
-            into[n] = inside(made[n]);
+    if (fine > 0) {
+        made[0] = new_bytes(frames, 6 * sizeof *rows);
+        made[1] = PyList_New(frames);
+        made[2] = PyList_New(frames);
+        rows = made[0] ? inside(made[0]) : NULL;
+        fine = made[0] && made[1] && made[2] ? 1 : -1;
     }
-    for (Py_ssize_t n = 0; files && plain && whole && n < count; n++)
-        for (Py_ssize_t at = 0; plain && whole && at < files[n].size; at += frame.length, row++) {
+    for (Py_ssize_t n = 0; n < count && fine > 0; n++)
+        for (Py_ssize_t at = 0; at < files[n].size; at += frame.length, row++) {
             uint8_t digest[DIGEST_BYTES] = {0};
-            int fine = frame_at(files[n], at, most, &frame);
+            fine = frame_at(files[n], at, most, &frame);
             if (fine && hashed)
                 fine = frame_digest(files[n], &frame, digest);
             else if (fine)
                 memcpy(digest, files[n].at + at + frame.length - CHECKSUM, CHECKSUM);
-            plain = fine != 0;
-            whole = fine >= 0;
             if (fine <= 0)
                 break;
-            int64_t of_row[6] = {n, frame.offset, frame.length, frame.count, frame.first, frame.last};
-            for (int column = 0; column < 6; column++)
-                into[column][row] = of_row[column];
-            whole = put(&made[6], row, bytes_of(digest, DIGEST_BYTES)) == 0 &&
-                    put(&made[7], row, bytes_of(files[n].at + frame.head_at, frame.head_size)) == 0;
+            int64_t own[6] = {n, frame.offset, frame.length, frame.count, frame.first, frame.last};
+            memcpy(rows + 6 * row, own, sizeof own);
+            fine = put(&made[1], row, bytes_of(digest, DIGEST_BYTES)) == 0 &&
+                           put(&made[2], row, bytes_of(files[n].at + frame.head_at, frame.head_size)) == 0
+                       ? 1
+                       : -1;
+            if (fine < 0)
+                break;
         }
-    if (files && plain && whole)
-        result = PyTuple_Pack(8, made[0], made[1], made[2], made[3], made[4], made[5], made[6], made[7]);
-    for (int n = 0; n < 8; n++)
-        Py_XDECREF(made[n]);
     PyMem_Free(files);
-    if (files && !plain)
-        Py_RETURN_NONE;
+    PyObject *result = fine > 0 ? PyTuple_Pack(3, made[0], made[1], made[2]) : fine < 0 ? NULL : Py_NewRef(Py_None);
+    for (int n = 0; n < 3; n++)
+        Py_XDECREF(made[n]);
     return result;
 }
 
@@ -308,7 +296,7 @@ static int fits(const Shape *shape, Span record)
                 return 0;
             break;
         case WIDE:
-            if (big_number(at, check.size) < (check.size == 1 ? 0x80 : (uint64_t)1 << (4 * check.size)))
+            if (core_number(at, check.size) < (check.size == 1 ? 0x80 : (uint64_t)1 << (4 * check.size)))
                 return 0;
             if (check.size == 8 && at[0] >= 0x80)
                 return 0;
@@ -426,61 +414,48 @@ static int value_of(const Field *field, Py_ssize_t n, Span *value)
     return -1;
 }
 
-/* Return a column of a field: so many bytes of each record, zeros where it is absent; or, if absent is given, a number
- * each. NULL with an exception. */
-static PyObject *column(PyObject *records, PyObject *kinds, PyObject *places, Py_ssize_t width, const long long *absent)
+/* column(records, kinds, places, width: int, absent: int | None) -> bytes (see Field for the first three)
+ *
+ * A column of a field. absent None: width bytes of each record, zeros where it has no such field. Else a number each, of
+ * at most width bytes there, in eight bytes here. Raises ValueError for a field of another size.
+ * Reference: Records.number, Records.octets. */
+PyObject *core_column(PyObject *module, PyObject *args)
 {
+    PyObject *records, *kinds, *places, *absent;
+    Py_ssize_t width;
+    uint64_t number = 0;
     Field field;
     Span value;
     int there = 0;
-    if (field_of(records, kinds, places, &field) < 0)
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOOnO:column", &records, &kinds, &places, &width, &absent))
         return NULL;
-    PyObject *result = new_bytes(field.count, width);
+    int numbers = absent != Py_None;
+    if (width < 0 || (numbers && width > (Py_ssize_t)sizeof number))
+        return PyErr_Format(PyExc_ValueError, "a width of %zd", width);
+    const uint64_t missing = numbers ? (uint64_t)PyLong_AsLongLong(absent) : 0;
+    if (PyErr_Occurred() || field_of(records, kinds, places, &field) < 0)
+        return NULL;
+    const Py_ssize_t each = numbers ? (Py_ssize_t)sizeof number : width;
+    PyObject *result = new_bytes(field.count, each);
     uint8_t *into = result ? inside(result) : NULL;
-    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += width) {
+    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += each) {
         there = value_of(&field, n, &value);
-        if (there > 0 && (absent ? value.size > width : value.size != width)) {
+        if (there > 0 && (numbers ? value.size > width : value.size != width)) {
             PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
             there = -1;
-        } else if (absent && there >= 0) {
-            uint64_t number = there ? big_number(value.at, (int)value.size) : (uint64_t)*absent;
+        } else if (numbers && there >= 0) {
+            number = there ? core_number(value.at, value.size) : missing;
             memcpy(into, &number, sizeof number);
-        } else if (there > 0) {
-            memcpy(into, value.at, (size_t)width);
-        } else if (there == 0) {
+        } else if (there >= 0) {
             memset(into, 0, (size_t)width);
+            memcpy(into, there ? value.at : into, there ? (size_t)width : 0);
         }
     }
     PyMem_Free(field.records);
     if (there < 0)
         Py_CLEAR(result);
     return result;
-}
-
-/* numbers(records, kinds, places, absent: int) -> bytes: a number of each record (see Field for the first three).
- * Reference: Records.number. */
-PyObject *core_numbers(PyObject *module, PyObject *args)
-{
-    PyObject *records, *kinds, *places;
-    long long absent;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OOOL:numbers", &records, &kinds, &places, &absent))
-        return NULL;
-    return column(records, kinds, places, sizeof(uint64_t), &absent);
-}
-
-/* fields(records, kinds, places, width: int) -> bytes: width bytes of each record, zeros where the field is absent.
- * Raises ValueError for a field of another size. Reference: Records.octets, Records.identifiers. */
-PyObject *core_fields(PyObject *module, PyObject *args)
-{
-    PyObject *records, *kinds, *places;
-    Py_ssize_t width;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OOOn:fields", &records, &kinds, &places, &width))
-        return NULL;
-    if (width < 0)
-        return PyErr_Format(PyExc_ValueError, "a width of %zd", width);
-    return column(records, kinds, places, width, NULL);
 }
 
 /* values(records, kinds, places) -> list[bytes]: the bytes of the field of each record, b"" where it is absent.
@@ -504,18 +479,23 @@ PyObject *core_values(PyObject *module, PyObject *args)
     return result;
 }
 
-/* Return a number for bytes: equal for equal ones. Who does not know the seed cannot make many that collide. */
+/* Return a number for bytes: equal for equal ones. Who does not know the seed cannot make many that collide. Four
+ * words at a time, of which none waits for another. */
 static uint64_t mark(Span value, uint64_t seed)
 {
-    uint64_t found = seed ^ (uint64_t)value.size, word;
-    for (Py_ssize_t at = 0; at < value.size; at += (Py_ssize_t)sizeof word) {
+    uint64_t lanes[4] = {seed, ~seed, seed << 1, seed ^ (uint64_t)value.size}, words[4];
+    for (Py_ssize_t at = 0; at < value.size; at += (Py_ssize_t)sizeof words) {
         Py_ssize_t left = value.size - at;
-        word = 0;
-        memcpy(&word, value.at + at, left < (Py_ssize_t)sizeof word ? (size_t)left : sizeof word);
-        found = (found ^ word) * 0x9E3779B97F4A7C15u;
-        found ^= found >> 29;
+        memset(words, 0, sizeof words);
+        memcpy(words, value.at + at, left < (Py_ssize_t)sizeof words ? (size_t)left : sizeof words);
+        for (int n = 0; n < 4; n++) {
+            lanes[n] = (lanes[n] ^ words[n]) * MIXER;
+            lanes[n] ^= lanes[n] >> 29;
+        }
     }
-    return found ^ found >> 32;
+    for (int n = 1; n < 4; n++)
+        lanes[0] = (lanes[0] ^ lanes[n] ^ lanes[0] >> 31) * MIXER;
+    return lanes[0] ^ lanes[0] >> 32;
 }
 
 /* A set of different values, numbered in the order in which they came. */
@@ -655,22 +635,6 @@ static int node_hash(const uint8_t *left, const uint8_t *right, uint8_t hash[DIG
     return core_sha256(node, sizeof node, NULL, 0, NULL, 0, hash);
 }
 
-/* One leaf with its path, to be checked. */
-typedef struct {
-    int64_t batch, index;
-    Py_ssize_t number;
-} Leaf;
-
-static int in_order(const void *one, const void *other)
-{
-    const Leaf *a = one, *b = other;
-    if (a->batch != b->batch)
-        return a->batch < b->batch ? -1 : 1;
-    if (a->index != b->index)
-        return a->index < b->index ? -1 : 1;
-    return a->number < b->number ? -1 : 1;
-}
-
 /* The nodes of a tree on the last path that led to its root, level by level, and what stands beside each. */
 typedef struct {
     int64_t batch;
@@ -730,68 +694,52 @@ static int path_holds(Span entry, uint64_t position, Span path, uint64_t width, 
     return 1;
 }
 
-/* check_paths(entries, paths: list[bytes], batch, index, counts: bytes, roots: bytes) -> bytes
+/* check_paths(entries, paths: list[bytes], order, batch, index, counts, roots: bytes) -> bytes
  *
  * Say of each leaf whether its path leads to the root of its tree: a byte each, 0 or 1. paths: the hashes as they are
- * in a list of byte strings, MessagePack's two bytes between them; batch, index: columns, in which tree a leaf is, and
+ * in a list of byte strings, MessagePack's two bytes between them; order: in which leaves are looked at, so that
+ * neighbours, which share most of their paths, follow each other; batch, index: columns, in which tree a leaf is, and
  * where; counts, roots: of each tree, how many leaves are signed, and 32 bytes.
  * Reference: auditor.columns.witnesses.check_paths. */
 PyObject *core_check_paths(PyObject *module, PyObject *args)
 {
-    PyObject *list, *of_paths, *result = NULL;
-    Span batch, index, counts, roots, *entries = NULL, *paths = NULL;
-    Leaf *leaves = NULL;
-    KnownPath known;
-    Py_ssize_t count, others = 0, trees;
-    uint8_t *good;
-    PyObject *each[4];
+    PyObject *list, *of_paths, *result = NULL, *each[5];
+    Span columns[5], *entries = NULL, *paths = NULL; /* columns: order, batch, index, counts, roots */
+    KnownPath known = {.batch = -1};
+    Py_ssize_t count, others = 0;
+    int fine = PyArg_ParseTuple(args, "OOOOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2], &each[3],
+                                &each[4]);
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2], &each[3]) ||
-        span_of(each[0], &batch) < 0 || span_of(each[1], &index) < 0 || span_of(each[2], &counts) < 0 ||
-        span_of(each[3], &roots) < 0)
-        return NULL;
-    trees = counts.size / 8;
-    entries = spans_of(list, &count);
+    for (int n = 0; fine && n < 5; n++)
+        fine = span_of(each[n], columns + n) == 0;
+    entries = fine ? spans_of(list, &count) : NULL;
     paths = entries ? spans_of(of_paths, &others) : NULL;
-    if (!paths)
-        goto done;
-    if (others != count || batch.size / 8 < count || index.size / 8 < count || roots.size / DIGEST_BYTES < trees) {
+    const Py_ssize_t trees = paths ? columns[3].size / 8 : 0;
+    if (paths && (others != count || columns[0].size / 8 != count || columns[1].size / 8 < count ||
+                  columns[2].size / 8 < count || columns[4].size / DIGEST_BYTES < trees))
         PyErr_SetString(PyExc_ValueError, "there is not a path for each leaf, or a root for each tree");
-        goto done;
-    }
-    leaves = PyMem_Calloc((size_t)count + 1, sizeof *leaves);
-    result = new_bytes(count, 1);
-    if (!leaves || !result) {
-        Py_CLEAR(result);
-        if (!PyErr_Occurred())
-            PyErr_NoMemory();
-        goto done;
-    }
-    good = inside(result);
-    for (Py_ssize_t n = 0; n < count; n++)
-        leaves[n] = (Leaf){little_i64(batch.at + 8 * n), little_i64(index.at + 8 * n), n};
-    qsort(leaves, (size_t)count, sizeof *leaves, in_order); /* neighbours share most of their paths */
-    known.batch = -1;
-    for (Py_ssize_t n = 0; n < count; n++) {
-        const Leaf *leaf = leaves + n;
-        good[leaf->number] = 0;
-        if (leaf->batch < 0 || leaf->batch >= trees)
+    else if (paths)
+        result = new_bytes(count, 1);
+    if (result)
+        memset(inside(result), 0, (size_t)count);
+    for (Py_ssize_t n = 0; result && n < count; n++) {
+        int64_t leaf = little_i64(columns[0].at + 8 * n);
+        if (leaf < 0 || leaf >= count)
             continue;
-        int64_t width = little_i64(counts.at + 8 * leaf->batch);
-        if (leaf->index < 0 || leaf->index >= width)
+        int64_t batch = little_i64(columns[1].at + 8 * leaf), index = little_i64(columns[2].at + 8 * leaf);
+        if (batch < 0 || batch >= trees)
             continue;
-        if (known.batch != leaf->batch)
-            know_root(&known, leaf->batch, (uint64_t)width, roots.at + DIGEST_BYTES * leaf->batch);
-        int holds = path_holds(entries[leaf->number], (uint64_t)leaf->index, paths[leaf->number], (uint64_t)width,
-                               &known);
-        if (holds < 0) {
+        int64_t width = little_i64(columns[3].at + 8 * batch);
+        if (index < 0 || index >= width)
+            continue;
+        if (known.batch != batch)
+            know_root(&known, batch, (uint64_t)width, columns[4].at + DIGEST_BYTES * batch);
+        int holds = path_holds(entries[leaf], (uint64_t)index, paths[leaf], (uint64_t)width, &known);
+        if (holds < 0)
             Py_CLEAR(result);
-            break;
-        }
-        good[leaf->number] = (uint8_t)holds;
+        else
+            ((uint8_t *)inside(result))[leaf] = (uint8_t)holds;
     }
-done:
-    PyMem_Free(leaves);
     PyMem_Free(paths);
     PyMem_Free(entries);
     return result;

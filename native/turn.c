@@ -16,10 +16,11 @@
 
 /* ---- what is held of Python ---- */
 
-/* References that one request takes, given back together. */
+/* References that one request takes, given back together. failed: one of them could not be had, with an exception; what
+ * is asked for from then on is NULL too, so that it is enough to look before anything is done. */
 typedef struct {
     PyObject *held[HELD_MAX];
-    int count;
+    int count, failed;
 } Held;
 
 static PyObject *hold(Held *held, PyObject *object)
@@ -27,9 +28,11 @@ static PyObject *hold(Held *held, PyObject *object)
     if (object != NULL && held->count == HELD_MAX) {
         Py_CLEAR(object);
         PyErr_SetString(PyExc_SystemError, "one request holds too many references");
-    } else if (object != NULL) {
-        held->held[held->count++] = object;
     }
+    if (object != NULL)
+        held->held[held->count++] = object;
+    else
+        held->failed = 1;
     return object;
 }
 
@@ -60,27 +63,18 @@ int core_prepare_turn(void)
     return 0;
 }
 
+/* Returns an attribute; NULL, then the request has failed. */
 static PyObject *get(Held *held, PyObject *of, int name)
 {
-    return hold(held, PyObject_GetAttr(of, names[name]));
+    return held->failed ? NULL : hold(held, PyObject_GetAttr(of, names[name]));
 }
 
-/* Whether an attribute is None: 1 or 0, -1 with an exception. */
-static int is_none(PyObject *of, int name)
-{
-    PyObject *value = PyObject_GetAttr(of, names[name]);
-    if (value == NULL)
-        return -1;
-    Py_DECREF(value);
-    return value == Py_None;
-}
-
-/* Reads a number from 0 to 2^63 - 1: 1, or 0 where it is none of these, without an exception. */
+/* Reads a number from 0 to 2^63 - 1: 1, or 0 where it is none of these, or NULL, without an exception of its own. */
 static int number(PyObject *object, uint64_t *value)
 {
     int overflow = 0;
     long long found;
-    if (!PyLong_Check(object))
+    if (object == NULL || !PyLong_Check(object))
         return 0;
     found = PyLong_AsLongLongAndOverflow(object, &overflow);
     if (overflow || found < 0) {
@@ -91,18 +85,6 @@ static int number(PyObject *object, uint64_t *value)
     return 1;
 }
 
-/* As number(), of an attribute: 1, 0 where it is none of these, -1 with an exception. */
-static int number_of(PyObject *of, int name, uint64_t *value)
-{
-    PyObject *object = PyObject_GetAttr(of, names[name]);
-    int found;
-    if (object == NULL)
-        return -1;
-    found = number(object, value);
-    Py_DECREF(object);
-    return found;
-}
-
 /* Returns the bytes of an object of this size; NULL, without an exception, where it is anything else. */
 static const uint8_t *sized(PyObject *object, Py_ssize_t size)
 {
@@ -111,11 +93,12 @@ static const uint8_t *sized(PyObject *object, Py_ssize_t size)
 
 /* ---- what is put together ---- */
 
-/* Pieces that become one string of bytes. Every piece is memory that outlives it; heads lie in the gathering itself. */
+/* Pieces that become one string of bytes. Every piece is memory that outlives it; heads lie in the gathering itself.
+ * failed: something was no piece, with an exception; then nothing is made of them. */
 typedef struct {
     const void *data[PIECES_MAX];
     size_t sizes[PIECES_MAX];
-    int count;
+    int count, failed;
     uint8_t heads[64];
     size_t used;
 } Pieces;
@@ -126,15 +109,22 @@ static void put(Pieces *pieces, const void *data, size_t size)
     pieces->sizes[pieces->count++] = size;
 }
 
-/* Adds a bytes object, which must outlive the pieces. Returns 0, or -1 with an exception for anything else. */
-static int put_bytes(Pieces *pieces, PyObject *object)
+static void put_all(Pieces *pieces, const Pieces *others)
+{
+    for (int n = 0; n < others->count; n++)
+        put(pieces, others->data[n], others->sizes[n]);
+    pieces->failed |= others->failed;
+}
+
+/* Adds a bytes object, which must outlive the pieces. */
+static void put_bytes(Pieces *pieces, PyObject *object)
 {
     char *data;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(object, &data, &size) < 0)
-        return -1;
-    put(pieces, data, (size_t)size);
-    return 0;
+    if (pieces->failed || PyBytes_AsStringAndSize(object, &data, &size) < 0)
+        pieces->failed = 1;
+    else
+        put(pieces, data, (size_t)size);
 }
 
 /* Adds the head of a msgpack item of that size: `shorts` are those of one byte, `first` that of an u8 length, which an
@@ -142,27 +132,12 @@ static int put_bytes(Pieces *pieces, PyObject *object)
 static void put_head(Pieces *pieces, size_t size, size_t shorts, uint8_t fix, uint8_t first, uint8_t u16)
 {
     uint8_t *head = pieces->heads + pieces->used;
-    size_t length;
-    if (size < shorts) {
-        head[0] = (uint8_t)(fix | size);
-        length = 1;
-    } else if (first && size < 256) {
-        head[0] = first;
-        head[1] = (uint8_t)size;
-        length = 2;
-    } else if (size < 65536) {
-        head[0] = u16;
-        head[1] = (uint8_t)(size >> 8);
-        head[2] = (uint8_t)size;
-        length = 3;
-    } else {
-        head[0] = (uint8_t)(u16 + 1);
-        for (int n = 0; n < 4; n++)
-            head[1 + n] = (uint8_t)(size >> (24 - 8 * n));
-        length = 5;
-    }
-    pieces->used += length;
-    put(pieces, head, length);
+    size_t more = size < shorts ? 0 : first && size < 256 ? 1 : size < 65536 ? 2 : 4;
+    head[0] = more == 0 ? (uint8_t)(fix | size) : more == 1 ? first : more == 2 ? u16 : (uint8_t)(u16 + 1);
+    for (size_t n = more; n; n--, size >>= 8)
+        head[n] = (uint8_t)size;
+    pieces->used += 1 + more;
+    put(pieces, head, 1 + more);
 }
 
 static void put_bytes_head(Pieces *pieces, size_t size) { put_head(pieces, size, 0, 0, 0xc4, 0xc5); }
@@ -170,20 +145,20 @@ static void put_array_head(Pieces *pieces, size_t size) { put_head(pieces, size,
 /* An index is as an unsigned integer in its shortest form. */
 static void put_index(Pieces *pieces, size_t value) { put_head(pieces, value, 128, 0, 0xcc, 0xcd); }
 
-/* Adds a msgpack string. The object must outlive the pieces. Returns 0, or -1 with an exception. */
-static int put_text(Pieces *pieces, PyObject *text)
+/* Adds a msgpack string. The object must outlive the pieces. */
+static void put_text(Pieces *pieces, PyObject *text)
 {
     Py_ssize_t size;
-    const char *data = PyUnicode_AsUTF8AndSize(text, &size);
-    if (data == NULL)
-        return -1;
-    if ((uint64_t)size > UINT32_MAX) {
+    const char *data = pieces->failed ? NULL : PyUnicode_AsUTF8AndSize(text, &size);
+    if (data != NULL && (uint64_t)size > UINT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "a text is longer than msgpack allows");
-        return -1;
+        data = NULL;
     }
-    put_head(pieces, (size_t)size, 32, 0xa0, 0xd9, 0xda);
-    put(pieces, data, (size_t)size);
-    return 0;
+    pieces->failed |= data == NULL;
+    if (data != NULL) {
+        put_head(pieces, (size_t)size, 32, 0xa0, 0xd9, 0xda);
+        put(pieces, data, (size_t)size);
+    }
 }
 
 /* Adds an instant in nine bytes. */
@@ -196,21 +171,22 @@ static void put_instant(Pieces *pieces, uint64_t value)
     put(pieces, to, 9);
 }
 
+/* How long all pieces are: all of it is in memory already, so the sum does not pass SIZE_MAX. */
+static size_t size_of(const Pieces *pieces)
+{
+    size_t size = 0;
+    for (int n = 0; n < pieces->count; n++)
+        size += pieces->sizes[n];
+    return size;
+}
+
 /* Returns all pieces as one bytes object; NULL with an exception. */
 static PyObject *joined(const Pieces *pieces)
 {
-    size_t size = 0;
-    PyObject *made;
-    for (int n = 0; n < pieces->count; n++)
-        size += pieces->sizes[n]; /* all of it is in memory already: the sum does not pass SIZE_MAX */
-    made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
-    if (made != NULL) {
-        char *to = PyBytes_AsString(made);
-        for (int n = 0; n < pieces->count; n++) {
-            memcpy(to, pieces->data[n], pieces->sizes[n]);
-            to += pieces->sizes[n];
-        }
-    }
+    PyObject *made = pieces->failed ? NULL : PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size_of(pieces));
+    char *to = made == NULL ? NULL : PyBytes_AsString(made);
+    for (int n = 0; made != NULL && n < pieces->count; to += pieces->sizes[n++])
+        memcpy(to, pieces->data[n], pieces->sizes[n]);
     return made;
 }
 
@@ -280,88 +256,93 @@ static int change(Turn *turn, PyObject *domain, PyObject *before, PyObject *afte
     return PyDict_SetItem(turn->places[STATES], domain, after);
 }
 
-/* Returns the state of a domain, which Python has looked up; NULL with an exception. */
+/* Returns the state of a domain, which Python has looked up; NULL, then the request has failed. */
 static PyObject *state_of(Turn *turn, Held *held, PyObject *domain)
 {
-    PyObject *state = PyDict_GetItemWithError(turn->places[STATES], domain);
+    PyObject *state;
+    if (held->failed)
+        return NULL;
+    state = PyDict_GetItemWithError(turn->places[STATES], domain);
     if (state == NULL && !PyErr_Occurred())
         PyErr_SetObject(PyExc_KeyError, domain);
     Py_XINCREF(state);
     return hold(held, state);
 }
 
+/* Adds the end of a plain lease, as entries and replies tell of it. */
+static void put_ending(const Turn *turn, Pieces *pieces, const uint8_t *name, uint64_t ended)
+{
+    put_bytes(pieces, turn->words[ENDING]);
+    put(pieces, name, NAME_BYTES);
+    put_bytes(pieces, turn->words[OUTCOME]);
+    put_instant(pieces, ended);
+    put_bytes(pieces, turn->words[END]);
+}
+
 /* Whether a Relinquish says nothing but that a lease is over: 1 or 0, -1 with an exception. */
 static int says_no_more(Held *held, PyObject *request, PyObject *defaults)
 {
-    PyObject *watermark, *memory, *floor;
-    int found;
-    if ((found = is_none(request, WATERMARK_TIME)) <= 0 || (found = is_none(request, CHAIN_HEAD)) <= 0)
-        return found;
-    for (int n = 0; n < 2; n++) {
-        PyObject *value = get(held, request, n ? ABANDONED : MESSAGES);
-        if (value == NULL || (found = PyObject_IsTrue(value)) < 0)
-            return -1;
-        if (found)
-            return 0;
+    static const int more[] = {WATERMARK_TIME, CHAIN_HEAD, MESSAGES, ABANDONED};
+    PyObject *watermark, *floor;
+    for (int n = 0; n < 4; n++) {
+        PyObject *value = get(held, request, more[n]);
+        int said = value == NULL ? -1 : n < 2 ? value != Py_None : PyObject_IsTrue(value);
+        if (said)
+            return said < 0 ? -1 : 0;
     }
-    if ((watermark = get(held, request, WATERMARK_NS)) == NULL)
-        return -1;
-    if (watermark == Py_None)
+    if ((watermark = get(held, request, WATERMARK_NS)) == Py_None)
         return 1;
-    if ((memory = get(held, defaults, MEMORY)) == NULL || (floor = get(held, memory, FLOOR_NS)) == NULL)
-        return -1;
-    return PyObject_RichCompareBool(watermark, floor, Py_EQ);
+    floor = get(held, get(held, defaults, MEMORY), FLOOR_NS);
+    return floor == NULL ? -1 : PyObject_RichCompareBool(watermark, floor, Py_EQ);
 }
 
 /* Takes a plain lease back: entry, state and draft. 1; 0: it is not plain, and nothing was done; -1 with an exception. */
 static int take_back(Turn *turn, Py_ssize_t position, PyObject *request, Held *held)
 {
-    PyObject *domain, *had, *name, *had_name, *defaults, *numbers, *request_id, *had_request, *made, *freed;
+    PyObject *domain, *had, *name, *defaults, *numbers, *request_id, *had_request, *made, *freed;
     const uint8_t *bytes, *had_bytes;
     const uint64_t now = turn->numbers[NOW];
     int found;
-    Pieces entry = {.count = 0, .used = 0}, draft = {.count = 0, .used = 0};
+    Pieces entry = {.count = 0}, draft = {.count = 0};
 
     if (!turn->in_range || now < NUMBER_MIN)
         return 0;
-    if ((domain = get(held, request, DOMAIN)) == NULL || (had = state_of(turn, held, domain)) == NULL)
+    domain = get(held, request, DOMAIN);
+    had = state_of(turn, held, domain);
+    if (held->failed)
         return -1;
     if ((PyObject *)Py_TYPE(had) != turn->kinds[LEASE])
         return 0;
-    if ((name = get(held, request, CORRELATION_ID)) == NULL || (had_name = get(held, had, CORRELATION_ID)) == NULL)
+    name = get(held, request, CORRELATION_ID);
+    made = get(held, had, CORRELATION_ID);
+    defaults = get(held, had, DEFAULTS);
+    if (held->failed)
         return -1;
-    if ((bytes = sized(name, NAME_BYTES)) == NULL || (had_bytes = sized(had_name, NAME_BYTES)) == NULL ||
+    if ((bytes = sized(name, NAME_BYTES)) == NULL || (had_bytes = sized(made, NAME_BYTES)) == NULL ||
         memcmp(bytes, had_bytes, NAME_BYTES) != 0)
         return 0;
-    if ((defaults = get(held, had, DEFAULTS)) == NULL)
-        return -1;
     if ((found = says_no_more(held, request, defaults)) <= 0)
         return found;
     if ((found = PySequence_Contains(turn->places[RECALLED], name)) != 0)
         return found < 0 ? -1 : 0;
 
-    if ((numbers = get(held, defaults, NUMBERS)) == NULL || (request_id = get(held, request, REQUEST_ID)) == NULL ||
-        (had_request = get(held, had, REQUEST_ID)) == NULL)
+    numbers = get(held, defaults, NUMBERS);
+    request_id = get(held, request, REQUEST_ID);
+    had_request = get(held, had, REQUEST_ID);
+    if (held->failed)
         return -1;
-    if (put_bytes(&entry, turn->words[ENDED]) < 0 || put_text(&entry, domain) < 0 ||
-        put_bytes(&draft, turn->words[OVER]) < 0 || put_bytes(&draft, request_id) < 0 ||
-        put_bytes(&draft, turn->words[OUTCOME]) < 0)
+    put_bytes(&entry, turn->words[ENDED]);
+    put_text(&entry, domain);
+    put_ending(turn, &entry, bytes, now);
+    put_bytes(&entry, numbers);
+    if ((made = hold(held, joined(&entry))) == NULL || PyList_Append(turn->places[ENTRIES], made) < 0)
         return -1;
-    for (int n = 0; n < 2; n++) {
-        Pieces *both = n ? &draft : &entry;
-        if (put_bytes(both, turn->words[ENDING]) < 0)
-            return -1;
-        put(both, bytes, NAME_BYTES);
-        if (put_bytes(both, turn->words[OUTCOME]) < 0)
-            return -1;
-        put_instant(both, now);
-        if (put_bytes(both, turn->words[END]) < 0)
-            return -1;
-    }
-    if (put_bytes(&entry, numbers) < 0 || put_bytes(&draft, turn->words[NIL]) < 0)
-        return -1;
-    if ((made = hold(held, joined(&entry))) == NULL || PyList_Append(turn->places[ENTRIES], made) < 0 ||
-        (made = joined(&draft)) == NULL || PyList_SetItem(turn->drafts, position, made) < 0)
+    put_bytes(&draft, turn->words[OVER]);
+    put_bytes(&draft, request_id);
+    put_bytes(&draft, turn->words[OUTCOME]);
+    put_ending(turn, &draft, bytes, now);
+    put_bytes(&draft, turn->words[NIL]);
+    if ((made = joined(&draft)) == NULL || PyList_SetItem(turn->drafts, position, made) < 0)
         return -1;
     PyObject *fields[] = {defaults, name, turn->now, had_request};
     if ((freed = hold(held, PyObject_Vectorcall(turn->kinds[FREED], fields, 4, NULL))) == NULL ||
@@ -392,68 +373,54 @@ static int ground(Turn *turn, PyObject *request, PyObject *kept, PyObject *reque
         found->before = get(held, unknown, MEMORY);
         found->defaults = unknown;
         found->fence = 0;
-        return found->before == NULL || put_bytes(&found->past, turn->words[NO_PAST]) < 0 ? -1 : 1;
-    }
-    if ((PyObject *)Py_TYPE(kept) == turn->kinds[FREED]) {
+        put_bytes(&found->past, turn->words[NO_PAST]);
+    } else if ((PyObject *)Py_TYPE(kept) == turn->kinds[FREED]) {
         PyObject *had = get(held, kept, REQUEST_ID), *name = get(held, kept, CORRELATION_ID), *set_by;
+        PyObject *ended = get(held, kept, ENDED_NS);
         const uint8_t *bytes;
-        uint64_t ended;
-        int same = had == NULL || name == NULL ? -1 : PyObject_RichCompareBool(had, request_id, Py_EQ);
+        uint64_t ended_ns;
+        found->before = kept;
+        found->defaults = get(held, kept, DEFAULTS);
+        set_by = get(held, found->defaults, SETTER);
+        int same = held->failed ? -1 : PyObject_RichCompareBool(had, request_id, Py_EQ);
         if (same != 0)
             return same < 0 ? -1 : 0;
-        if ((bytes = sized(name, NAME_BYTES)) == NULL)
+        if ((bytes = sized(name, NAME_BYTES)) == NULL || !number(ended, &ended_ns))
             return 0;
-        if ((same = number_of(kept, ENDED_NS, &ended)) <= 0)
-            return same;
-        if ((found->defaults = get(held, kept, DEFAULTS)) == NULL ||
-            (set_by = get(held, found->defaults, SETTER)) == NULL)
-            return -1;
-        found->before = kept;
-        found->fence = core_get_u64(bytes);
+        found->fence = core_number(bytes, STAMP_BYTES);
         put_bytes_head(&found->past, NAME_BYTES);
         put(&found->past, bytes, NAME_BYTES);
-        if (put_bytes(&found->past, turn->words[ENDING]) < 0)
+        put_ending(turn, &found->past, bytes, ended_ns);
+        put_bytes(&found->past, set_by);
+    } else {
+        PyObject *asked[] = {kept, request, unknown}, *parts[4];
+        PyObject *left = hold(held, PyObject_Vectorcall(turn->ports[PAST], asked, 3, NULL));
+        if (left == NULL || unpacked(left, parts, 4) < 0)
             return -1;
-        put(&found->past, bytes, NAME_BYTES);
-        if (put_bytes(&found->past, turn->words[OUTCOME]) < 0)
-            return -1;
-        put_instant(&found->past, ended);
-        return put_bytes(&found->past, turn->words[END]) < 0 || put_bytes(&found->past, set_by) < 0 ? -1 : 1;
+        if (parts[0] == Py_None || !number(parts[2], &found->fence))
+            return 0;
+        found->before = parts[0];
+        found->defaults = parts[1];
+        put_bytes(&found->past, parts[3]);
     }
-    PyObject *asked[] = {kept, request, unknown}, *parts[4];
-    PyObject *left = hold(held, PyObject_Vectorcall(turn->ports[PAST], asked, 3, NULL));
-    if (left == NULL || unpacked(left, parts, 4) < 0)
-        return -1;
-    if (parts[0] == Py_None || !number(parts[2], &found->fence))
-        return 0;
-    found->before = parts[0];
-    found->defaults = parts[1];
-    return put_bytes(&found->past, parts[3]) < 0 ? -1 : 1;
+    return held->failed || found->past.failed ? -1 : 1;
 }
 
 /* Whether an Acquire asks for what is plain, of a domain that nobody waits for: 1 or 0, -1 with an exception. `who`:
  * its holder as it is encoded. */
 static int asks_plainly(Turn *turn, PyObject *request, PyObject *domain, Held *held, PyObject **who)
 {
-    PyObject *value;
+    PyObject *mode = get(held, request, MODE), *phase = get(held, request, PHASE);
+    PyObject *session = get(held, request, SESSION_ID), *above = get(held, request, ABOVE);
+    PyObject *map_number = get(held, request, MAP_NUMBER), *holder = get(held, request, HOLDER);
     uint64_t map;
     int found;
-    if ((value = get(held, request, MODE)) == NULL)
+    if (held->failed)
         return -1;
-    if (value != turn->kinds[EXCLUSIVE])
+    if (mode != turn->kinds[EXCLUSIVE] || phase != turn->kinds[HELD_PHASE] || session != Py_None ||
+        above != Py_None || !number(map_number, &map) || map < turn->numbers[SINCE] || map > turn->numbers[NEWEST])
         return 0;
-    if ((value = get(held, request, PHASE)) == NULL)
-        return -1;
-    if (value != turn->kinds[HELD_PHASE])
-        return 0;
-    if ((found = is_none(request, SESSION_ID)) <= 0 || (found = is_none(request, ABOVE)) <= 0 ||
-        (found = number_of(request, MAP_NUMBER, &map)) <= 0)
-        return found;
-    if (map < turn->numbers[SINCE] || map > turn->numbers[NEWEST])
-        return 0;
-    if ((value = get(held, request, HOLDER)) == NULL)
-        return -1;
-    if ((*who = PyDict_GetItemWithError(turn->places[HOLDERS], value)) == NULL)
+    if ((*who = PyDict_GetItemWithError(turn->places[HOLDERS], holder)) == NULL)
         return PyErr_Occurred() ? -1 : 0;
     Py_INCREF(*who);
     hold(held, *who);
@@ -467,33 +434,32 @@ static uint64_t most(uint64_t one, uint64_t other) { return one > other ? one : 
 /* Grants what is plain: entry, state and draft. 1; 0: it is not plain, and nothing was done; -1 with an exception. */
 static int grant(Turn *turn, Py_ssize_t position, PyObject *request, Held *held)
 {
-    PyObject *domain, *who = NULL, *kept, *request_id, *chance, *value, *numbers, *hints, *name, *made, *index, *lease;
+    PyObject *domain, *who = NULL, *kept, *request_id, *chance, *value, *hints, *name, *made, *index, *lease;
     uint64_t term, until_max, fence, expiry;
-    const uint64_t *numbers_of_turn = turn->numbers;
+    const uint64_t *numbers = turn->numbers;
     const uint8_t *random;
     uint8_t stamp[NAME_BYTES];
-    Py_ssize_t at;
     int found;
-    Ground left = {.past = {.count = 0, .used = 0}};
-    Pieces entry = {.count = 0, .used = 0};
+    Ground left = {.past = {.count = 0}};
+    Pieces entry = {.count = 0};
 
-    if (!turn->in_range || numbers_of_turn[NOW] < NUMBER_MIN)
+    if (!turn->in_range || numbers[NOW] < NUMBER_MIN)
         return 0;
     if ((domain = get(held, request, DOMAIN)) == NULL)
         return -1;
     if ((found = asks_plainly(turn, request, domain, held, &who)) <= 0)
         return found;
-    if ((found = number_of(request, TERM_NS, &term)) <= 0 || (found = number_of(request, EXPIRY_NS_MAX, &until_max)) <= 0)
-        return found;
-    if ((kept = state_of(turn, held, domain)) == NULL || (request_id = get(held, request, REQUEST_ID)) == NULL)
+    if (!number(get(held, request, TERM_NS), &term) || !number(get(held, request, EXPIRY_NS_MAX), &until_max))
+        return held->failed ? -1 : 0;
+    kept = state_of(turn, held, domain);
+    if ((request_id = get(held, request, REQUEST_ID)) == NULL)
         return -1;
     if ((found = ground(turn, request, kept, request_id, held, &left)) <= 0)
         return found;
     /* No sum passes 2^64: each part is below 2^63. */
-    expiry = least(numbers_of_turn[NOW] + least(term, numbers_of_turn[TERM_MAX]),
-                   least(until_max, numbers_of_turn[HIGHEST]));
-    fence = most(left.fence, numbers_of_turn[FENCE_MIN]);
-    if (expiry <= numbers_of_turn[LATEST] || fence >= numbers_of_turn[CEILING])
+    expiry = least(numbers[NOW] + least(term, numbers[TERM_MAX]), least(until_max, numbers[HIGHEST]));
+    fence = most(left.fence, numbers[FENCE_MIN]);
+    if (expiry <= numbers[LATEST] || fence >= numbers[CEILING])
         return 0;
     fence++;
 
@@ -506,40 +472,38 @@ static int grant(Turn *turn, Py_ssize_t position, PyObject *request, Held *held)
     }
     core_put_u64(stamp, fence);
     memcpy(stamp + STAMP_BYTES, random, NAME_BYTES - STAMP_BYTES);
-    if ((name = hold(held, PyBytes_FromStringAndSize((char *)stamp, NAME_BYTES))) == NULL ||
-        (value = get(held, request, HINTS_WANTED)) == NULL || (found = PyObject_IsTrue(value)) < 0)
+    name = hold(held, PyBytes_FromStringAndSize((char *)stamp, NAME_BYTES));
+    if ((value = get(held, request, HINTS_WANTED)) == NULL || (found = PyObject_IsTrue(value)) < 0)
         return -1;
     hints = turn->words[NIL];
     if (found && (hints = hold(held, PyObject_Vectorcall(turn->ports[HINTS], &left.defaults, 1, NULL))) == NULL)
         return -1;
-    if ((at = PyList_Size(turn->places[ENTRIES])) < 0 || (index = hold(held, PyLong_FromSsize_t(at))) == NULL ||
+    if ((index = hold(held, PyLong_FromSsize_t(PyList_Size(turn->places[ENTRIES])))) == NULL ||
         (made = PyTuple_Pack(3, request_id, index, hints)) == NULL ||
         PyList_SetItem(turn->drafts, position, made) < 0 || PyDict_SetItem(turn->places[ANSWERS], name, index) < 0)
         return -1;
 
-    if ((numbers = get(held, left.defaults, NUMBERS)) == NULL)
+    if ((value = get(held, left.defaults, NUMBERS)) == NULL)
         return -1;
-    if (put_bytes(&entry, turn->words[GRANT]) < 0 || put_text(&entry, domain) < 0 ||
-        put_bytes(&entry, turn->words[GRANT_MODE]) < 0 || put_bytes(&entry, who) < 0)
-        return -1;
+    put_bytes(&entry, turn->words[GRANT]);
+    put_text(&entry, domain);
+    put_bytes(&entry, turn->words[GRANT_MODE]);
+    put_bytes(&entry, who);
     put_bytes_head(&entry, NAME_BYTES);
     put(&entry, stamp, NAME_BYTES);
     put_instant(&entry, fence);
     put_instant(&entry, expiry);
-    if (put_bytes(&entry, numbers) < 0 || put_bytes(&entry, turn->words[NIL]) < 0)
-        return -1;
-    for (int n = 0; n < left.past.count; n++)
-        put(&entry, left.past.data[n], left.past.sizes[n]);
-    if (put_bytes(&entry, turn->words[NOTHING_ELSE]) < 0 || (made = hold(held, joined(&entry))) == NULL ||
-        PyList_Append(turn->places[ENTRIES], made) < 0)
+    put_bytes(&entry, value);
+    put_bytes(&entry, turn->words[NIL]);
+    put_all(&entry, &left.past);
+    put_bytes(&entry, turn->words[NOTHING_ELSE]);
+    if ((made = hold(held, joined(&entry))) == NULL || PyList_Append(turn->places[ENTRIES], made) < 0)
         return -1;
 
-    if ((value = hold(held, PyLong_FromUnsignedLongLong(expiry))) == NULL)
-        return -1;
+    value = hold(held, PyLong_FromUnsignedLongLong(expiry));
     PyObject *fields[] = {left.defaults, left.before, get(held, request, HOLDER), name, turn->now, value,
                           get(held, request, AGE), request_id};
-    if (fields[2] == NULL || fields[6] == NULL ||
-        (lease = hold(held, PyObject_Vectorcall(turn->kinds[LEASE], fields, 8, NULL))) == NULL ||
+    if (held->failed || (lease = hold(held, PyObject_Vectorcall(turn->kinds[LEASE], fields, 8, NULL))) == NULL ||
         change(turn, domain, kept, lease) < 0)
         return -1;
     turn->leases++;
@@ -554,7 +518,7 @@ static int pass(Turn *turn, PyObject *requests, int giving_back)
     for (Py_ssize_t n = 0; n < count; n++) {
         PyObject *request = PyTuple_GetItem(requests, n), *kind = (PyObject *)Py_TYPE(request);
         int done = 0;
-        Held held = {.count = 0};
+        Held held = {.count = 0, .failed = 0};
         if (giving_back != (kind == turn->kinds[RELINQUISH] || kind == turn->kinds[DROP_SESSION]))
             continue;
         if (kind == turn->kinds[RELINQUISH])
@@ -602,26 +566,26 @@ PyObject *core_answered(PyObject *module, PyObject *const *arguments, Py_ssize_t
 
 /* ---- the tree over a turn's entries ---- */
 
-/* Returns a list with the hash of one leaf, or of two nodes of the level below, at each place; NULL with an exception. */
-static PyObject *level_over(PyObject *below, Py_ssize_t width, int leaves)
+/* Returns a list with the hash of each leaf (`pair` 1), or of each two nodes of the level below (2), of which an odd
+ * last one moves up unchanged; NULL with an exception. */
+static PyObject *level_over(PyObject *below, int pair)
 {
+    Py_ssize_t count = PyList_Size(below), width = (count + pair - 1) / pair;
     PyObject *level = PyList_New(width);
-    Py_ssize_t last = leaves ? 0 : PyList_Size(below) - 1;
     for (Py_ssize_t n = 0; level != NULL && n < width; n++) {
-        PyObject *made = NULL;
-        if (!leaves && 2 * n == last) { /* an odd last node moves up unchanged */
-            made = PyList_GetItem(below, last);
-            Py_INCREF(made);
-        } else {
-            PyObject *left = PyList_GetItem(below, leaves ? n : 2 * n), *right = leaves ? NULL : PyList_GetItem(below, 2 * n + 1);
-            char *one, *other = NULL;
-            Py_ssize_t one_size, other_size = 0;
-            if (left != NULL && (leaves || right != NULL) && PyBytes_AsStringAndSize(left, &one, &one_size) == 0 &&
-                (leaves || PyBytes_AsStringAndSize(right, &other, &other_size) == 0) &&
-                (made = PyBytes_FromStringAndSize(NULL, DIGEST_BYTES)) != NULL &&
-                core_sha256(leaves ? "\0" : "\1", 1, one, (size_t)one_size, other, (size_t)other_size,
-                            (uint8_t *)PyBytes_AsString(made)) < 0)
+        PyObject *one = PyList_GetItem(below, pair * n), *made = NULL;
+        PyObject *other = pair == 2 && pair * n + 1 < count ? PyList_GetItem(below, pair * n + 1) : NULL;
+        if (pair == 2 && other == NULL) {
+            made = one;
+            Py_XINCREF(made);
+        } else if (one != NULL && PyBytes_Check(one)) { /* a leaf may be anything; nodes are of this module's making */
+            made = PyBytes_FromStringAndSize(NULL, DIGEST_BYTES);
+            if (made != NULL && core_sha256(pair == 1 ? "\0" : "\1", 1, PyBytes_AsString(one), (size_t)PyBytes_Size(one),
+                                            other == NULL ? NULL : PyBytes_AsString(other), other == NULL ? 0 : DIGEST_BYTES,
+                                            (uint8_t *)PyBytes_AsString(made)) < 0)
                 Py_CLEAR(made);
+        } else {
+            PyErr_SetString(PyExc_TypeError, "a leaf is bytes");
         }
         if (made == NULL || PyList_SetItem(level, n, made) < 0)
             Py_CLEAR(level);
@@ -632,98 +596,83 @@ static PyObject *level_over(PyObject *below, Py_ssize_t width, int leaves)
 /* tree(leaves) -> levels: merkle.tree. */
 PyObject *core_tree(PyObject *module, PyObject *leaves)
 {
-    PyObject *levels = PyList_New(0), *level, *list = levels == NULL ? NULL : PySequence_List(leaves);
-    Py_ssize_t width = list == NULL ? 0 : PyList_Size(list);
+    PyObject *levels = PyList_New(0), *level = levels == NULL ? NULL : PySequence_List(leaves);
+    int pair = 1;
     (void)module;
-    if (list != NULL && width == 0)
+    if (level != NULL && PyList_Size(level) == 0) {
         PyErr_SetString(PyExc_AssertionError, "a batch holds at least one leaf");
-    level = width ? level_over(list, width, 1) : NULL;
-    Py_XDECREF(list);
-    while (level != NULL && PyList_Append(levels, level) == 0) {
-        PyObject *below = level;
-        if (width == 1) {
-            Py_DECREF(level);
-            return levels;
-        }
-        width = (width + 1) / 2;
-        level = level_over(below, width, 0);
-        Py_DECREF(below);
+        Py_CLEAR(level);
     }
+    do {
+        PyObject *below = level;
+        level = below == NULL ? NULL : level_over(below, pair);
+        Py_XDECREF(below);
+        if (level == NULL || PyList_Append(levels, level) < 0)
+            Py_CLEAR(levels);
+        pair = 2;
+    } while (levels != NULL && PyList_Size(level) > 1);
     Py_XDECREF(level);
-    Py_XDECREF(levels);
-    return NULL;
+    return levels;
 }
 
 /* ---- replies ---- */
+
+enum { STEP = 2 + DIGEST_BYTES }; /* of a path, as it is encoded */
+
+/* Writes the path of a leaf, encoded: how many hashes it has, or -1 with an exception. */
+static int path_of(PyObject *levels, Py_ssize_t at, uint8_t way[LEVELS_MAX * STEP])
+{
+    int count = 0;
+    for (Py_ssize_t n = 0; n + 1 < PyList_Size(levels); n++, at >>= 1) {
+        PyObject *level = PyList_GetItem(levels, n);
+        Py_ssize_t width = PyList_Check(level) ? PyList_Size(level) : 0;
+        const uint8_t *beside = (at ^ 1) < width ? sized(PyList_GetItem(level, at ^ 1), DIGEST_BYTES) : NULL;
+        if (n == LEVELS_MAX || at >= width || (beside == NULL && (at ^ 1) < width)) {
+            PyErr_SetString(PyExc_TypeError, "a level of a tree is no list of digests, or too short");
+            return -1;
+        }
+        if (beside != NULL) {
+            uint8_t *to = way + STEP * count++;
+            to[0] = 0xc4;
+            to[1] = DIGEST_BYTES;
+            memcpy(to + 2, beside, DIGEST_BYTES);
+        }
+    }
+    return count;
+}
 
 /* Returns the encoded reply of a grant; NULL with an exception. `granted`: its words; the rest as in witness.py. */
 static PyObject *granted_reply(PyObject *draft, PyObject *granted, PyObject *witness, PyObject *entries, PyObject *levels,
                                PyObject *rest)
 {
     PyObject *parts[3], *entry;
-    Pieces pieces = {.count = 0, .used = 0}, inner = {.count = 0, .used = 0};
-    const uint8_t *siblings[LEVELS_MAX];
+    Pieces pieces = {.count = 0}, inner = {.count = 0};
+    uint8_t way[LEVELS_MAX * STEP];
     uint64_t index;
-    size_t size = 0, count = 0;
-    Py_ssize_t height = PyList_Size(levels);
-    PyObject *made;
-    uint8_t *to;
+    int steps;
 
     if (unpacked(draft, parts, 3) < 0)
         return NULL;
-    if (!number(parts[1], &index) || height < 1 || height > LEVELS_MAX || index >= (uint64_t)PyTuple_Size(entries)) {
+    if (!number(parts[1], &index) || PyList_Size(levels) < 1 || index >= (uint64_t)PyTuple_Size(entries) ||
+        !PyBytes_Check(entry = PyTuple_GetItem(entries, (Py_ssize_t)index))) {
         PyErr_SetString(PyExc_IndexError, "a grant names no entry of its turn");
         return NULL;
     }
-    entry = PyTuple_GetItem(entries, (Py_ssize_t)index);
-    for (Py_ssize_t n = 0, at = (Py_ssize_t)index; n + 1 < height; n++, at >>= 1) {
-        PyObject *level = PyList_GetItem(levels, n);
-        Py_ssize_t width = PyList_Check(level) ? PyList_Size(level) : 0;
-        if (at >= width || ((at ^ 1) < width &&
-                            (siblings[count++] = sized(PyList_GetItem(level, at ^ 1), DIGEST_BYTES)) == NULL)) {
-            PyErr_SetString(PyExc_TypeError, "a level of a tree is no list of digests, or too short");
-            return NULL;
-        }
-    }
-    /* What stands inside comes first: its length stands before it. */
-    if (put_bytes(&inner, witness) < 0 || PyBytes_Size(entry) < 0)
+    if ((steps = path_of(levels, (Py_ssize_t)index, way)) < 0)
         return NULL;
+    put_bytes(&inner, witness);
     put_bytes_head(&inner, (size_t)PyBytes_Size(entry));
-    if (put_bytes(&inner, entry) < 0)
-        return NULL;
+    put_bytes(&inner, entry);
     put_index(&inner, (size_t)index);
-    put_array_head(&inner, count);
-    for (int n = 0; n < inner.count; n++)
-        size += inner.sizes[n];
-    size += count * (2 + DIGEST_BYTES) + (size_t)PyBytes_Size(rest);
-    if (put_bytes(&pieces, granted) < 0 || put_bytes(&pieces, parts[0]) < 0)
-        return NULL;
-    put_bytes_head(&pieces, size);
-    for (int n = 0; n < inner.count; n++)
-        put(&pieces, inner.data[n], inner.sizes[n]);
-    put(&pieces, NULL, 0); /* here comes the path */
-    int gap = pieces.count - 1;
-    if (put_bytes(&pieces, rest) < 0 || put_bytes(&pieces, parts[2]) < 0)
-        return NULL;
-    size = count * (2 + DIGEST_BYTES);
-    for (int n = 0; n < pieces.count; n++)
-        size += pieces.sizes[n];
-    if ((made = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size)) == NULL)
-        return NULL;
-    to = (uint8_t *)PyBytes_AsString(made);
-    for (int n = 0; n < pieces.count; n++) {
-        if (n == gap)
-            for (size_t each = 0; each < count; each++, to += 2 + DIGEST_BYTES) {
-                to[0] = 0xc4;
-                to[1] = DIGEST_BYTES;
-                memcpy(to + 2, siblings[each], DIGEST_BYTES);
-            }
-        else {
-            memcpy(to, pieces.data[n], pieces.sizes[n]);
-            to += pieces.sizes[n];
-        }
-    }
-    return made;
+    put_array_head(&inner, (size_t)steps);
+    put(&inner, way, (size_t)steps * STEP);
+    put_bytes(&inner, rest);
+    put_bytes(&pieces, granted);
+    put_bytes(&pieces, parts[0]);
+    put_bytes_head(&pieces, size_of(&inner));
+    put_all(&pieces, &inner);
+    put_bytes(&pieces, parts[2]);
+    return joined(&pieces);
 }
 
 /* replies(drafts, granted, witness, entries, levels, rest, finish) -> replies: see NativeCore. */

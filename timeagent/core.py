@@ -23,9 +23,6 @@ class NativeCore(Protocol):
     LIBRARY: str
     """The libcrypto that hashes."""
 
-    def sha256(self, data: bytes, /) -> bytes:
-        """Return the 32 bytes of the digest."""
-
     def answered(
         self,
         kinds: tuple[object, ...],
@@ -66,17 +63,14 @@ class NativeCore(Protocol):
         messages_max: int,
         payload_max: int,
         /,
-    ) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes, list[bytes], list[bytes]] | None:
-        """Cut files into frames: columns, digests and heads. None: they hold something else as well."""
+    ) -> tuple[bytes, list[bytes], list[bytes]] | None:
+        """Cut files into frames: rows, digests and heads. None: they hold something else as well."""
 
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""
 
-    def numbers(self, records: list[bytes], kinds: bytes, places: bytes, absent: int, /) -> bytes:
-        """Return a column of numbers."""
-
-    def fields(self, records: list[bytes], kinds: bytes, places: bytes, width: int, /) -> bytes:
-        """Return so many bytes of each record, end to end."""
+    def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int, absent: int | None, /) -> bytes:
+        """Return a column of numbers, or, without an ``absent`` one, of so many bytes of each record."""
 
     def values(self, records: list[bytes], kinds: bytes, places: bytes, /) -> list[bytes]:
         """Return the bytes of a field of each record."""
@@ -85,7 +79,15 @@ class NativeCore(Protocol):
         """Number the different values of fields: columns of record and number, and the values."""
 
     def check_paths(
-        self, entries: list[bytes], paths: list[bytes], batch: bytes, index: bytes, counts: bytes, roots: bytes, /
+        self,
+        entries: list[bytes],
+        paths: list[bytes],
+        order: bytes,
+        batch: bytes,
+        index: bytes,
+        counts: bytes,
+        roots: bytes,
+        /,
     ) -> bytes:
         """Say of each leaf, in a byte, whether its path leads to the root of its tree."""
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.frame import FRAME_MESSAGES_MAX
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Kind, pack
 from timeagent import core
 from timeagent.canonical import signed_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 type Column = NDArray[np.int64]
 
@@ -65,8 +62,8 @@ def cut(files: Sequence[bytes], *, hashed: bool = True) -> Cut:
     found = core.native.cut(list(files), hashed, FRAME_MESSAGES_MAX, PAYLOAD_BYTES_MAX)
     if found is None:
         raise NotPlain
-    *columns, digests, heads = found
-    file, offset, length, counts, first, last = (np.frombuffer(each, "<i8") for each in columns)
+    rows, digests, heads = found
+    file, offset, length, counts, first, last = np.ascontiguousarray(np.frombuffer(rows, "<i8").reshape(-1, 6).T)
     return Cut(file, offset, length, digests, heads, counts, first, last)
 
 

@@ -8,28 +8,20 @@ rules, one lease after another.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
+from auditor.rules.cluster import ClusterFacts
 from timeagent.sampled import STALENESS_NS
 
-from .heads import NEVER, PLACES, marks
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket
+from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket, Rows
 from .witnesses import MODES, OUTCOMES
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from numpy.typing import NDArray
-
-    from auditor.rules.cluster import ClusterFacts
-
-    from .heads import Column, Heads, SessionColumns
-    from .layout import Rows
-
 
 type Flags = NDArray[np.bool_]
 

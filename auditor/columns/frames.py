@@ -7,37 +7,30 @@ a sort that they do not know (several witnesses of one lease), is left to be jud
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.frame import FrameHead
+from appliance.formats.lockfile import LockFile
+from appliance.formats.paths import Bag, DataName
+from appliance.formats.policy import Policy
+from auditor.evidence.signatures import FrameReader
+from auditor.parts import PartMaker, Reading
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import r2_holds
+from timeagent.signedtime import SignedTime, r2_holds
+from timeagent.trust import Keyring
 
 from .cutting import Cut, NotPlain, cut
-from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, ChunkMaker, numbers, small
+from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, numbers, small, used_of
 from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from appliance.formats.lockfile import LockFile
-    from appliance.formats.paths import Bag, DataName
-    from appliance.formats.policy import Policy
-    from auditor.evidence.signatures import FrameReader
-    from auditor.parts import PartMaker, Reading
-    from timeagent.signedtime import SignedTime
-    from timeagent.trust import Keyring
-
-    from .layout import Chunk
 
 type Flags = NDArray[np.bool_]
 type Column = NDArray[np.int64]
@@ -230,8 +223,8 @@ class FrameColumns:
         if self._hashed:
             rows["digest"] = digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
-        used, rows["at"] = np.unique(which, return_inverse=True)
-        uses.add(rows, [witnesses.entries[n] for n in used.tolist()])
+        used, rows["at"] = used_of(which, witnesses.count)
+        uses.add(rows, [witnesses.entries[n] for n in used])
 
     def _paths(self, maker: ChunkMaker, batch: _Batch) -> NDArray[np.uint32]:
         return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)

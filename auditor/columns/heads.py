@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.shardmap import chain_of
 from appliance.formats.witness import Half
+from auditor.rules.cluster import ClusterFacts
 from auditor.rules.grants import signed_within
-from auditor.rules.history import shard_of
+from auditor.rules.history import HeadFact, Position, SessionHistory, SessionName, shard_of
 
 from .layout import NOTHING, NUMBER_MAX, numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from auditor.rules.cluster import ClusterFacts
-    from auditor.rules.history import HeadFact, Position, SessionHistory, SessionName
-
 
 PLACES: Final = 2**32
 """More than there are entries in a batch."""

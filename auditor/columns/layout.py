@@ -11,19 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Buffer, Callable, Iterable, Sequence
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer, Callable, Iterable, Sequence
-    from io import FileIO
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 type Rows = NDArray[np.void]
 
@@ -191,6 +188,14 @@ def numbers(values: bytes, width: int) -> NDArray[np.uint64]:
     return np.frombuffer(values, "<u8").reshape(-1, width)
 
 
+def used_of(which: NDArray[Any], count: int) -> tuple[list[int], NDArray[np.int64]]:
+    """Return which of ``count`` numbered things occur in a column, in order, and for each row its place among them."""
+    there = np.zeros(count, np.bool_)
+    there[which] = True
+    place: NDArray[np.int64] = np.cumsum(there) - 1
+    return np.flatnonzero(there).tolist(), place[which]
+
+
 def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)
@@ -254,18 +259,17 @@ class ChunkMaker:
         buckets = np.array(self._buckets, np.uint8)
         of_row = buckets[rows["name"]]
         order = np.argsort(of_row, kind="stable")
-        rows = rows[order]
         ends = np.searchsorted(of_row[order], np.arange(BUCKETS + 1))
         found = []
         for bucket in range(BUCKETS):
             first, end = int(ends[bucket]), int(ends[bucket + 1])
             if first == end:
                 continue
-            cut = rows[first:end]
+            cut = rows[order[first:end]]
             raw = b""
             if self._raw:
-                used, which = np.unique(cut["at"], return_inverse=True)
-                parts = [self._raw[n] for n in used.tolist()]
+                used, which = used_of(cut["at"], len(self._raw))
+                parts = [self._raw[n] for n in used]
                 raw = b"".join(parts)
                 sizes = np.fromiter(map(len, parts), np.int64, len(parts))
                 cut["size"], cut["at"] = sizes[which], (np.cumsum(sizes) - sizes)[which]
@@ -281,8 +285,8 @@ class ChunkMaker:
 
 def _renumbered[T](rows: Rows, column: str, values: list[T]) -> list[T]:
     """Give a column the numbers of those values only that occur in it; return these."""
-    used, rows[column] = np.unique(rows[column], return_inverse=True)
-    return [values[n] for n in used.tolist()]
+    used, rows[column] = used_of(rows[column], len(values))
+    return [values[n] for n in used]
 
 
 def names_in(names: bytes) -> list[Any]:

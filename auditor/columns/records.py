@@ -10,24 +10,18 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from timeagent import core
+from timeagent.core import NativeCore
 
-from .shape import ABSENT, Shape, number_at
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
-
-    from timeagent.core import NativeCore
-
-    from .shape import Place
+from .shape import ABSENT, Place, Shape, number_at
 
 type Column = NDArray[np.int64]
 type Octets = NDArray[np.uint8]
@@ -319,11 +313,11 @@ class _Native(Records):
 
     def number(self, name: str, absent: int = 0) -> Column:
         places = _places([shape.place(name) for shape in self._shapes])
-        return np.frombuffer(self._native.numbers(*self._all, places, absent), "<i8")
+        return np.frombuffer(self._native.column(*self._all, places, 8, absent), "<i8")
 
     def octets(self, name: str, width: int) -> Octets:
         places = _places([shape.place(name) for shape in self._shapes])
-        return np.frombuffer(self._native.fields(*self._all, places, width), np.uint8).reshape(self._count, width)
+        return np.frombuffer(self._native.column(*self._all, places, width, None), np.uint8).reshape(self._count, width)
 
     def _values(self, places: list[Place]) -> list[bytes]:
         return self._native.values(*self._all, _places(places))

@@ -8,39 +8,43 @@ frames are opened once each, and the paths of a batch are checked together.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.frame import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import KnownPaths
+from appliance.formats.policy import Policy
 from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import Ended, Entry, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from auditor.evidence.signatures import FrameReader, KnownHead
+from auditor.rules.finding import Evidence
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
+from timeagent.trust import Keyring
 
 from .cutting import NotPlain
-from .layout import ENDED, ENTRIES, ENTRY, GRANT, NOTHING, NUMBER_MAX, RENEWAL, UPGRADE, ChunkMaker, numbers, small
-from .records import Shapes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from appliance.formats.policy import Policy
-    from appliance.formats.witness import Entry
-    from auditor.evidence.signatures import FrameReader, KnownHead
-    from auditor.rules.finding import Evidence
-    from timeagent.trust import Keyring
-
-    from .layout import Chunk
-    from .records import Records
-
+from .layout import (
+    ENDED,
+    ENTRIES,
+    ENTRY,
+    GRANT,
+    NOTHING,
+    NUMBER_MAX,
+    RENEWAL,
+    UPGRADE,
+    Chunk,
+    ChunkMaker,
+    numbers,
+    small,
+)
+from .records import Records, Shapes
 
 _OTHER: Final = 255
 """An entry about no lease of a domain."""
@@ -216,15 +220,17 @@ def check_paths(
     ``paths``: lists of hashes as they are encoded, from the first hash on. ``counts``, ``roots``: of each batch, how
     many entries are signed, and the root over them.
     """
+    order = np.lexsort((index, batch))  # neighbours share most of their paths
     if core.native is not None:
-        of, at, widths = (np.asarray(each, "<i8").tobytes() for each in (batch, index, counts))
-        return np.frombuffer(core.native.check_paths(entries, paths, of, at, widths, b"".join(roots)), np.bool_)
+        by, of_leaf, places, widths = (np.asarray(each, "<i8").tobytes() for each in (order, batch, index, counts))
+        good = core.native.check_paths(entries, paths, by, of_leaf, places, widths, b"".join(roots))
+        return np.frombuffer(good, np.bool_)
     known = [KnownPaths(count, root) for count, root in zip(counts, roots, strict=True)]
-    good = np.zeros(len(entries), np.bool_)
+    found = np.zeros(len(entries), np.bool_)
     of, at = batch.tolist(), index.tolist()
-    for n in np.lexsort((index, batch)).tolist():  # neighbours share most of their paths
-        good[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
-    return good
+    for n in order.tolist():
+        found[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
+    return found
 
 
 def _steps(path: bytes) -> tuple[bytes, ...]:
@@ -375,7 +381,7 @@ class Witnesses:
         found[self.frame] = True
         if (self.frame[1:] != self.frame[:-1]).all():
             return found
-        leases = np.unique(self.correlation, axis=0, return_inverse=True)[1].reshape(-1) if self.count else self.which
+        leases = self._told.distinct("correlation_id")[0] if self.count else self.which
         lease = self.frame * self.count + leases[self.which]
         found[self.frame[np.delete(np.arange(len(lease)), np.unique(lease, return_index=True)[1])]] = False
         return found

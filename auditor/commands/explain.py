@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from auditor.explain.archive import Archive
 from auditor.explain.bundle import make_bundle
@@ -20,10 +21,6 @@ from timeagent.console import counted, note, print_json, printable, say
 from timeagent.errors import BadRequest
 
 from .running import path_arguments, read_archive_of
-
-if TYPE_CHECKING:
-    import argparse
-
 
 SCHEMA: Final = "tenure.explain"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
@@ -23,10 +24,6 @@ from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
 from .running import path_arguments, pinned, shown
-
-if TYPE_CHECKING:
-    import argparse
-
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000

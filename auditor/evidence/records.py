@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -36,10 +36,7 @@ from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant
 
 from .signatures import PartialKeyring, Signatures
-
-if TYPE_CHECKING:
-    from .tree import Tree
-
+from .tree import Tree
 
 _NAMING_BYTES_MAX = 64 * 1024
 """More than a birth or ceiling record is long."""

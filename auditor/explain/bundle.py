@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
 from auditor.audit import audit
@@ -28,8 +28,7 @@ from auditor.timeline.events import CeilingLinked, FrameWritten, LeaseEnded, Lea
 from timeagent.console import printable
 from timeagent.errors import Damaged
 
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context
 
 MANIFEST: Final = "BUNDLE"
 SCHEMA: Final = "tenure.bundle"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
-from appliance.formats.lease import Ending, Mode
+from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.sessionlease import SessionEnded
 from appliance.formats.witness import Half, Witness, WitnessKind
 from auditor.rules.finding import Finding
@@ -30,14 +30,14 @@ from auditor.timeline.events import (
     SessionOver,
     event_fields,
 )
+from auditor.timeline.state import StateAt
+from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import bound_fields, instant_fields, printable
 from timeagent.units import SECOND, Instant, span_text
 
-if TYPE_CHECKING:
-    from auditor.timeline.state import StateAt
-    from auditor.timeline.timeline_reader import Timeline
-
 DOMAINS_AT_HAND: Final = 32
+STRETCHES_AT_HAND: Final = 128
+"""Of so many domains and stretches of time leases are kept."""
 NEIGHBOURS: Final = 2
 """So many leases before the ones concerned, and after, belong to the picture."""
 FRAMES_MAX: Final = 200
@@ -45,6 +45,9 @@ READINGS_MAX: Final = 400
 MARGIN_NS: Final = SECOND
 FAR_NS: Final = 3600 * SECOND
 """An instant so far outside the tree's own time is no place in the picture: a floor of zero, a forged time."""
+
+
+_GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN})
 
 
 def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
@@ -60,7 +63,7 @@ def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
             return ()
 
 
-@dataclass(slots=True)
+@dataclass
 class LeaseTrace:
     """Everything that the evidence tells of one lease, in order of time."""
 
@@ -91,34 +94,57 @@ class LeaseTrace:
         return self.told[-1].witness.mode
 
     @property
-    def end(self) -> Ending | SessionEnded | None:
-        """How it ended: alone, or with its session lease."""
-        over = self.session.over if self.session is not None else None
-        return self.ended.ending if self.ended is not None else None if over is None else over.ending
+    def over(self) -> LeaseEnded | SessionOver | None:
+        """What was said of its end: that it ended alone, or with its session lease."""
+        return self.ended or (None if self.session is None else self.session.over)
 
     @property
-    def expiry_ns(self) -> int:
+    def end(self) -> Ending | SessionEnded | None:
+        """How it ended: alone, or with its session lease."""
+        return None if self.over is None else self.over.ending
+
+    @property
+    def given_back(self) -> bool:
+        """Whether nobody has to wait for its expiry."""
+        return self.end is not None and self.end.outcome in _GIVEN_BACK
+
+    @cached_property
+    def expiry_ns(self) -> Instant:
         """The latest expiry of any of its witnesses; under a session lease, of any of that one's."""
         if self.session is not None:
             return self.session.expiry_ns
         return max(each.witness.expiry_ns for each in self.told)
+
+    @property
+    def end_ns(self) -> Instant:
+        """When it was ended, or its expiry where nothing tells of an end."""
+        return max(self.expiry_ns if self.over is None else self.over.instant_ns, self.granted_ns)
+
+    def touches(self, first: Instant, last: Instant) -> bool:
+        """Whether somebody had it, or could have had it, within [first, last]."""
+        reached = self.expiry_ns if self.ended is None else max(self.expiry_ns, self.ended.instant_ns)
+        return self.granted_ns <= last and reached >= first
 
 
 @dataclass(slots=True)
 class SessionTrace:
     """What is known of one session lease."""
 
-    expiry_ns: int = 0
-    over: SessionOver | None = None
+    expiry_ns: Instant
+    over: SessionOver | None
 
 
 class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
-    """The leases of a timeline by domain, put together when they are asked for; those that were asked for last stay."""
+    """The leases of a timeline by domain, put together when they are asked for; those that were asked for last stay.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, timeline: Timeline) -> None:
         """Put together nothing yet."""
         self._timeline = timeline
         self._whole = lru_cache(DOMAINS_AT_HAND)(self._traced)
+        self._stretch = lru_cache(STRETCHES_AT_HAND)(self._within)
 
     def __getitem__(self, domain: str) -> Mapping[bytes, LeaseTrace]:
         """Return all leases of a domain, with what was written under each. Raises KeyError where no grant is known."""
@@ -136,8 +162,17 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         return sum(1 for _ in self)
 
     def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
-        """Return the leases of a domain that somebody had, or could have had, within [first, last]; without frames."""
-        return list(_traces(self._timeline, self._timeline.lease_events(domain, first, last)).values())
+        """Return the leases of a domain that touch [first, last], without frames, in the order of their grants.
+
+        They are put together for a longer stretch: one that moves a little has them already.
+        """
+        step = 1 << max(0, (last - first) // 4).bit_length()
+        found = self._stretch(domain, first - first % step, last - last % step + step)
+        return [trace for trace in found if trace.touches(first, last)]
+
+    def _within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
+        found = _traces(self._timeline, self._timeline.lease_events(domain, first, last)).values()
+        return sorted(found, key=lambda each: (each.granted_ns, each.witness.correlation_id))
 
     def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
         return leases_until(self._timeline, domain, self._timeline.end_ns)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, piece_at
@@ -43,10 +43,8 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import Instant, Span, rfc3339
 
+from .archive import Archive
 from .context import LeaseTrace, leases_of
-
-if TYPE_CHECKING:
-    from .archive import Archive
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""

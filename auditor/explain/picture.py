@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.sax.saxutils import escape
 
 from auditor.rules.finding import Finding, NamedInterval
@@ -16,8 +16,7 @@ from auditor.timeline.events import BagClosed, ClockReading, FrameWritten, RackS
 from timeagent.console import printable
 from timeagent.units import MS, SECOND, Instant, rfc3339, span_text
 
-if TYPE_CHECKING:
-    from .context import Context, LeaseTrace
+from .context import Context, LeaseTrace
 
 WIDTH: Final = 1100
 LEFT: Final = 190

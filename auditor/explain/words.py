@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
@@ -35,8 +35,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import bound_text, rfc3339, span_text
 
-if TYPE_CHECKING:
-    from .context import Context
+from .context import Context
 
 _LISTED_MAX = 12
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
@@ -20,12 +20,10 @@ from appliance.formats.witness import WitnessKind
 from auditor.explain.context import LeaseTrace, all_leases
 from auditor.rules.finding import Finding
 from auditor.timeline.events import BagClosed, ClockReading, Event, FrameWritten, RackSealed, event_words, kind_of
+from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.units import Instant
-
-if TYPE_CHECKING:
-    from auditor.timeline.timeline_reader import Timeline
 
 type Row = dict[str, Any]
 type Columns[T] = dict[str, tuple[str, Callable[[T], Any]]]

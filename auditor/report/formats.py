@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
@@ -18,8 +18,7 @@ from timeagent.console import printable
 from timeagent.keys import fingerprint
 from timeagent.units import bound_text, rfc3339
 
-if TYPE_CHECKING:
-    from .result import Audit, Summary
+from .result import Audit, Summary
 
 SCHEMA = "tenure.audit"
 VERSION = 1

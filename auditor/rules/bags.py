@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, Bag, DataName, Rack, parse_data_name, record_name
+from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
 from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
-
-if TYPE_CHECKING:
-    from auditor.evidence.signatures import FrameEvidence
-
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.witness import NO_HEAD, BatchHead
+from auditor.index import Coverage, Index
+from auditor.parts import LedgersSeen
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, Instant, bound_text, rfc3339
 
 from .finding import Check, Evidence, Finding, NamedInterval, Verdict, clock, found, signed_before
 from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
-
-if TYPE_CHECKING:
-    from auditor.index import Coverage, Index
-    from auditor.parts import LedgersSeen
-
-    from .records import Policies
-
+from .records import Policies
 
 LOST: Final = "a ceiling record is missing"
 

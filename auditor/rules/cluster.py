@@ -6,20 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import BatchHead, Half
+from auditor.index import Coverage
 
+from .history import HeadFact, RecordedChain, ShardName, ShardRun
 from .records import Policies
-
-if TYPE_CHECKING:
-    from auditor.index import Coverage
-
-    from .history import HeadFact, RecordedChain, ShardName, ShardRun
 
 
 class Closings:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.sessionlease import SessionEnded
 from appliance.formats.witness import WitnessKind
+from auditor.index import Coverage
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
+from .cluster import ClusterFacts
 from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
+from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
 from .records import Policies
-
-if TYPE_CHECKING:
-    from auditor.index import Coverage
-
-    from .cluster import ClusterFacts
-    from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
 
 
 def ending_checks(

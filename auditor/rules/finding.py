@@ -15,20 +15,17 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import Instant, rfc3339, span_text
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 ID_CHARACTERS: Final = 12
 
@@ -160,72 +157,40 @@ class Rule:
     severity: Severity = Severity.ERROR
 
 
+_DOUBT: Final = Verdict.INDETERMINATE, Severity.WARNING
+_ODD: Final = Verdict.OK, Severity.WARNING
+_KNOWN: Final = Verdict.OK, Severity.INFO
+
 _ALL: Final = (
     # bytes and signatures
     Rule(101, "damaged-record", "a marker, a record or a prelock is damaged or misplaced"),
     Rule(102, "damaged-lock", "a lock file is damaged, or another bag's"),
     Rule(103, "damaged-seal", "a seal is damaged, or another rack's"),
     Rule(104, "damaged-ledger", "a witness ledger holds what no shard wrote there"),
-    Rule(105, "missing-ledger", "the witness ledger of a run is not there", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule(106, "truncated-ledger", "the witness ledger of a run lacks its end", Verdict.INDETERMINATE, Severity.WARNING),
-    Rule(
-        107,
-        "ledger-gap",
-        "the witness ledger of a run lacks batches in its middle",
-        Verdict.INDETERMINATE,
-        Severity.WARNING,
-    ),
+    Rule(105, "missing-ledger", "the witness ledger of a run is not there", *_DOUBT),
+    Rule(106, "truncated-ledger", "the witness ledger of a run lacks its end", *_DOUBT),
+    Rule(107, "ledger-gap", "the witness ledger of a run lacks batches in its middle", *_DOUBT),
     Rule(108, "damaged-frame", "a listed file holds a frame that is no frame, or one of another place"),
     Rule(109, "forged-record", "a record's signature does not verify"),
     Rule(110, "forged-time", "a signed time does not verify, or is another node's"),
     Rule(111, "forged-witness", "a witness does not verify"),
-    Rule(
-        112,
-        "key-moved",
-        "a later trust record gives a key to another node, or to another purpose",
-        Verdict.OK,
-        Severity.WARNING,
-    ),
-    Rule(
-        113,
-        "revocation-undone",
-        "a later trust record takes a revocation back, or puts it off",
-        Verdict.OK,
-        Severity.WARNING,
-    ),
+    Rule(112, "key-moved", "a later trust record gives a key to another node, or to another purpose", *_ODD),
+    Rule(113, "revocation-undone", "a later trust record takes a revocation back, or puts it off", *_ODD),
     Rule(114, "ledger-disorder", "the blocks of a witness ledger are not in the order in which they were signed"),
     Rule(115, "ended-key", "something is signed by a key of its node that had ended, or did not count yet"),
     # bags
     Rule(201, "altered-file", "a listed file does not hold the bytes that its bag was closed with"),
     Rule(202, "lost-file", "what was there for good is missing", Verdict.INDETERMINATE),
-    Rule(
-        203,
-        "missing-prelock",
-        "a bag or rack was closed, and its prelock is not there",
-        Verdict.INDETERMINATE,
-        Severity.WARNING,
-    ),
+    Rule(203, "missing-prelock", "a bag or rack was closed, and its prelock is not there", *_DOUBT),
     Rule(204, "damaged-pack", "a pack is not what its seal and its files make"),
     Rule(205, "misplaced-pack", "a pack is not that of its rack's seal"),
     Rule(206, "overwritten-lock", "a lock file is not the one that the rack was sealed with"),
-    Rule(
-        207,
-        "late-writer",
-        "a file, or the end of one, came too late for its bag, and is void",
-        Verdict.OK,
-        Severity.INFO,
-    ),
+    Rule(207, "late-writer", "a file, or the end of one, came too late for its bag, and is void", *_KNOWN),
     Rule(208, "stale-lock", "a lock file names older records than a frame that it lists"),
-    Rule(
-        209,
-        "ghost-bag",
-        "a bag that its rack was not sealed with holds files, which are void",
-        Verdict.OK,
-        Severity.INFO,
-    ),
-    Rule(210, "off-grid", "a directory is not on its log's grid, and does not exist", Verdict.OK, Severity.WARNING),
-    Rule(211, "premature-lock", "a bag or rack was closed before its time", Verdict.OK, Severity.INFO),
-    Rule(212, "foreign-file", "files are nobody's: nothing reads them", Verdict.OK, Severity.INFO),
+    Rule(209, "ghost-bag", "a bag that its rack was not sealed with holds files, which are void", *_KNOWN),
+    Rule(210, "off-grid", "a directory is not on its log's grid, and does not exist", *_ODD),
+    Rule(211, "premature-lock", "a bag or rack was closed before its time", *_KNOWN),
+    Rule(212, "foreign-file", "files are nobody's: nothing reads them", *_KNOWN),
     Rule(213, "hidden-bag", "a rack was sealed without a bag that had been closed before"),
     Rule(214, "unknown-record", "a frame names a policy or trust record that there was not"),
     # time
@@ -250,7 +215,7 @@ _ALL: Final = (
     Rule(410, "grant-overlap", "what two holders wrote, or were allowed to write, overlaps"),
     Rule(411, "fence-not-growing", "a fence is not above what came before it"),
     Rule(412, "floor-fell", "a floor or settle_to is below what came before it"),
-    Rule(413, "chain-gap", "a grant names one before it that is not known", Verdict.INDETERMINATE, Severity.WARNING),
+    Rule(413, "chain-gap", "a grant names one before it that is not known", *_DOUBT),
     Rule(414, "chain-fork", "a chain of records or batches does not go on from what came before"),
     Rule(415, "grant-above-ceiling", "a lease was granted beyond the ceiling"),
     Rule(416, "grant-without-right", "a shard granted under a ceiling record that gives no right to"),

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.formats.lease import LeaseOutcome, Mode, conflicts
 from appliance.formats.witness import WitnessKind
+from auditor.index import Use
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
+from .cluster import ClusterFacts
 from .endings import broken_early
 from .finding import Check, Finding, NamedInterval, compared, found, phrase
 from .history import GIVEN_BACK, DomainHistory, LeaseHistory, ShardRun, Told
-
-if TYPE_CHECKING:
-    from auditor.index import Use
-
-    from .cluster import ClusterFacts
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

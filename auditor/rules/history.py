@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
@@ -15,14 +15,11 @@ from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import shard_number
 from appliance.formats.witness import BatchHead, Ended, Half, Revoked, Witness, WitnessKind, decode_entry
+from auditor.index import Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
-if TYPE_CHECKING:
-    from auditor.index import Index, Use
-
-    from .finding import Evidence
-
+from .finding import Evidence
 
 RECORDS_KEPT: Final = 64
 """So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""
@@ -294,10 +291,13 @@ class LeaseHistory:
 
     @property
     def claims(self) -> list[Told]:
-        """The grant, as far as it is known, and every change to another mode: what excludes others from then on."""
+        """The grant and every change to another mode, as far as they are known: what excludes others from then on.
+
+        A renewal repeats the mode of an upgrade that the ledger has lost: when that was granted nobody knows.
+        """
         found = [] if self.granted is None else [self.granted]
         for before, after in itertools.pairwise(self.told):
-            if after.witness.mode is not before.witness.mode:
+            if after.witness.mode is not before.witness.mode and after.witness.kind is not WitnessKind.RENEWAL:
                 found.append(after)
         return found
 

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text
 from appliance.formats.witness import BatchHead, Half, Witness, WitnessKind
+from auditor.index import Use
 from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
+from .cluster import Closings, ClusterFacts
 from .endings import check_ending, expiry_fell
 from .finding import Check, Evidence, Finding, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
 from .history import GIVEN_BACK, DomainHistory, EndedFact, LeaseHistory, Position, Told, shard_of
 from .moves import check_moved
-
-if TYPE_CHECKING:
-    from auditor.index import Use
-
-    from .cluster import Closings, ClusterFacts
 
 
 def check_domain(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

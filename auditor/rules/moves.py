@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.formats.witness import Half
+from auditor.evidence.records import ClusterRecords
 from timeagent.signedtime import r2_holds
 from timeagent.units import bound_text, rfc3339
 
 from .chains import head_name
+from .cluster import ClusterFacts
 from .finding import Evidence, Finding, NamedInterval, Verdict, found, signed_before
 from .grants import HighestUses, known_to_its_end, signed_within
 from .history import GIVEN_BACK, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName, shard_of
-
-if TYPE_CHECKING:
-    from auditor.evidence.records import ClusterRecords
-
-    from .cluster import ClusterFacts
 
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.sessionlease import SessionKind
+from auditor.index import Use
 from timeagent.units import rfc3339
 
+from .cluster import ClusterFacts
 from .endings import Word, check_count, check_expiry, check_watermark, expiry_fell, not_yet, unpaired
 from .finding import Evidence, Finding, NamedInterval, below_ceiling, found
 from .history import DomainHistory, Position, SessionEndFact, SessionHistory, SessionName, SessionWitnessFact
-
-if TYPE_CHECKING:
-    from auditor.index import Use
-
-    from .cluster import ClusterFacts
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 

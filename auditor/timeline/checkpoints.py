@@ -9,19 +9,18 @@ it, and the database grows with what happens, not with what stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, overload
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import Any, Final
 
 import msgspec
 
+from auditor.index import Database
+from auditor.parts import Value
 from auditor.rules.history import ShardName
 from timeagent.units import Instant
 
 from .fold import Working
 from .state import BagState, ClockState, DomainState, LogState, SessionState, ShardState
-
-if TYPE_CHECKING:
-    from auditor.parts import Value
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
@@ -37,22 +36,6 @@ WRITTEN_AT_HAND: Final = 10_000
 """So many values of a kind are not read again while checkpoints are made."""
 STILL: Final = 2**62
 """Later than every position."""
-
-
-class Database(Protocol):
-    """A connection to SQLite: values that it gives are checked where they are decoded."""
-
-    def execute(self, sql: str, bindings: Sequence[Value] = ..., /) -> Iterator[tuple[Any, ...]]:
-        """Run one statement; return its rows."""
-        ...
-
-    def executemany(self, sql: str, bindings: Iterable[Sequence[Value]], /) -> Iterator[tuple[Any, ...]]:
-        """Run it again and again."""
-        ...
-
-    def close(self) -> None:
-        """Let go of it."""
-        ...
 
 
 _VALUES: Final = (DomainState, SessionState, ShardState, LogState, BagState, ClockState)
@@ -96,20 +79,6 @@ class Layer[K, V](MutableMapping[K, V]):
             found: V = self._values.decode(value)
             return found
         raise KeyError(name)
-
-    @overload
-    def get(self, key: K, /) -> V | None: ...
-    @overload
-    def get[T](self, key: K, /, default: T) -> V | T: ...
-    def get[T](self, key: K, default: T | None = None) -> V | T | None:
-        """Return a value, or what stands for none."""
-        found = self.changed.get(key) or self._written.get(key)
-        if found is not None:
-            return found
-        try:
-            return self[key]
-        except KeyError:
-            return default
 
     def __setitem__(self, name: K, value: V) -> None:
         """Change a value here only."""

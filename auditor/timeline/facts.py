@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import CeilingRecord
@@ -19,6 +19,8 @@ from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
+from auditor.columns.frames import CleanFrames, ListedFile
+from auditor.evidence.records import ClusterRecords
 from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing, Tree
 from auditor.rules.bags import misplaced_lock
@@ -26,18 +28,13 @@ from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import Judgement, judge_frame
+from auditor.seals import SealFacts
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
 from .events import BagClosed, CeilingLinked, ClockReading, FrameWritten, LogBorn, RackSealed, StatedBatch
 from .gathering import AS_IT_WAS, Gathering, WhatIf, ended_name, hearsay_names, statement_name
-
-if TYPE_CHECKING:
-    from auditor.columns.frames import CleanFrames, ListedFile
-    from auditor.evidence.records import ClusterRecords
-    from auditor.seals import SealFacts
-
 
 _VOID: Final = "its bag was closed without it"
 _TWICE: Final = "the bag has the same frame already"

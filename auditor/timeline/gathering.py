@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from appliance.formats.paths import Bag
 from appliance.formats.witness import Ended
+from auditor.evidence.signatures import FrameEvidence
+from auditor.parts import Value
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from timeagent.console import printable
@@ -31,11 +33,6 @@ from .events import (
     SessionTold,
     ceiling_name,
 )
-
-if TYPE_CHECKING:
-    from auditor.evidence.signatures import FrameEvidence
-    from auditor.parts import Value
-
 
 type Mark = tuple[str, str, Instant]
 """Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""

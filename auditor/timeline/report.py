@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Piece, piece_at
+from auditor.evidence.tree import Tree
 from auditor.rules.finding import Evidence
 from timeagent.console import bound_fields, counted, instant_fields, printable
 from timeagent.errors import Damaged
@@ -15,11 +16,7 @@ from timeagent.units import SECOND, Instant, rfc3339, span_text
 
 from .events import FrameWritten, clock
 from .state import BagState, LeaseState, ShardState, StateAt, with_leases
-
-if TYPE_CHECKING:
-    from auditor.evidence.tree import Tree
-
-    from .timeline_reader import Timeline
+from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"
 BAGS_SHOWN: Final = 12

@@ -22,7 +22,7 @@ import msgspec
 
 from appliance.formats.policy import Policy
 from appliance.formats.witness import Ended, Witness
-from auditor.index import INDEX_ERRORS, open_index
+from auditor.index import INDEX_ERRORS, Database, open_index
 from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
@@ -31,7 +31,7 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
-from .checkpoints import Database, keep, working_at
+from .checkpoints import keep, working_at
 from .events import (
     KINDS,
     RANKS,

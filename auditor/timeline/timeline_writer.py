@@ -22,14 +22,13 @@ from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, USES, Bucket
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
-from auditor.index import Index
+from auditor.index import Database, Index
 from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 
 from .checkpoints import SCHEMA as CHECKPOINTS
-from .checkpoints import Database
 from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
 from .gathering import EventRows, ended_name, hearsay_names, statement_name
 from .timeline_reader import Timeline
@@ -102,13 +101,13 @@ class TimelineWriter:
         """Hold nothing yet. ``index``: what columns and heads are in, if there are any."""
         self.db = db
         self._index = index
-        _run(db, _WAITING)
+        db.execute(_WAITING).fetchall()
         self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
         self._names: dict[str, int] = {}
 
     def clear(self) -> None:
         """Forget everything."""
-        _run(self.db, "DELETE FROM waiting")
+        self.db.execute("DELETE FROM waiting").fetchall()
 
     def take(self, chunks: Iterable[bytes], base: int = 0) -> None:
         """Take what a part tells. ``base``: added to its ranks."""
@@ -117,8 +116,8 @@ class TimelineWriter:
     def write(self) -> None:
         """Make a timeline, without findings, in place of any that is there."""
         for table in _TABLES:
-            _run(self.db, f"DROP TABLE IF EXISTS main.{table}")
-        _run(self.db, _SCHEMA)
+            self.db.execute(f"DROP TABLE IF EXISTS main.{table}").fetchall()
+        self.db.execute(_SCHEMA).fetchall()
         if self._index is not None:
             for bucket in self._index.buckets():
                 self._columns(self._index.bucket(ENTRIES, bucket, raw=True), self._index.bucket(USES, bucket, raw=True))
@@ -155,7 +154,7 @@ class TimelineWriter:
                     WHERE kind = {RANKS[SessionTold]} GROUP BY session
                 ) ON held = session WHERE domain IS NOT NULL GROUP BY domain, lease;
         """  # noqa: S608 - constants
-        _run(self.db, script)
+        self.db.execute(script).fetchall()
 
     def _numbered(self, rows: Iterable[list[Any]], base: int) -> Iterator[list[Value]]:
         for row in rows:
@@ -343,9 +342,3 @@ def keep_findings(db: Database, findings: Iterable[Finding]) -> None:
         placed = min(max(instants or named, default=end), end)
         value = json.dumps(msgspec.to_builtins(finding))  # not by msgspec: what it names may be no UTF-8
         db.execute("INSERT INTO finding VALUES (?, ?, ?)", (number, placed, value))
-
-
-def _run(db: Database, script: str) -> None:
-    """Run one statement, or several."""
-    for _ in db.execute(script):
-        pass

@@ -138,7 +138,7 @@ def probe(native: NativeCore, seen: dict[str, tuple[Any, ...]], chance: random.R
     native_tree = native.tree(leaves)
     core.native = None
     assert native_tree == merkle.tree(leaves)
-    name = chance.choice([*seen, "tree", "sha256"])
+    name = chance.choice([*seen, "tree"])
     arguments = list(seen.get(name, (leaves,)))
     if name == "answered":  # what an honest shard draws, writes and counts is not touched
         _, _, past, hints, _, _ = arguments[2]

@@ -2,10 +2,11 @@
 
     python -m tests.property.fuzz_read --inputs 10000000 [--seed N] [--core FILE]
 
-An input is a file of frames, a list of records, or leaves with their paths, in which something was altered, cut,
-doubled or mixed: both take it, and have to say the same of it, or both refuse. Now and then a function of the core is
-called with what no caller of ours gives it: it may refuse, and the process goes on. ``--core``: one that watches every
-step, started as tests/property/test_read_fuzz.py does.
+An input is a file of frames, a record, or a leaf with its path, in which something was altered, cut, doubled or mixed:
+both take it, and have to say the same of it, or both refuse. They come by the hundred from one honest model, so that
+ten million are a matter of minutes. Beside them functions of the core are called with what no caller of ours gives
+them: they may refuse, and the process goes on. ``--core``: one that watches every step, started as
+tests/property/test_read_fuzz.py does.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
@@ -28,6 +30,7 @@ from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
 from auditor.columns.cutting import NotPlain, cut
 from auditor.columns.records import Records, Shapes
+from auditor.columns.shape import Shape
 from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded
 from timeagent import core
@@ -35,7 +38,15 @@ from timeagent.canonical import decode, encode
 from timeagent.core import NativeCore
 from timeagent.errors import Damaged
 
-PROBES_EVERY: Final = 8
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+AT_ONCE: Final = 240
+"""So many inputs are made of one model."""
+PROBES: Final = 30
+"""Wrong calls beside each so many inputs."""
+_ODD: Final = np.array([*(0, 0x1F, 0x20, 0x7F, 0x80, 0xC0, 0xC4, 0xCC, 0xCF, 0xD9, 0xDD, 0xFF), *range(256)], np.uint8)
+"""What bytes become: lengths and tags of MessagePack sooner than others."""
 WRONG: Final[tuple[Any, ...]] = (
     *(None, True, 0, -1, 2**31, 2**63 - 1, 2**63, 1.5, "", "a", (), (1, 2), {}, object(), max),
     *(b"", b"\0", bytes(8), bytes(32), bytes(300), b"\xff" * 64, bytearray(3), bytearray(4096)),
@@ -81,6 +92,16 @@ class Changing:
                     other = chance.choice(self._last)
                     found[at:] = other[chance.randrange(len(other) + 1) :]
         return bytes(found)
+
+    def many(self, data: bytes, count: int) -> list[bytes]:
+        """Return bytes so often, with up to three of them altered in each; some of another length."""
+        chance, rows = self.chance, np.tile(np.frombuffer(data, np.uint8), (count, 1))
+        for _ in range(chance.randint(1, 3)):
+            at, odd = np.frombuffer(chance.randbytes(8 * count), "<u4").reshape(2, count)
+            rows[np.arange(count), at % len(data)] = _ODD[odd % len(_ODD)]
+        found = [row.tobytes() for row in rows]
+        found[::6] = [self.altered(each, 2) for each in found[::6]]
+        return found
 
 
 def a_frame(chance: random.Random) -> bytes:
@@ -206,58 +227,85 @@ def by_both(native: NativeCore, say: Callable[[], object]) -> bool:
     return said[0] is not None
 
 
-def frames(native: NativeCore, change: Changing) -> bool:
-    """Cut files in which something may be altered: before the checksums were made, or behind."""
+def frames(native: NativeCore, change: Changing) -> int:
+    """Cut files in which something was altered: before the checksums were made, or behind. Returns how many hold."""
     chance = change.chance
-    files = []
-    for _ in range(chance.randint(1, 3)):
-        altered = [a_frame(chance) for _ in range(chance.randint(1, 3))]
-        if chance.random() < 0.5:
-            altered = [change.altered(each, 2) for each in altered]
-        whole = b"".join(pack(Kind.FRAME, each) for each in altered)
-        files.append(change.altered(whole, 1) if chance.random() < 0.3 else whole)
+    models = [a_frame(chance) for _ in range(chance.randint(1, 3))]
+    behind = b"".join(pack(Kind.FRAME, each) for each in models[1:])
+    files = [pack(Kind.FRAME, each) + behind for each in change.many(models[0], AT_ONCE // 2)]
+    files += change.many(files[0], AT_ONCE - len(files))
     hashed = chance.random() < 0.7
 
-    def say() -> object:
-        found = cut(files, hashed=hashed)
+    def say(*several: bytes) -> object:
+        found = cut(several, hashed=hashed)
         columns = (found.file, found.offset, found.length, found.counts, found.first, found.last)
         return [each.tolist() for each in columns], found.digests, found.heads
 
-    return by_both(native, say)
+    taken = [each for each in files if by_both(native, partial(say, each))]
+    by_both(native, partial(say, *chance.choices(files, k=3)))
+    if taken:
+        by_both(native, partial(say, *taken[-3:]))
+    return len(taken)
 
 
-def records(native: NativeCore, change: Changing) -> bool:
-    """Read records in which something may be altered."""
+def records(native: NativeCore, change: Changing) -> int:
+    """Read records in which something was altered, by the shapes of honest ones. Returns how many have one of these."""
     chance = change.chance
     kind = chance.choice(list(KINDS))
-    raw = [a_record(chance, kind) for _ in range(chance.randint(1, 3))]
-    raw += [change.altered(chance.choice(raw), 1) for _ in range(chance.randrange(3))]
-    if chance.random() < 0.1:
-        raw.append(longer(chance, chance.choice(raw)))
-    chance.shuffle(raw)
-    return by_both(native, lambda: told(Shapes(KINDS[kind]).read(raw), LISTS.get(kind)))
+    models = [a_record(chance, kind) for _ in range(2)]
+    raw = [each for model in models for each in change.many(model, AT_ONCE // 2)]
+    raw[1::12] = [longer(chance, each) for each in raw[1::12]]
+    known = [Shape(model, KINDS[kind](model)) for model in models]
+    fits = [any(len(each) == shape.size and shape.fits(_row(each)).all() for shape in known) for each in raw]
+    refused, kinds, at = [], bytearray(4 * len(raw)), -1
+    while (at := native.match(raw, at + 1, [shape.native for shape in known], kinds)) < len(raw):
+        refused.append(at)
+    assert refused == [n for n, each in enumerate(fits) if not each], "the core has another opinion of what has a shape"
+    taken = [each for each, fine in zip(raw, fits, strict=True) if fine]
+    for each in taken:
+        KINDS[kind](each)  # decodes, or it could have no shape
+    shapes = Shapes(KINDS[kind])
+    shapes._known += known
+    by_both(native, lambda: told(shapes.read([*taken, *models]), LISTS.get(kind)))
+    few = chance.sample(raw, 3)
+    by_both(native, lambda: told(Shapes(KINDS[kind]).read([models[0], *few]), LISTS.get(kind)))
+    return len(taken)
 
 
-def paths(native: NativeCore, change: Changing) -> bool:
-    """Check paths in which something may be altered."""
+def _row(record: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(record, np.uint8).reshape(1, -1)
+
+
+def paths(native: NativeCore, change: Changing) -> int:
+    """Check paths in which something was altered. Returns how many lead to a root."""
     chance = change.chance
     entries, ways, batch, index, counts, roots = [], [], [], [], [], []
-    for number_of in range(chance.randint(1, 2)):
-        leaves = [chance.randbytes(chance.choice([0, 3, 60])) for _ in range(chance.randint(1, 12))]
+    for number_of in range(2):
+        leaves = [chance.randbytes(chance.choice([0, 3, 60])) for _ in range(chance.randint(1, 40))]
         levels = tree(leaves)
         counts.append(len(leaves) if chance.random() < 0.9 else chance.choice([1, 5, 2**31, 2**63 - 1]))
         roots.append(levels[-1][0])
-        for _ in range(chance.randint(1, 6)):
+        for _ in range(AT_ONCE // 2):
             at = chance.randrange(len(leaves))
             way = list(path(levels, at))
             if chance.random() < 0.2:
                 way = chance.choice([way[:-1], [*way, bytes(32)], [*way[:-1], bytes(32)], way[::-1]])
+            joined = bytearray(b"\xc4\x20".join(way))
+            if joined and chance.random() < 0.2:
+                joined[chance.randrange(len(joined))] ^= 1 << chance.randrange(8)
             entries.append(leaves[at] if chance.random() < 0.95 else b"other")
-            ways.append(b"\xc4\x20".join(way))
+            ways.append(bytes(joined))
             batch.append(number_of)
             index.append(at if chance.random() < 0.9 else chance.choice([-1, 0, 7, 2**62]))
     of, at_leaf = np.array(batch, np.int64), np.array(index, np.int64)
-    return by_both(native, lambda: check_paths(entries, ways, of, at_leaf, counts, roots).tolist())
+    good: list[bool] = []
+
+    def say() -> object:
+        good[:] = check_paths(entries, ways, of, at_leaf, counts, roots).tolist()
+        return list(good)
+
+    by_both(native, say)
+    return sum(good)
 
 
 def probe(native: NativeCore, chance: random.Random) -> None:
@@ -267,17 +315,17 @@ def probe(native: NativeCore, chance: random.Random) -> None:
     honest: dict[str, list[Any]] = {
         "cut": [[pack(Kind.FRAME, a_frame(chance))], True, 9, 400],
         "match": [records, 0, [(b"abcdef", struct.pack("=iii", 0, 0, 6))], bytearray(8)],
-        "numbers": [records, kinds, places, -1],
-        "fields": [records, kinds, struct.pack("=iiii", 0, 3, 0, 3), 3],
+        "column": [records, kinds, *chance.choice([(places, 8, -1), (struct.pack("=iiii", 0, 3, 0, 3), 3, None)])],
         "values": [records, kinds, places],
         "distinct": [records, kinds, [places, places]],
-        "check_paths": [records, [b"", bytes(32)], column, column, struct.pack("=q", 2), bytes(32)],
+        "check_paths": [records, [b"", bytes(32)], column, column, column, struct.pack("=q", 2), bytes(32)],
     }
     name = chance.choice(list(honest))
     arguments = honest[name]
     if name == "check_paths":  # all honest but for the tree of the second leaf, which is not there
         far = struct.pack("=qq", 0, chance.choice([1, 5, 2**40, -1]))
-        native.check_paths(records, [b"", bytes(32)], far, column, struct.pack("=q", 2), bytes(32))
+        order, batch = chance.choice([(far, column), (column, far)])
+        native.check_paths(records, [b"", bytes(32)], order, batch, column, struct.pack("=q", 2), bytes(32))
     for _ in range(chance.randint(1, 2)):
         arguments[chance.randrange(len(arguments))] = chance.choice(WRONG)
     if chance.random() < 0.1:
@@ -288,20 +336,20 @@ def probe(native: NativeCore, chance: random.Random) -> None:
         return
 
 
-WAYS: Final[Sequence[Callable[[NativeCore, Changing], bool]]] = (frames, records, paths)
+WAYS: Final[Sequence[Callable[[NativeCore, Changing], int]]] = (frames, records, paths)
 
 
 def fuzz(native: NativeCore, inputs: int, seed: int, say: Callable[[int], None] = lambda _: None) -> int:
-    """Try so many inputs; return how many of them both took."""
+    """Try at least so many inputs; return how many of them both took."""
     change, taken = Changing(random.Random(seed)), 0
     before = core.native
     try:
-        for n in range(inputs):
+        for n in range(-(-inputs // AT_ONCE)):
             taken += WAYS[n % len(WAYS)](native, change)
-            if n % PROBES_EVERY == 0:
+            for _ in range(PROBES):
                 probe(native, change.chance)
-            if n % 100_000 == 0:
-                say(n)
+            if n % 400 == 0:
+                say(n * AT_ONCE)
     finally:
         core.native = before
     return taken

@@ -23,14 +23,14 @@ from timeagent.core import NativeCore
 
 
 def watched(
-    path: Path, repository: Path, inputs: int, module: str = "tests.property.fuzz_core"
+    path: Path, repository: Path, inputs: int, module: str = "tests.property.fuzz_core", seed: int = 1
 ) -> subprocess.CompletedProcess[str]:
     """Run the fuzz on a core that was built with sanitizers."""
     library = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=False)
     if not Path(library.stdout.strip()).is_absolute():
         pytest.skip("gcc has no AddressSanitizer here")
     return subprocess.run(
-        [sys.executable, "-m", module, "--inputs", str(inputs), "--core", str(path)],
+        [sys.executable, "-m", module, "--inputs", str(inputs), "--seed", str(seed), "--core", str(path)],
         cwd=repository,
         env={
             **os.environ,
@@ -55,8 +55,8 @@ def test_core_agrees_and_stays_within_its_memory(tmp_path: Path, repository: Pat
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("put(both, bytes, NAME_BYTES);", "put(both, bytes, 3 * NAME_BYTES);", "heap-buffer-overflow"),
-        ("index >= (uint64_t)PyTuple_Size(entries)", "0", "Sanitizer"),
+        ("put(pieces, name, NAME_BYTES);", "put(pieces, name, 3 * NAME_BYTES);", "heap-buffer-overflow"),
+        ("index >= (uint64_t)PyTuple_Size(entries)", "0", "runtime error"),
         ("    Py_INCREF(*who);\n", "", "heap-use-after-free"),
     ],
 )
@@ -127,7 +127,7 @@ def test_core_keeps_nothing_of_a_call() -> None:
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("given_back", ["    Py_DECREF(requests);\n", "        Py_DECREF(below);\n"])
+@pytest.mark.parametrize("given_back", ["    Py_DECREF(requests);\n", "        Py_XDECREF(below);\n"])
 def test_core_that_keeps_something_is_found(given_back: str, tmp_path: Path) -> None:
     sources = altered(tmp_path / "native", "turn.c", given_back, "")
     assert grown(loaded(made(tmp_path, sources=sources))) > 2000

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
 from rich.cells import cell_len
 
-from appliance.formats.lease import LeaseOutcome, Mode
+from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from appliance.formats.witness import Witness, WitnessKind
 from auditor.evidence.tree import Tree
+from auditor.explain import context
 from auditor.explain.archive import Archive, read_archive
-from auditor.explain.context import LeaseTrace
+from auditor.explain.context import LeaseTrace, Traces
 from auditor.explain.lineage import lineage
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
+from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold
 from auditor.timeline.gathering import WhatIf
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
@@ -20,6 +25,7 @@ from tests.fault_injection.fixtures import eventful_tree
 from tests.support.mutants import plant, plant_in_text
 from tests.support.timelines import empty_timeline
 from timeagent.console import counted
+from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
 from tui.model import columns, findings, gantt, replaying
 from tui.model.columns import fitted, width_of
@@ -33,7 +39,7 @@ from tui.model.findings import (
     finding_row,
     wrapped_lines,
 )
-from tui.model.gantt import CLASH, BarWindow, LeaseBar, LeaseBars, bars_within
+from tui.model.gantt import CLASH, BarWindow
 from tui.model.lease_list import GroupHeading
 from tui.model.replaying import (
     GRACES,
@@ -133,25 +139,39 @@ def test_one_event_among_thousands_is_still_seen() -> None:
 # -- bars --------------------------------------------------------------------------------------------------------------
 
 
-def bar(start: int, end: int, expiry: int | None = None, **fields: object) -> LeaseBar:
-    values: dict[str, object] = {
-        "correlation_id": bytes(15) + bytes([start % 256]),
-        "start_ns": start * SECOND,
-        "end_ns": end * SECOND,
-        "expiry_ns": (end if expiry is None else expiry) * SECOND,
+def bar(
+    start: int,
+    end: int,
+    expiry: int | None = None,
+    *,
+    outcome: LeaseOutcome = LeaseOutcome.RELINQUISHED,
+    **fields: object,
+) -> LeaseTrace:
+    name, shard, where = bytes(15) + bytes([start % 256]), (1, 1), Evidence("a ledger")
+    values = {
+        "kind": WitnessKind.GRANT,
+        "domain": "alice",
         "mode": Mode.X,
-        "tentative": False,
-        "node": "n1",
-        "outcome": LeaseOutcome.RELINQUISHED,
+        "phase": Phase.HELD,
+        "holder": Holder("n1", 1, bytes(16), bytes(8)),
+        "correlation_id": name,
+        "fence": 1,
+        "expiry_ns": (end if expiry is None else expiry) * SECOND,
         "floor_ns": -SECOND,
         "settle_to_ns": -SECOND,
     }
-    return LeaseBar(**(values | fields))  # type: ignore[arg-type]
+    others = dict.fromkeys(set(Witness.__struct_fields__) - values.keys())
+    witness = Witness(**(others | values | fields))  # type: ignore[arg-type]
+    ending = Ending(name, outcome, end * SECOND, None, None, 0, None)
+    reading = ClockReading("n1", 0, 0, ClockStatus.SYNCHRONIZED, 0, 0, assumed=False)
+    signed = (("shard", bytes(8), 1, 0), reading, where, shard)
+    told = LeaseTold(start * SECOND, *signed, witness)
+    return LeaseTrace([told], LeaseEnded(end * SECOND, *signed, "alice", ending, None, None))
 
 
-def drawn(*bars: LeaseBar, accused: tuple[bytes, ...] = (), cursor: int = 99) -> str:
+def drawn(*bars: LeaseTrace, accused: frozenset[bytes] = frozenset(), cursor: int = 99) -> str:
     window = BarWindow(0, 100 * SECOND, cursor * SECOND)
-    line = gantt._row(list(bars), window, 100, accused)
+    line = gantt._row(bars, window, 100, accused)
     assert width_of(line) == 100
     return text(line)
 
@@ -168,7 +188,7 @@ def test_bar_lies_where_its_lease_was_and_says_who_had_it() -> None:
 def test_mode_and_phase_are_told_by_shape() -> None:
     for mode, mark in gantt.BARS.items():
         assert mark in drawn(bar(10, 12, mode=mode))
-    assert drawn(bar(10, 12, tentative=True))[10:13] == "···"
+    assert drawn(bar(10, 12, phase=Phase.TENTATIVE))[10:13] == "···"
 
 
 def test_broken_lease_is_shown_until_its_expiry_and_one_that_was_given_back_is_not() -> None:
@@ -185,7 +205,7 @@ def test_floor_and_settle_to_are_marked_in_the_gap() -> None:
 def test_only_leases_that_the_audit_accuses_are_drawn_as_a_clash() -> None:
     first, second = bar(10, 40), bar(30, 60)
     assert CLASH not in drawn(first, second)
-    line = drawn(first, second, accused=(first.correlation_id, second.correlation_id))
+    line = drawn(first, second, accused=frozenset({first.witness.correlation_id, second.witness.correlation_id}))
     assert line[30:41] == CLASH * 11
     assert line[45] != CLASH
 
@@ -199,37 +219,41 @@ def test_domain_with_wide_characters_keeps_the_bars_in_line() -> None:
 
 
 def test_bars_of_a_copy_are_the_leases_of_its_ledger(overlap: Archive) -> None:
-    found = bars_within(overlap.leases["alice"].values(), overlap.timeline.start_ns, overlap.timeline.end_ns)
+    found = overlap.leases.within("alice", overlap.timeline.start_ns, overlap.timeline.end_ns)
     assert len(found) == 2
-    assert {each.correlation_id for each in found} == accused(overlap.timeline)
-    assert bars_within(overlap.leases["alice"].values(), 0, overlap.timeline.start_ns - SECOND) == []
+    assert {each.witness.correlation_id for each in found} == accused(overlap.timeline)
+    assert overlap.leases.within("alice", 0, overlap.timeline.start_ns - SECOND) == []
 
 
-def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -> None:
-    start, end = eventful.timeline.start_ns, eventful.timeline.end_ns
+def test_leases_that_are_at_hand_are_those_that_touch_a_stretch(
+    eventful: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline, leases = eventful.timeline, Traces(eventful.timeline)
+    start, end = timeline.start_ns, timeline.end_ns
     asked: list[str] = []
+    lease_events = timeline.lease_events
 
-    def leases(domain: str, first: int, last: int) -> list[LeaseTrace]:
+    def counted_events(domain: str, first: int, last: int) -> Iterator[LeaseTold | LeaseEnded]:
         asked.append(domain)
-        found = eventful.leases.within(domain, first, last)
-        return [trace for trace in found if bars_within([trace], first, last)]
+        return lease_events(domain, first, last)
 
-    at_hand = LeaseBars(leases)
-    domains = list(eventful.timeline.state_at().domains)
+    monkeypatch.setattr(timeline, "lease_events", counted_events)
+    domains = list(timeline.state_at().domains)
     stretches = [
         (first, first + span)
         for span in (1, SECOND // 3, SECOND, 5 * SECOND, 60 * SECOND)
         for first in range(start - SECOND, end + SECOND, max(span // 3, SECOND // 4))
     ]
     for domain in domains:
+        whole = sorted(leases[domain].values(), key=lambda each: (each.granted_ns, each.witness.correlation_id))
+        assert whole
         for stretch in stretches:
-            made = bars_within(eventful.leases.within(domain, *stretch), *stretch)
-            assert at_hand.within(domain, *stretch) == made
-        assert made or at_hand.within(domain, start, end)
+            expected = [replace(each, frames=[]) for each in whole if each.touches(*stretch)]
+            assert leases.within(domain, *stretch) == expected
     asked.clear()
     for by in range(20):
         for domain in domains:
-            at_hand.within(domain, start + by, start + 10 * SECOND + by)
+            leases.within(domain, start + by, start + 10 * SECOND + by)
     assert len(asked) <= 2 * len(domains)
 
 
@@ -237,18 +261,18 @@ def test_bars_that_are_at_hand_are_those_that_would_be_made(eventful: Archive) -
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("LeaseBars.within", "last - last % step + step", "last - last % step"),
-        ("LeaseBars.within", "first - first % step", "first - first % step + step"),
-        ("LeaseBars.__init__", "lru_cache(STRETCHES_AT_HAND)(self._make)", "self._make"),
-        ("LeaseBars.within", "+ step), first, last)", "+ step), 0, last + 10**9)"),
+        ("Traces.within", "last - last % step + step", "last - last % step"),
+        ("Traces.within", "first - first % step", "first - first % step + step"),
+        ("Traces.__init__", "lru_cache(STRETCHES_AT_HAND)(self._within)", "self._within"),
+        ("Traces.within", "trace.touches(first, last)", "trace.touches(0, last + 10**9)"),
     ],
 )
-def test_bars_of_another_stretch_are_caught(
+def test_leases_of_another_stretch_are_caught(
     name: str, old: str, new: str, eventful: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant_in_text(monkeypatch, gantt, name, old, new)
+    plant_in_text(monkeypatch, context, name, old, new)
     with pytest.raises(AssertionError):
-        test_bars_that_are_at_hand_are_those_that_would_be_made(eventful)
+        test_leases_that_are_at_hand_are_those_that_touch_a_stretch(eventful, monkeypatch)
 
 
 # -- steps -------------------------------------------------------------------------------------------------------------
@@ -309,7 +333,7 @@ def test_window_stays_in_the_record(eventful: Archive) -> None:
 def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 5, None, 3)
-    moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
+    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
     assert len(moment.domains) == len(moment.bars) == 5
     assert len(moment.bags) == 2
     assert any("delivered" in text(line) for line in moment.bags)
@@ -317,7 +341,7 @@ def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
     assert moment.delivered == sorted(moment.delivered)
     early = moment_of(
         timeline,
-        LeaseBars(eventful.leases.within),
+        eventful.leases,
         eventful.tree,
         MomentRequest(ReplayPlace(0, timeline.start_ns), SECOND, 90, 5),
     )
@@ -327,7 +351,7 @@ def test_moment_shows_bars_bags_and_what_readers_had(eventful: Archive) -> None:
 def test_followed_domain_comes_first(eventful: Archive) -> None:
     timeline = eventful.timeline
     wish = MomentRequest(at_instant(timeline, timeline.end_ns), 86_400 * SECOND, 90, 3, "erin")
-    moment = moment_of(timeline, LeaseBars(eventful.leases.within), eventful.tree, wish)
+    moment = moment_of(timeline, eventful.leases, eventful.tree, wish)
     assert moment.domains[0] == "erin"
     assert all("under erin" in line for line in moment.delivered)
 
@@ -466,7 +490,7 @@ MUTANTS = [
     ),
     ("gantt", "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
     ("gantt", "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
-    ("gantt", "_touching", "bar.start_ns <= last", "True"),
+    ("leases", "LeaseTrace.touches", "self.granted_ns <= last", "True"),
     ("cell width", "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
     (
         "steps",
@@ -482,7 +506,8 @@ MUTANTS = [
 
 DRAWINGS: dict[str, tuple[ModuleType, list[str]]] = {
     "scrubber": (gantt, ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"]),
-    "gantt": (gantt, ["bars_of_a_copy", "only_leases_that", "broken_lease_is"]),
+    "gantt": (gantt, ["only_leases_that", "broken_lease_is"]),
+    "leases": (context, ["bars_of_a_copy"]),
     "cell width": (columns, ["text_takes_exactly"]),
     "steps": (replaying, ["events_are_gone", "steps_of_a_followed"]),
     "findings": (findings, ["findings_are_narrowed"]),

@@ -22,7 +22,6 @@ from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
 from tui.model.findings import evidence_of
-from tui.model.gantt import LeaseBars
 from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
 from tui.model.state import LeaseOrigin, Reach, ViewKind
 from tui.model.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
@@ -116,7 +115,7 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
         _ = archive.records
     events = source.record.timeline.events
     wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
-    moment = moment_of(source.record.timeline, LeaseBars(archive.leases.within), archive.copy, wish)
+    moment = moment_of(source.record.timeline, archive.leases, archive.copy, wish)
     assert moment.domains
     assert "only its index is here" in moment.delivered[0]
 

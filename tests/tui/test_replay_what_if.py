@@ -63,7 +63,7 @@ def starts(screen: ReplayScreen) -> tuple[list[int], list[int]]:
     told = [each for each in screen.timeline.kinds(LeaseTold) if each.witness.domain == "alice"]
     first = {each.witness.correlation_id: each.instant_ns for each in reversed(told)}
     span = screen.timeline.start_ns, screen.timeline.end_ns
-    return sorted(each.start_ns for each in screen._reading.bars.within("alice", *span)), sorted(first.values())
+    return sorted(each.granted_ns for each in screen._reading.leases.within("alice", *span)), sorted(first.values())
 
 
 def test_bars_are_of_the_record_as_it_would_have_been_and_go_back(bad: Path) -> None:
@@ -149,8 +149,8 @@ def test_copy_that_is_gone_is_told_and_what_was_read_stays(bad: Path, tmp_path: 
         (
             tui.model.replaying,
             "ReplayedCopy.take",
-            "LeaseBars(Traces(self.timeline).within)",
-            "self.bars",
+            "Traces(self.timeline)",
+            "self.leases",
             test_bars_are_of_the_record_as_it_would_have_been_and_go_back,
         ),
         (

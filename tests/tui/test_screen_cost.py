@@ -26,13 +26,13 @@ import tui.widgets.lines
 import tui.widgets.replay
 import tui.widgets.row_table
 from auditor.evidence.tree import Tree
+from auditor.explain.context import Traces
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
-from tui.model.gantt import LeaseBars
 from tui.model.replaying import MomentRequest, ReplayMoment, moment_of
 from tui.model.state import LeaseRows
 from tui.model.words import clock_text
@@ -284,7 +284,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
 ) -> None:
     go_on = threading.Event()
 
-    def slow(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
+    def slow(timeline: Timeline, leases: Traces, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
         go_on.wait()
         return moment_of(timeline, leases, tree, wish)
 

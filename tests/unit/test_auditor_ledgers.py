@@ -9,7 +9,7 @@ import pytest
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode
 from appliance.formats.paths import chain_path, record_name
-from appliance.formats.witness import Ended, others_digest
+from appliance.formats.witness import Ended, WitnessKind, others_digest
 from appliance.lease.ceiling import RECORDS_KEPT
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
@@ -20,7 +20,7 @@ from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant
 from tests.support.shares import shares
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +150,23 @@ def test_run_that_died_right_after_a_ceiling_record_is_not_doubted(tmp_path: Pat
     story.shard.extend()
     story.tree.put(story.shard.ledger, whole)
     assert audited(story.done()).findings == ()
+
+
+# What repeats its mode and fence comes after a later grant to somebody else, and was granted before that.
+def test_stronger_mode_that_a_gap_of_the_ledger_lost_accuses_nobody(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first = story.lease(mode=Mode.IS)
+    story.tree.advance(MS)
+    story.shard.keeps_ledger = False
+    stronger = {"mode": Mode.IX, "fence": first.witness.fence + 1}
+    story.shard.prolong(first, WitnessKind.UPGRADE, change=stronger)
+    story.shard.keeps_ledger = True
+    story.tree.advance(MS)
+    change = {"previous_id": first.witness.correlation_id}
+    second = story.shard.grant("alice", story.other, mode=Mode.IX, change=change)
+    assert second.witness.fence > first.witness.fence
+    story.shard.prolong(first)
+    assert codes(audited(story.done())) == {"ledger-gap"}
 
 
 # A witness names one end, and the others by a digest: which they were, the ledger says, and here it lost that.

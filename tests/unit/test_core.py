@@ -72,7 +72,7 @@ def test_core_is_left_out_without_a_header(tmp_path: Path) -> None:
 
 
 def test_core_that_was_built_hashes(tmp_path: Path) -> None:
-    assert loaded(made(tmp_path)).sha256(bytes(1000)) == hashlib.sha256(bytes(1000)).digest()
+    assert loaded(made(tmp_path)).tree([bytes(1000)]) == [[hashlib.sha256(bytes(1001)).digest()]]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 33])

@@ -39,7 +39,6 @@ from tests.support.plain_timeline import Gathered, PlainTimeline
 from tests.support.shares import shares
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
-from tui.model.gantt import bars_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,7 +94,7 @@ def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tupl
 
 
 def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
-    """Compare the bars of every domain, whole and in halves, and its session leases."""
+    """Compare the leases of every domain, whole and in halves, and its session leases."""
     of_memory, of_database = Traces(cast("Timeline", memory)), Traces(kept)
     step = max(1, (memory.end_ns + 10 * SECOND - memory.start_ns) // 40)
     moments = [(at, at) for at in range(memory.start_ns, memory.end_ns + 10 * SECOND, step)]
@@ -104,8 +103,7 @@ def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
         assert of_database.get(domain) == of_memory.get(domain)
         whole = (memory.start_ns, memory.end_ns), (memory.start_ns, middle), (middle, memory.end_ns)
         for span in (*whole, *moments):
-            expected = bars_within(of_memory.within(domain, *span), *span)
-            assert bars_within(of_database.within(domain, *span), *span) == expected
+            assert of_database.within(domain, *span) == of_memory.within(domain, *span)
     for told in memory.kinds(SessionTold):
         name = told.place[1], told.witness.session_id
         assert kept.session(*name) == memory.session(*name)

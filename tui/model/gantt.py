@@ -7,25 +7,22 @@ bar is made of says the mode, what is inside it says who; nothing is said by col
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from appliance.formats.lease import LeaseOutcome, Mode, Phase
+from appliance.formats.lease import Mode, Phase
+from auditor.explain.context import LeaseTrace
 from auditor.rules.finding import Verdict
+from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.units import DAY, SECOND, Instant, rfc3339
 
 from .columns import fitted, merged
 from .subjects import Cell, Tone
 
-if TYPE_CHECKING:
-    from auditor.explain.context import LeaseTrace
-    from auditor.timeline.timeline_reader import Timeline
-
-    type LeasesWithin = Callable[[str, Instant, Instant], Iterable[LeaseTrace]]
-
+type LeasesWithin = Callable[[str, Instant, Instant], Sequence[LeaseTrace]]
 
 AXIS: Final = "━"
 CURSOR: Final = "◆"
@@ -142,89 +139,6 @@ GANTT_LEGEND: Final = (
     "█ X  ▓ SIX  ▒ S, IX  ░ IS  · tentative  ╌ broken, until its expiry  ╬ two at once  ▏ floor  ┊ settle_to  │ here"
 )
 LABEL_MOST: Final = 24
-STRETCHES_AT_HAND: Final = 128
-"""Of so many domains and stretches the bars are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseBar:
-    """One lease as a stretch of time."""
-
-    correlation_id: bytes
-    start_ns: Instant
-    end_ns: Instant
-    """When it was ended, or its expiry where nothing tells of an end."""
-    expiry_ns: Instant
-    mode: Mode
-    tentative: bool
-    node: str
-    outcome: LeaseOutcome | None
-    floor_ns: Instant
-    settle_to_ns: Instant
-
-    @property
-    def given_back(self) -> bool:
-        """Whether nobody has to wait for its expiry."""
-        return self.outcome in (LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN)
-
-
-def bar_of(trace: LeaseTrace) -> LeaseBar:
-    first, last = trace.told[0], trace.told[-1]
-    over = trace.session.over if trace.session is not None else None
-    said = trace.ended or over
-    ended = said.instant_ns if said else None
-    outcome = said.ending.outcome if said else None
-    return LeaseBar(
-        first.witness.correlation_id,
-        first.instant_ns,
-        max(trace.expiry_ns if ended is None else ended, first.instant_ns),
-        trace.expiry_ns,
-        last.witness.mode,
-        last.witness.phase is Phase.TENTATIVE,
-        first.witness.holder.node,
-        outcome,
-        first.witness.floor_ns,
-        first.witness.settle_to_ns,
-    )
-
-
-def bars_within(traces: Iterable[LeaseTrace], first: Instant, last: Instant) -> list[LeaseBar]:
-    """Return the leases of a domain that touch a stretch of time, in the order of their grants."""
-    return _touching(_reaching(traces), first, last)
-
-
-def _reaching(traces: Iterable[LeaseTrace]) -> list[tuple[Instant, LeaseBar]]:
-    """Return leases in the order of their grants, each with the instant up to which it may have been held."""
-    found = [(max(trace.expiry_ns, _end(trace)), bar_of(trace)) for trace in traces if trace.told]
-    return sorted(found, key=lambda each: (each[1].start_ns, each[1].correlation_id))
-
-
-def _touching(bars: Iterable[tuple[Instant, LeaseBar]], first: Instant, last: Instant) -> list[LeaseBar]:
-    return [bar for reach, bar in bars if bar.start_ns <= last and reach >= first]
-
-
-def _end(trace: LeaseTrace) -> Instant:
-    return trace.ended.instant_ns if trace.ended is not None else 0
-
-
-class LeaseBars:
-    """The bars of domains, made for a longer stretch than is drawn: one that moves a little has them already.
-
-    Safe to use from several threads.
-    """
-
-    def __init__(self, leases: LeasesWithin) -> None:
-        """Make none yet. ``leases``: of a domain, those that somebody had in a stretch of time."""
-        self._leases = leases
-        self._made = lru_cache(STRETCHES_AT_HAND)(self._make)
-
-    def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseBar]:
-        """Return the leases of a domain that touch [first, last], in the order of their grants."""
-        step = 1 << max(0, (last - first) // 4).bit_length()
-        return _touching(self._made(domain, first - first % step, last - last % step + step), first, last)
-
-    def _make(self, domain: str, first: Instant, last: Instant) -> list[tuple[Instant, LeaseBar]]:
-        return _reaching(self._leases(domain, first, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +152,14 @@ class BarWindow:
 
 def gantt(
     rows: Sequence[str],
-    bars_of: Callable[[str, Instant, Instant], list[LeaseBar]],
+    leases: LeasesWithin,
     window: BarWindow,
     width: int,
-    accused: Collection[bytes] = (),
+    accused: AbstractSet[bytes] = frozenset(),
 ) -> list[list[Cell]]:
     """Draw a row for each domain, each exactly so many cells wide.
 
-    ``bars_of``: of a domain, the leases that touch a stretch of time. ``accused``: leases that the audit found standing
+    ``leases``: of a domain, those that touch a stretch of time. ``accused``: those that the audit found standing
     while another did. Nothing else is drawn as a clash: bars that overlap by a few milliseconds do so because instants
     of two clocks, or of two tokens, are no more exact than that.
     """
@@ -253,7 +167,7 @@ def gantt(
     room = max(1, width - label - 1)
     lines = []
     for domain in rows:
-        bars = bars_of(domain, window.first_ns, window.last_ns)
+        bars = leases(domain, window.first_ns, window.last_ns)
         lines.append([Cell(f"{fitted(printable(domain), label)} ", Tone.PLAIN), *_row(bars, window, room, accused)])
     return lines
 
@@ -272,9 +186,9 @@ def axis(window: BarWindow, width: int, start: str, end: str) -> list[Cell]:
     return [Cell(" " * (label + 1)), Cell("".join(line), Tone.DIM)]
 
 
-def _row(bars: Sequence[LeaseBar], window: BarWindow, room: int, accused: Collection[bytes]) -> list[Cell]:
+def _row(bars: Sequence[LeaseTrace], window: BarWindow, room: int, accused: AbstractSet[bytes]) -> list[Cell]:
     cells: list[tuple[str, Tone]] = [(EMPTY, Tone.PLAIN)] * room
-    owners: list[LeaseBar | None] = [None] * room
+    owners: list[LeaseTrace | None] = [None] * room
 
     first, span, last_cell = window.first_ns, max(1, window.last_ns - window.first_ns), room - 1
 
@@ -284,7 +198,7 @@ def _row(bars: Sequence[LeaseBar], window: BarWindow, room: int, accused: Collec
         return 0 if cell < 0 else min(cell, last_cell)
 
     for bar in bars:
-        start, end = place(bar.start_ns), place(min(bar.end_ns, window.last_ns))
+        start, end = place(bar.granted_ns), place(min(bar.end_ns, window.last_ns))
         if bar.end_ns >= window.first_ns:
             for cell in range(start, end + 1):
                 cells[cell] = _filled(bar, owners[cell], accused)
@@ -295,7 +209,7 @@ def _row(bars: Sequence[LeaseBar], window: BarWindow, room: int, accused: Collec
                 if cells[cell][0] == EMPTY:
                     cells[cell] = (OVER, Tone.WARN)
     for bar in bars:
-        for instant, mark in ((bar.settle_to_ns, SETTLE), (bar.floor_ns, FLOOR)):
+        for instant, mark in ((bar.witness.settle_to_ns, SETTLE), (bar.witness.floor_ns, FLOOR)):
             if window.first_ns <= instant <= window.last_ns and cells[place(instant)][0] in (EMPTY, OVER):
                 cells[place(instant)] = (mark, Tone.DIM)
     here = place(window.cursor_ns)
@@ -304,18 +218,18 @@ def _row(bars: Sequence[LeaseBar], window: BarWindow, room: int, accused: Collec
     return merged(cells)
 
 
-def _filled(bar: LeaseBar, other: LeaseBar | None, accused: Collection[bytes]) -> tuple[str, Tone]:
+def _filled(bar: LeaseTrace, other: LeaseTrace | None, accused: AbstractSet[bytes]) -> tuple[str, Tone]:
     """Return what a cell of a bar looks like. ``other``: the lease that has the cell already."""
-    if other is not None and other.correlation_id in accused and bar.correlation_id in accused:
+    if other is not None and {other.witness.correlation_id, bar.witness.correlation_id} <= accused:
         return CLASH, Tone.BAD
-    if bar.tentative:
+    if bar.told[-1].witness.phase is Phase.TENTATIVE:
         return TENTATIVE, Tone.DIM
-    return BARS[bar.mode], Tone.PLAIN if bar.given_back or bar.outcome is None else Tone.WARN
+    return BARS[bar.mode], Tone.PLAIN if bar.given_back or bar.end is None else Tone.WARN
 
 
-def _name(cells: list[tuple[str, Tone]], bar: LeaseBar, start: int, end: int) -> None:
+def _name(cells: list[tuple[str, Tone]], bar: LeaseTrace, start: int, end: int) -> None:
     """Write who has it into the bar, where there is room for at least the node's name."""
-    name = f" {bar.node} "
+    name = f" {bar.witness.holder.node} "
     if end - start - 1 >= len(name) and all(cells[cell][0] != CLASH for cell in range(start, end + 1)):
         for offset, character in enumerate(name):
             cells[start + 1 + offset] = (character, Tone.STRONG)

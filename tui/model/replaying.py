@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from auditor.explain.context import Traces
 from auditor.rules.finding import Finding
 from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, LeaseTold, event_fields
 from auditor.timeline.gathering import WhatIf
@@ -23,7 +24,7 @@ from timeagent.units import MINUTE, MS, SECOND, Instant, Span, parse_instant, rf
 
 from .gantt import GANTT_LEGEND as LEASES_LEGEND
 from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
-from .gantt import BarWindow, LeaseBars, axis, gantt
+from .gantt import BarWindow, axis, gantt
 from .subjects import Cell, Tone
 from .words import clock_text
 
@@ -301,7 +302,7 @@ def window_of(timeline: Timeline, place: ReplayPlace, span: Span) -> BarWindow:
     )
 
 
-def moment_of(timeline: Timeline, leases: LeaseBars, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
+def moment_of(timeline: Timeline, leases: Traces, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
     """Draw bars, bags and what a reader had been given. Reads the frames of the newest deliveries from the tree."""
     place = wish.place
     state = timeline.state_after(place.position, place.instant_ns)
@@ -382,7 +383,7 @@ class ReplayedCopy:
 
     def _show_as_it_was(self) -> None:
         self.timeline: Timeline = self.archive.timeline
-        self.bars = LeaseBars(self.archive.leases.within)
+        self.leases = self.archive.leases
 
     def turn(self, switches: Switches) -> WhatIf | None:
         """Look at it as switches say. Returns what it has to be read through for that; None: it is as it was."""
@@ -395,8 +396,6 @@ class ReplayedCopy:
 
     def take(self, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> bool:
         """Take what reading it through a lens came to. Returns whether that is still wanted."""
-        from auditor.explain.context import Traces  # noqa: PLC0415 - the auditor is loaded by who asks for it
-
         if lens is not self._lens:
             return False
         if isinstance(found, TenureError):
@@ -405,7 +404,7 @@ class ReplayedCopy:
             self._problem = GONE
         else:
             self.timeline, self._changes = found
-            self.bars = LeaseBars(Traces(self.timeline).within)
+            self.leases = Traces(self.timeline)
             return True
         self._show_as_it_was()
         return True

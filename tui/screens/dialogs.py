@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -15,10 +16,6 @@ from ..model.exporting import ExportForm
 from ..model.state import LeaseRow
 from ..model.words import moment
 from ..widgets.lines import WordsLine
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
 
 LABEL: Final = 10
 ROOM: Final = 54

@@ -292,10 +292,10 @@ class ReplayScreen(EvidenceScreen):
         reading, wish = self._reading, self._wish()
         if self._busy or reading is None or (self._moment and self._moment.wish == wish):
             return
-        timeline, bars, copy = reading.timeline, reading.bars, reading.archive.copy
+        timeline, leases, copy = reading.timeline, reading.leases, reading.archive.copy
         self._busy = True
         self._holding.begin()
-        self.top.work(lambda: moment_of(timeline, bars, copy, wish), lambda found: self._take(timeline, found))
+        self.top.work(lambda: moment_of(timeline, leases, copy, wish), lambda found: self._take(timeline, found))
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
         self._busy = False

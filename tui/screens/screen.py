@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.events import ScreenResume
@@ -16,18 +17,14 @@ from textual.widget import Widget
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
+from ..feed import ArchiveLoader
 from ..model.exporting import ExportSheet
+from ..model.lease_list import ListOptions
 from ..model.state import ClusterState, LeaseRow
 from ..model.subjects import SUBJECTS, DetailLine, Subject
 from ..model.words import BAG_LEGEND, CONDITION_CELLS
 from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
 from ..widgets.row_table import DetailTable, PickTable, RowTable
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
-    from ..feed import ArchiveLoader
-    from ..model.lease_list import ListOptions
 
 
 class ScreenEntry(NamedTuple):

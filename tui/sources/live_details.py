@@ -6,7 +6,7 @@ The mount is read, never written; whoever asks waits for as long as it does, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.framing import Kind, Piece
 from appliance.formats.ledger import open_block
@@ -35,12 +35,9 @@ from ..model.subjects import (
     Tone,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from .mount import MountAnswer
 from .places import place_details
 from .standing import BLANK, domain_rows, fact, heading, held_on, holder_details, words
-
-if TYPE_CHECKING:
-    from .mount import MountAnswer
-
 
 LEDGERS_READ: Final = 2
 """So many ledger files of a run are gone through for the witnesses of a lease: the newest."""

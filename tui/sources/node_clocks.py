@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.cluster import Cluster
+from appliance.node.routes import TimeThere
 from timeagent.clock import MachineClock
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
@@ -20,11 +22,6 @@ from timeagent.units import SECOND
 
 from ..feed import AskedQuestion
 from ..model.state import NodeClock, Reach
-
-if TYPE_CHECKING:
-    from appliance.cluster import Cluster
-    from appliance.node.routes import TimeThere
-
 
 CLOCK_PERIOD_NS: Final = SECOND
 UNKNOWN_REQUEST: Final = "call-damaged"

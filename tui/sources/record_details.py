@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -11,6 +11,7 @@ from appliance.formats.shardmap import shard_number, shard_text
 from auditor.explain.context import LeaseTrace, leases_until
 from auditor.rules.finding import Evidence, Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
+from auditor.timeline.state import BagState, StateAt
 from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import Instant, span_text
@@ -33,10 +34,6 @@ from ..model.subjects import (
 from ..model.words import fence_text, moment
 from .places import place_details
 from .standing import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, words
-
-if TYPE_CHECKING:
-    from auditor.timeline.state import BagState, StateAt
-
 
 READINGS_SHOWN: Final = 500
 

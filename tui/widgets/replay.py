@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
@@ -22,8 +23,6 @@ from .lines import TextPart, WordsLine
 from .row_table import PickTable
 
 if TYPE_CHECKING:
-    from textual.app import ComposeResult
-
     from auditor.timeline.timeline_reader import Timeline
 
 

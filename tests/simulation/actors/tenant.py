@@ -323,7 +323,7 @@ class NodeHost(ShardHost):
     def _left_state(self, shard: Shard, store: Store, signed_ns: Instant) -> LeftState:
         identity, going = shard._identity, shard._going
         return LeftState(
-            identity.shard,
+            identity.number,
             identity.incarnation,
             store.name,
             self._process.machine,

@@ -66,7 +66,7 @@ def test_command_is_told_its_lease_and_its_code_is_kept(site: Site, node: Node) 
     assert node.desk.handed_out == 1
 
 
-@pytest.mark.parametrize("words", [(), ("--mode", "S"), ("--purpose", "said"), ("--lease", "other")])
+@pytest.mark.parametrize("words", [(), ("--mode", "IX"), ("--purpose", "said"), ("--lease", "other")])
 def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     site: Site, node: Node, words: tuple[str, ...]
 ) -> None:
@@ -75,6 +75,17 @@ def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     assert int(out) > 0
     assert node.desk is not None
     assert node.desk.handed_out == 0
+
+
+def test_commands_that_share_run_beside_each_other(site: Site, node: Node) -> None:
+    with started(site, "--lease", "d", "--mode", "S", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        assert ended(site, "--lease", "d", "--mode", "S", "--wait", "0", "--", "true")[0] == 0
+        assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
+        holder.send_signal(signal.SIGTERM)
+    assert node.desk is not None
+    assert (node.desk.leases, node.desk.handed_out) == (1, 2)
 
 
 def test_fence_grows_from_a_sub_lease_to_a_lease_of_its_own_and_back(site: Site, node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
@@ -88,7 +89,7 @@ class Node:
         self._writer: NodeWriterServer | None = None
         self.desk: LeaseDesk | None = None
         """What hands out sub-leases; None before start()."""
-        self._desk_doors: list[str] = []
+        self._close_doors: Callable[[], None] = lambda: None
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
         self.awaited: dict[int, str] = {}
@@ -181,7 +182,7 @@ class Node:
         for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
             self._webs.append(HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
             self._webs[-1].start()
-        collector.web = self._webs
+        collector.web, collector.desk = self._webs, self.desk
 
     def _mind_threads(self, trust: TrustWatch) -> None:
         """Have this daemon end, and say so, where one of its threads ends before it is told to."""
@@ -317,8 +318,9 @@ class Node:
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
         users, root = str(user_directory()), str(cluster.root)
         doors = [door(users, root, str(settings.directory)), door(users, root, None) if usual else None]
-        self._desk_doors = [each for each in doors if each is not None]
-        open_doors(self._desk_doors, socket)
+        known = [each for each in doors if each is not None]
+        open_doors(known, socket)
+        self._close_doors = partial(close_doors, known, socket)
 
     def stop(self) -> None:
         """Wait until the sub-leases are over, write and answer what the writer was handed, and end it. Idempotent.
@@ -335,7 +337,7 @@ class Node:
             self.desk.stop()
         try:
             if self._writer is not None:
-                close_doors(self._desk_doors, writer_socket(self._cluster.routes.runtime))
+                self._close_doors()
                 self._writer.stop()
         finally:
             self._writer = None

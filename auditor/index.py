@@ -218,7 +218,6 @@ class Index:
         self.db.execute(f"PRAGMA user_version = {INDEX_FORMAT}")
 
     def clear(self) -> None:
-        """Forget all evidence."""
         self._closed_to.clear()
         for table in _TABLES:
             self.db.execute(f"DELETE FROM {table}")  # noqa: S608 - the names of tables and columns are ours
@@ -267,7 +266,6 @@ class Index:
         return [number for (number,) in self.db.execute("SELECT DISTINCT bucket FROM chunk ORDER BY bucket")]
 
     def column_bytes(self) -> int:
-        """Return how large all columns together are."""
         return self.number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
 
     def domains_in_rows(self) -> set[str]:
@@ -412,7 +410,6 @@ class Index:
         return bool(self._closed_to)
 
     def number(self, sql: str, *values: Value) -> int:
-        """Return the number that a question has for an answer."""
         for (number,) in self.db.execute(sql, values):
             assert isinstance(number, int)
             return number

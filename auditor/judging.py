@@ -15,12 +15,10 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from timeagent.canonical import DIGEST_BYTES
-
 from .columns import domains
 from .columns.domains import Writer
 from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, Rows, bucket_of
+from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, Rows, bucket_of, bytes_of
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
@@ -233,7 +231,7 @@ def _entry_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
     endings = (rows["kind"] == ENDED).tolist() if bucket.kind == ENTRIES else [False] * len(rows)
     numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
     for cid, ending, (name, head, position, path, offset, length, rank, at, size) in zip(
-        _cids(rows), endings, numbers, strict=True
+        bytes_of(rows["cid"]), endings, numbers, strict=True
     ):
         entry, where = raw[at : at + size], (paths[path], offset, length)
         incarnation, sequence, digest = heads[head]
@@ -244,30 +242,20 @@ def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths = list(bucket.names.values), list(bucket.paths.values)
     columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
     numbers = zip(*(rows[column].tolist() for column in columns), strict=True)
-    frames = zip(rows["sequence"].tolist(), _digests(rows, "digest"), rows["staying"].tolist(), strict=True)
+    frames = zip(rows["sequence"].tolist(), bytes_of(rows["digest"]), rows["staying"].tolist(), strict=True)
     for cid, frame, (name, path, offset, length, messages, first, last, settle_to, signed) in zip(
-        _cids(rows), frames, numbers, strict=True
+        bytes_of(rows["cid"]), frames, numbers, strict=True
     ):
         told = (messages, messages, first, last, 1, settle_to, signed)
         sequence, digest, staying = frame
         yield names[name], cid, paths[path], offset, length, *told, sequence, digest if any(digest) else None, staying
 
 
-def _cids(rows: Rows) -> list[bytes]:
-    whole = np.ascontiguousarray(rows["cid"]).tobytes()
-    return [whole[at : at + 16] for at in range(0, len(whole), 16)]
-
-
-def _digests(rows: Rows, column: str) -> list[bytes]:
-    whole = np.ascontiguousarray(rows[column]).tobytes()
-    return [whole[at : at + DIGEST_BYTES] for at in range(0, len(whole), DIGEST_BYTES)]
-
-
 def _spread_writers(index: Index, number: int, wanted: AbstractSet[Writer]) -> None:
     bucket = index.bucket(FRAMES, number)
     rows = _chosen(bucket, wanted)
     names, paths = list(bucket.names.values), list(bucket.paths.values)
-    digests, committed = _digests(rows, "digest"), _digests(rows, "committed_digest")
+    digests, committed = bytes_of(rows["digest"]), bytes_of(rows["committed_digest"])
     columns = ("name", "path", "offset", "length", "sequence", "committed", "first", "last")
     signed = ("earliest", "latest", "staleness")
     frames: list[Sequence[Value]] = []

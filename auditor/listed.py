@@ -22,79 +22,7 @@ from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
 from .timeline.facts import RackFacts
 
-
-def index_frame(
-    index: PartMaker,
-    frame: FrameEvidence,
-    digest: bytes,
-    accepted: int,
-    span: tuple[int, int],
-    rank: int,
-    *,
-    hashed: bool = True,
-    counts: bool = True,
-) -> None:
-    """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
-
-    ``rank``: how many frames were read before it; ``hashed``: whether frames are known by their digests. ``counts``:
-    whether it is known that the list that it is in counts.
-    """
-    head, where = frame.frame.head, frame.where
-    writer = (head.writer, head.incarnation)
-    timestamps = frame.frame.timestamps
-    stamps = (int(timestamps[0]), int(timestamps[-1]))
-    token, proven = frame.token, frame.refusal is None
-    # An end of an interval above what a column holds is kept as that: nothing lies above either.
-    interval = (token.interval.earliest, min(token.interval.latest, INSTANT_MAX)) if proven else (None, None)
-    index.add("frame", *writer, head.sequence, digest, where=where, rest=(*stamps, *interval))
-    if head.committed is not None:
-        named = (*writer, head.committed.sequence, head.committed.digest if hashed else bytes(32))
-        naming = (head.sequence, *interval, token.staleness_ns)
-        index.add("committed", *named, where=where, rest=(int(timestamps[-1]), *naming))
-    first, last = span
-    stamped = min(token.interval.latest + token.staleness_ns, INSTANT_MAX)
-    for session in frame.sessions:
-        if session.refusal is None:
-            _index_witness(index, session, ("", session.witness.session_id), where, rank)
-    counted = set()
-    for held in frame.witnesses:
-        witness = held.witness
-        if witness.correlation_id not in counted:
-            counted.add(witness.correlation_id)
-            sure = counts and held.refusal is None
-            numbers = (len(timestamps), accepted, first, last, sure, witness.settle_to_ns, stamped)
-            staying = frame.part_of(held)[1] is not Half.LEAVING
-            itself = (head.sequence, digest if hashed else None, staying)
-            index.add("use", witness.domain, witness.correlation_id, where=where, rest=(*numbers, *itself))
-        if held.refusal is not None:
-            continue
-        _index_witness(index, held, (witness.domain, witness.correlation_id), where, rank)
-
-
-def _index_witness(
-    index: PartMaker, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
-) -> None:
-    """Remember a witness with its head. ``lease``: domain and id. Session leases are of no domain: theirs is ""."""
-    batch, signed = held.head, held.signed
-    index.add(
-        "head",
-        *(batch.incarnation, batch.sequence, held.head_digest, batch.map_number, batch.shard, batch.ceiling_number),
-        *(False, signed.head),
-        where=where,
-        rank=rank,
-    )
-    index.add(
-        "entry",
-        *(*lease, batch.incarnation, batch.sequence, signed.index, held.head_digest, signed.entry),
-        where=where,
-        rest=(0,),
-        rank=rank,
-    )
-
-
 NO_FRAME: Final = "a listed file holds a frame that is none"
-
-
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """So much is read before it is judged: columns are worth the more, the longer they are."""
 
@@ -240,7 +168,51 @@ class FrameJudge:
     def _remember(
         self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int, *, counts: bool
     ) -> None:
+        """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
+
+        ``rank``: how many frames were read before it. ``counts``: whether it is known that its list counts.
+        """
         if frame.refusal is None and frame.token is not self._newest_of_frames:
             self._newest_of_frames = frame.token
             self._told.saw(frame.token)
-        index_frame(self._told, frame, digest, accepted, span, rank, hashed=self._reading.hashed, counts=counts)
+        head, where, hashed = frame.frame.head, frame.where, self._reading.hashed
+        writer = (head.writer, head.incarnation)
+        timestamps = frame.frame.timestamps
+        stamps = (int(timestamps[0]), int(timestamps[-1]))
+        token, proven = frame.token, frame.refusal is None
+        # An end of an interval above what a column holds is kept as that: nothing lies above either.
+        interval = (token.interval.earliest, min(token.interval.latest, INSTANT_MAX)) if proven else (None, None)
+        self._told.add("frame", *writer, head.sequence, digest, where=where, rest=(*stamps, *interval))
+        if head.committed is not None:
+            named = (*writer, head.committed.sequence, head.committed.digest if hashed else bytes(32))
+            naming = (head.sequence, *interval, token.staleness_ns)
+            self._told.add("committed", *named, where=where, rest=(int(timestamps[-1]), *naming))
+        stamped = min(token.interval.latest + token.staleness_ns, INSTANT_MAX)
+        for session in frame.sessions:
+            self._remember_witness(session, ("", session.witness.session_id), where, rank)
+        counted = set()
+        for held in frame.witnesses:
+            witness = held.witness
+            lease = (witness.domain, witness.correlation_id)
+            if witness.correlation_id not in counted:
+                counted.add(witness.correlation_id)
+                sure = counts and held.refusal is None
+                numbers = (len(timestamps), accepted, *span, sure, witness.settle_to_ns, stamped)
+                staying = frame.part_of(held)[1] is not Half.LEAVING
+                itself = (head.sequence, digest if hashed else None, staying)
+                self._told.add("use", *lease, where=where, rest=(*numbers, *itself))
+            self._remember_witness(held, lease, where, rank)
+
+    def _remember_witness(
+        self, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
+    ) -> None:
+        """Remember a witness that holds, and its head. ``lease``: domain and id; session leases are of none: ""."""
+        if held.refusal is not None:
+            return
+        batch, signed = held.head, held.signed
+        named = (batch.incarnation, batch.sequence, held.head_digest)
+        shard = (batch.map_number, batch.shard, batch.ceiling_number)
+        in_ledger = False
+        self._told.add("head", *named, *shard, in_ledger, signed.head, where=where, rank=rank)
+        stated = (*lease, *named[:2], signed.index, held.head_digest, signed.entry)
+        self._told.add("entry", *stated, where=where, rest=(0,), rank=rank)

@@ -147,7 +147,6 @@ class Reading:
     frames: FrameReader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Know no signature yet."""
         self.frames = FrameReader(self.signatures, self.records.cluster_id)
 
 
@@ -273,7 +272,6 @@ class PartMaker:
     """Gathers what is told of one part; rows as bytes, because a part may hold a hundred thousand frames."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self.part = Part()
         self._kept: dict[str, list[tuple[Value, ...]]] = {}
         self._heads: dict[tuple[Value, ...], Value] = {}
@@ -282,7 +280,6 @@ class PartMaker:
         self._newest: SignedTime | None = None
 
     def report(self, *findings: Finding) -> None:
-        """Take what is wrong."""
         self.part.findings += findings
 
     def saw(self, token: SignedTime | None) -> None:

@@ -128,18 +128,15 @@ class AuditProgress:
     """Shows the progress of one audit. Time left is reckoned from the parts that are done."""
 
     def __init__(self, clock: AgentClock | None = None) -> None:
-        """Begin now."""
         self._clock = clock or SystemClock()
         self._begun_ns = self._clock.monotonic_ns()
         self._line = Progress("audit")
 
     def show(self, done: int, total: int, messages: int, part: str) -> None:
-        """Say how far it is."""
         spent_ns = max(1, self._clock.monotonic_ns() - self._begun_ns)
         self._line.show(done, progress_text(done, total, messages, spent_ns, part))
 
     def done(self) -> None:
-        """Clear the line."""
         self._line.done()
 
 

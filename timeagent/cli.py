@@ -33,7 +33,7 @@ from .console import (
     present,
     print_json,
     report_error,
-    say,
+    say_all,
     whole_from,
     with_verbs,
 )
@@ -328,8 +328,7 @@ def _show_sources(asking: _Asking, options: Namespace) -> None:
         lines = [*_plot_lines(views, known.together if known else None), "", *lines]
         if sys.stdout.isatty():
             lines[0] = "\x1b[H\x1b[J" + lines[0]
-    for line in lines:
-        say(line)
+    say_all(lines)
 
 
 def _source_lines(views: list[SourceView]) -> list[str]:

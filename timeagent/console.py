@@ -10,7 +10,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,7 @@ def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any],
     if options.json:
         print_json(schema, fields)
     else:
-        for line in lines:
-            say(line)
+        say_all(lines)
     return 0
 
 
@@ -98,6 +97,11 @@ def own_name() -> str:
 
 def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
+
+
+def say_all(lines: Iterable[str]) -> None:
+    for line in lines:
+        say(line)
 
 
 def note(text: str) -> None:

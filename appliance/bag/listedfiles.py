@@ -45,6 +45,7 @@ class PackedRack:
         """Return bytes of the pack; None if it is gone. Reads ahead: the next range is mostly in memory."""
         start, window = self._window
         if not start <= offset <= offset + length <= start + len(window):
+            self._window, window = (0, b""), b""  # so that its memory is used again, and not a second window's
             ahead = min(max(length, WINDOW_BYTES), max(length, self.index.index_at - offset))
             found = self._storage.read_from(self.path, offset, ahead)
             if found is None:

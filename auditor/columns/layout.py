@@ -196,6 +196,12 @@ def used_of(which: NDArray[Any], count: int) -> tuple[list[int], NDArray[np.int6
     return np.flatnonzero(there).tolist(), place[which]
 
 
+def bytes_of(column: NDArray[Any]) -> list[bytes]:
+    """Return each row of a column of byte strings."""
+    whole, size = np.ascontiguousarray(column).tobytes(), column.nbytes // max(1, len(column))
+    return [whole[at : at + size] for at in range(0, len(whole), size or 1)]
+
+
 def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)
@@ -205,7 +211,6 @@ class Numbering[T]:
     """Gives each of some values a number."""
 
     def __init__(self) -> None:
-        """Know none."""
         self.values: dict[T, int] = {}
 
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
@@ -298,7 +303,6 @@ class Bucket:
     """All rows of one kind in one bucket, with numbers that hold across its chunks."""
 
     def __init__(self, kind: str) -> None:
-        """Hold nothing."""
         self.kind = kind
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
@@ -326,7 +330,6 @@ class Bucket:
         self._parts.append(part)
 
     def rows(self) -> Rows:
-        """Return all rows."""
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
 
     def raw(self) -> bytes:

@@ -241,7 +241,6 @@ class WitnessShapes:
     """The shapes of witnesses, and of what they state."""
 
     def __init__(self) -> None:
-        """Know none yet."""
         self.signed = Shapes(lambda raw: decode(SignedWitness, raw))
         self.entries = Shapes(decode_entry)
 

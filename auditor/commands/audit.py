@@ -31,7 +31,7 @@ from auditor.report.formats import (
 )
 from auditor.report.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
 from auditor.selftest import Case
-from timeagent.console import Progress, note, print_json, say
+from timeagent.console import Progress, note, print_json, say, say_all
 from timeagent.errors import BadRequest
 
 from .running import narrowing, path_arguments, pinned, read_archive_of, run_audit
@@ -41,7 +41,6 @@ FORMATS: Final = ("text", "json", "jsonl", "sarif", "junit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``audit`` takes."""
     path_arguments(parser, needed=False)
     parser.add_argument(
         "reports",
@@ -149,8 +148,7 @@ def _diff(reports: list[Path], form: str) -> int:
     if form == "json":
         print_json(DIFF_SCHEMA, diff)
     else:
-        for line in diff_lines(diff):
-            say(line)
+        say_all(diff_lines(diff))
     return 0 if diff["same"] else 1
 
 
@@ -171,11 +169,9 @@ def _report(result: Audit, arguments: argparse.Namespace, about: dict[str, Any],
         case "sarif":
             say(msgspec.json.encode(sarif_fields(result, about)).decode())
         case "junit":
-            for text in junit_lines(result, about):
-                say(text)
+            say_all(junit_lines(result, about))
         case _:
-            for text in (*about_lines(about), *text_lines(result)):
-                say(text)
+            say_all((*about_lines(about), *text_lines(result)))
     return status
 
 
@@ -219,6 +215,5 @@ def run_selftest(form: str) -> int:
     if form == "json":
         print_json(selftest.SCHEMA, selftest.json_fields(tried), version=selftest.VERSION)
     else:
-        for line in selftest.text_lines(tried):
-            say(line)
+        say_all(selftest.text_lines(tried))
     return 0 if all(case.passed for case in tried) and not selftest.untried(tried) else 1

@@ -17,7 +17,7 @@ from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines
 from auditor.report.result import Audit, by_id, exit_status
 from auditor.rules.finding import Finding
-from timeagent.console import counted, note, print_json, printable, say
+from timeagent.console import counted, note, print_json, printable, say, say_all
 from timeagent.errors import BadRequest
 
 from .running import path_arguments, read_archive_of
@@ -26,7 +26,6 @@ SCHEMA: Final = "tenure.explain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``explain`` takes."""
     parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
     path_arguments(parser)
     form = parser.add_mutually_exclusive_group()
@@ -74,8 +73,7 @@ def _shown(arguments: argparse.Namespace, archive: Archive) -> int:
         chosen = [one_finding(result, arguments.finding, arguments.path)]
     if arguments.chain:
         for finding in chosen:
-            for line in lineage_lines(lineage(finding, archive)):
-                say(line)
+            say_all(lineage_lines(lineage(finding, archive)))
     elif arguments.svg:
         say(draw(chosen[0], context_of(chosen[0], timeline)).rstrip())
     elif arguments.json:
@@ -101,14 +99,11 @@ def _text(name: str, chosen: list[Finding], archive: Archive) -> None:
     for position, finding in enumerate(chosen):
         if position:
             say()
-        for line in explain_lines(finding, archive.tree):
-            say(line)
-        for line in context_lines(context_of(finding, archive.timeline)):
-            say(line)
+        say_all(explain_lines(finding, archive.tree))
+        say_all(context_lines(context_of(finding, archive.timeline)))
 
 
 def add_bundle_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``bundle`` takes."""
     parser.add_argument("finding", metavar="FINDING", help="the id of a finding, or how it begins")
     path_arguments(parser)
     parser.add_argument("--output", metavar="FILE", type=Path, help="a new file (default: stdout)")

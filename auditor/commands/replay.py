@@ -19,7 +19,7 @@ from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_deliv
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import AuditedTree, Timeline, open_audited
 from auditor.timeline.what_if import Changes, changes, judged_timeline
-from timeagent.console import Progress, print_json, printable, say, whole_from
+from timeagent.console import Progress, print_json, printable, say, say_all, whole_from
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
@@ -30,7 +30,6 @@ STEPS_SHOWN_MAX: Final = 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what ``replay`` takes."""
     path_arguments(parser, index=False, needed=False)
     parser.add_argument(
         "--db",
@@ -93,10 +92,8 @@ def _shown(
         fields = json_fields(state, delivered, domain=arguments.domain)
         print_json(SCHEMA, fields | _changed_fields(lens, changed))
         return 0
-    for line in text_lines(state, delivered, domain=arguments.domain):
-        say(line)
-    for line in _changed_lines(changed):
-        say(line)
+    say_all(text_lines(state, delivered, domain=arguments.domain))
+    say_all(_changed_lines(changed))
     return 0
 
 
@@ -195,8 +192,7 @@ def _steps(arguments: argparse.Namespace, timeline: Timeline, changed: Changes |
         return 0
     for position, event in _chosen(arguments, timeline, first, last):
         say(f"{rfc3339(event.instant_ns)}  {event_words(event)}{_after(timeline, position, event)}")
-    for line in _changed_lines(changed):
-        say(line)
+    say_all(_changed_lines(changed))
     return 0
 
 

@@ -41,7 +41,6 @@ class Signatures:
     """The answers so far. May be shared by several audits: an answer depends on nothing but the bytes."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self._answers: dict[tuple[bytes, bytes, bytes], bool] = {}
         self.checked = 0
 

@@ -202,7 +202,6 @@ class Opened:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self.descriptor)
 
 
@@ -360,11 +359,6 @@ class Tree:
     def logs(self) -> list[str]:
         """Return the names of the directories that are logs."""
         return [name for name, is_directory in self.names(LOGS) if is_directory]
-
-    def racks(self, grid: Grid) -> Iterator[RackListing | str]:
-        """Yield a log's racks in order of time, each with its bags; the path of each directory that is no rack."""
-        for place in self.rack_places(grid):
-            yield place if isinstance(place, str) else self.listing(grid, place)
 
     def rack_places(self, grid: Grid) -> Iterator[Rack | str]:
         """Yield a log's racks in order of time, unread; the path of each directory that is no rack."""

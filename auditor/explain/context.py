@@ -29,6 +29,7 @@ from auditor.timeline.events import (
     RunResumed,
     SessionOver,
     event_fields,
+    leases_of,
 )
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import Timeline
@@ -48,19 +49,6 @@ FAR_NS: Final = 3600 * SECOND
 
 
 _GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN})
-
-
-def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
-    """Return domain and correlation id of each lease that an event is about."""
-    match event:
-        case LeaseTold():
-            return ((event.witness.domain, event.witness.correlation_id),)
-        case LeaseEnded():
-            return ((event.domain, event.ending.correlation_id),)
-        case FrameWritten():
-            return event.leases
-        case _:
-            return ()
 
 
 @dataclass
@@ -141,7 +129,6 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        """Put together nothing yet."""
         self._timeline = timeline
         self._whole = lru_cache(DOMAINS_AT_HAND)(self._traced)
         self._stretch = lru_cache(STRETCHES_AT_HAND)(self._within)
@@ -158,7 +145,6 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         return (domain for domain in self._timeline.state_at().domains if self._whole(domain))
 
     def __len__(self) -> int:
-        """Count them."""
         return sum(1 for _ in self)
 
     def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
@@ -384,7 +370,6 @@ def _clock_changes(state: StateAt, window: list[Event]) -> list[ClockChange]:
 
 
 def context_fields(context: Context) -> dict[str, Any]:
-    """Return what JSON shows of it."""
     accepted, written = context.readers()
     return {
         **instant_fields("complete", context.complete_ns),

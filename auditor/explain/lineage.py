@@ -37,6 +37,7 @@ from auditor.timeline.events import (
     LeaseEnded,
     LeaseTold,
     SessionOver,
+    leases_of,
 )
 from timeagent.console import printable
 from timeagent.errors import Damaged
@@ -44,7 +45,7 @@ from timeagent.keys import key_id
 from timeagent.units import Instant, Span, rfc3339
 
 from .archive import Archive
-from .context import LeaseTrace, leases_of
+from .context import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""
@@ -93,7 +94,6 @@ class Link:
             yield from link.checks
 
     def fields(self) -> dict[str, Any]:
-        """Return what JSON shows."""
         return {
             "kind": self.kind.value,
             "title": self.title,

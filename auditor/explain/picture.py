@@ -42,7 +42,6 @@ class Picture:
     """One drawing, from the top down. Instants outside the window are drawn at its edge."""
 
     def __init__(self, finding: Finding, context: Context) -> None:
-        """Take what is drawn."""
         self._finding = finding
         self._context = context
         self._y = 0

@@ -53,7 +53,6 @@ def jsonl_lines(audit: Audit, about: dict[str, Any]) -> Iterator[bytes]:
 
 
 def about_lines(about: dict[str, Any]) -> Iterator[str]:
-    """Yield what was judged."""
     yield f"tree: {where_words(about['tree'])}"
     if "against" in about:
         yield f"held against: {where_words(about['against'])}"
@@ -84,7 +83,6 @@ def finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def time_line(named: NamedInterval) -> str:
-    """Return one interval in words."""
     by = f", by the clock of {named.node}" if named.node else ""
     if named.earliest_ns == named.latest_ns:
         return f"{named.what}: {bound_text(named.earliest_ns)}{by}"

@@ -15,7 +15,7 @@ from timeagent.signedtime import SignedTime, r1_holds, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
 from .cluster import ClusterFacts
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
+from .finding import Check, Evidence, Finding, NamedInterval, Verdict, below_ceiling, compared, found, signed_before
 from .history import EndedFact, LeaseHistory, SessionWitnessFact, Told
 from .records import Policies
 
@@ -219,6 +219,20 @@ def check_count(
     hold = "the bags hold" if missing is Verdict.VIOLATION else "the others are not in this copy, which has"
     reason = f"{word.name} was {word.ended} after {claimed} messages; {hold} {there}"
     yield check.finding(word.name, reason, [word.where, *sorted(set(uses))][:9], verdict=missing)
+
+
+def check_reach(
+    subject: str, told: Told | SessionWitnessFact, policies: Policies, fence: int | None = None
+) -> Iterator[Finding]:
+    """term-above-policy and grant-above-ceiling of one witness. ``fence``: where it has one."""
+    expiry, ceiling = told.witness.expiry_ns, told.head.ceiling_ns
+    yield from policies.check_term(subject, expiry, told.token, told.where)
+    check = below_ceiling(expiry, fence or 0, ceiling)
+    if not check.holds:
+        stated = f"expiry {rfc3339(expiry)}" + ("" if fence is None else f" and fence {fence}")
+        reason = f"{subject} has {stated}, above the ceiling {rfc3339(ceiling)}"
+        times = [NamedInterval.of("the witness", told.token), NamedInterval.at("the expiry", expiry)]
+        yield check.finding(subject, reason, [told.where], times)
 
 
 def expiry_fell(name: str, told: Sequence[Told | SessionWitnessFact]) -> Iterator[Finding]:

@@ -113,7 +113,6 @@ class Finding:
         return hashlib.sha256("\0\0".join(parts).encode()).hexdigest()[:ID_CHARACTERS]
 
     def fields(self) -> dict[str, Any]:
-        """Return what JSON shows."""
         return {
             "id": self.id,
             "code": self.code,
@@ -333,7 +332,6 @@ class Check(msgspec.Struct, frozen=True):
         return mask
 
     def fields(self) -> dict[str, Any]:
-        """Return what JSON shows."""
         return {"code": self.code, "what": self.what, "value": self.value, "limit": self.limit, "holds": self.holds}
 
     def finding(

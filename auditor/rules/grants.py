@@ -248,7 +248,6 @@ class HighestUses:
     """The highest message that was accepted under leases of each mode, and under which of them."""
 
     def __init__(self) -> None:
-        """Know none."""
         self._found: dict[Mode, tuple[Use, LeaseHistory]] = {}
 
     def take(self, lease: LeaseHistory, uses: Iterable[Use]) -> None:

@@ -276,12 +276,10 @@ class LeaseHistory:
 
     @property
     def name(self) -> str:
-        """How a finding names it."""
         return f"lease {self.correlation_id.hex()} on {self.first.witness.domain!r}"
 
     @property
     def fence(self) -> int:
-        """Its fence."""
         return self.first.witness.fence
 
     def mode_at(self, position: Position) -> Mode:
@@ -303,7 +301,6 @@ class LeaseHistory:
 
     @property
     def granted(self) -> Told | None:
-        """The grant itself."""
         return self.first if self.first.witness.kind is WitnessKind.GRANT else None
 
     @property
@@ -341,7 +338,6 @@ class LeaseHistory:
 
     @property
     def holder(self) -> Holder:
-        """Whose it is."""
         return self.first.witness.holder
 
     @property
@@ -410,7 +406,6 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
     def by_id(self) -> Mapping[bytes, LeaseHistory]:
-        """Return the leases by correlation id."""
         return {lease.correlation_id: lease for lease in self.leases}
 
 
@@ -506,7 +501,6 @@ class SessionHistory:
 
     @property
     def name(self) -> str:
-        """How a finding names it."""
         return f"session lease {self.session_id.hex()}"
 
     def ends_of(self, lease: LeaseHistory, run: ShardRun) -> Iterator[EndedFact]:

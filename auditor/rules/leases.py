@@ -16,7 +16,7 @@ from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
 from .cluster import Closings, ClusterFacts
-from .endings import check_ending, expiry_fell
+from .endings import check_ending, check_reach, expiry_fell
 from .finding import Check, Evidence, Finding, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
 from .history import GIVEN_BACK, DomainHistory, EndedFact, LeaseHistory, Position, Told, shard_of
@@ -54,17 +54,9 @@ def _first(lease: LeaseHistory, cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator[Finding]:
-    witness, head, token = told.witness, told.head, told.token
+    witness, head = told.witness, told.head
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
-    yield from cluster.policies.check_term(subject, witness.expiry_ns, token, told.where)
-    ceiling = below_ceiling(witness.expiry_ns, witness.fence, head.ceiling_ns)
-    if not ceiling.holds:
-        reason = (
-            f"{subject} has expiry {rfc3339(witness.expiry_ns)} and fence {witness.fence}, "
-            f"above the ceiling {rfc3339(head.ceiling_ns)}"
-        )
-        times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
-        yield ceiling.finding(subject, reason, [told.where], times)
+    yield from check_reach(subject, told, cluster.policies, witness.fence)
     lowest = (0, 0) if witness.kind is WitnessKind.RENEWAL else cluster.lowest(head)
     if witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]:
         reason = (

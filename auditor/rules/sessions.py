@@ -14,9 +14,9 @@ from auditor.index import Use
 from timeagent.units import rfc3339
 
 from .cluster import ClusterFacts
-from .endings import Word, check_count, check_expiry, check_watermark, expiry_fell, not_yet, unpaired
-from .finding import Evidence, Finding, NamedInterval, below_ceiling, found
-from .history import DomainHistory, Position, SessionEndFact, SessionHistory, SessionName, SessionWitnessFact
+from .endings import Word, check_count, check_expiry, check_reach, check_watermark, expiry_fell, not_yet, unpaired
+from .finding import Evidence, Finding, NamedInterval, found
+from .history import DomainHistory, Position, SessionEndFact, SessionHistory, SessionName
 
 _ALONE = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED})
 
@@ -99,7 +99,8 @@ def check_sessions(
     for name, session in sessions.items():
         under = sorted(of[name], key=lambda note: (note.position, note.correlation_id))
         for told in session.told:
-            yield from _witness(session, told, cluster)
+            subject = f"{session.name}, {told.witness.kind} in batch {told.head.sequence}"
+            yield from check_reach(subject, told, cluster.policies)
         yield from expiry_fell(session.name, session.told)
         if session.over is not None:
             yield from not_yet(session.name, session.over.entry.ended_ns, session.over.token, session.over.where)
@@ -108,17 +109,6 @@ def check_sessions(
         yield from _late(session, [note for note in under if note.what is What.LATE])
         unknown = sum(note.messages for note in under if note.what is What.ALONE)
         yield from _dropped(session, [note for note in under if note.what is What.WITH], unknown, cluster)
-
-
-def _witness(session: SessionHistory, told: SessionWitnessFact, cluster: ClusterFacts) -> Iterator[Finding]:
-    expiry, head, token = told.witness.expiry_ns, told.head, told.token
-    subject = f"{session.name}, {told.witness.kind} in batch {head.sequence}"
-    yield from cluster.policies.check_term(subject, expiry, token, told.where)
-    ceiling = below_ceiling(expiry, 0, head.ceiling_ns)
-    if not ceiling.holds:
-        reason = f"{subject} has expiry {rfc3339(expiry)}, above the ceiling {rfc3339(head.ceiling_ns)}"
-        times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", expiry)]
-        yield ceiling.finding(subject, reason, [told.where], times)
 
 
 def _short_end(session: SessionHistory) -> Iterator[Finding]:

@@ -219,24 +219,24 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | N
     for held in evidence.carried:
         witness, token = held.witness, held.token
         span = witness.expiry_ns - token.midpoint_ns - token.radius_ns
-        subject = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
+        times = [NamedInterval.of("the witness", token)]
         if held.refusal is None and policy.radius_ns_max < token.radius_ns <= widest.radius_ns_max:
             reason = (
-                f"it names policy {policy.number}, which allows clocks that are known to "
-                f"{span_text(policy.radius_ns_max)}; a lease of its own was granted by one that was known to "
-                f"{span_text(token.radius_ns)}"
+                f"clocks that are known to {span_text(policy.radius_ns_max)}; a lease of its own was granted by one "
+                f"that was known to {span_text(token.radius_ns)}"
             )
-            times = [NamedInterval.of("the witness", token)]
-            yield found("policy-misnamed", subject, reason, [evidence.where], times)
-            return
-        if held.refusal is None and policy.lease_term_max_ns < span <= widest.lease_term_max_ns:
+        elif held.refusal is None and policy.lease_term_max_ns < span <= widest.lease_term_max_ns:
             reason = (
-                f"it names policy {policy.number}, which allows {span_text(policy.lease_term_max_ns)}; "
-                f"a lease of its own lasts {span_text(span)} at least, until {rfc3339(witness.expiry_ns)}"
+                f"{span_text(policy.lease_term_max_ns)}; a lease of its own lasts {span_text(span)} at least, "
+                f"until {rfc3339(witness.expiry_ns)}"
             )
-            times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", witness.expiry_ns)]
-            yield found("policy-misnamed", subject, reason, [evidence.where], times)
-            return
+            times.append(NamedInterval.at("the expiry", witness.expiry_ns))
+        else:
+            continue
+        subject = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
+        reason = f"it names policy {policy.number}, which allows {reason}"
+        yield found("policy-misnamed", subject, reason, [evidence.where], times)
+        return
 
 
 def _foreign(evidence: FrameEvidence, held: HeldWitness | HeldSession) -> bool:

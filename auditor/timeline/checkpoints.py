@@ -66,7 +66,6 @@ class Layer[K, V](MutableMapping[K, V]):
         return twin
 
     def __getitem__(self, name: K) -> V:
-        """Return a value. Raises KeyError."""
         if name in self.changed:
             return self.changed[name]
         if name in self._written:
@@ -170,12 +169,10 @@ class Marked:
     """Bags with a mark: a collection that is asked in the database."""
 
     def __init__(self, db: Database, mark: str) -> None:
-        """Take which mark."""
         self._db = db
         self._mark = mark
 
     def __contains__(self, name: object) -> bool:
-        """Whether a bag has it."""
         assert isinstance(name, tuple)
         rows = self._db.execute("SELECT 1 FROM marked WHERE mark = ? AND log = ? AND start = ?", (self._mark, *name))
         return any(True for _ in rows)
@@ -185,7 +182,6 @@ class Marked:
         yield from self._db.execute("SELECT log, start FROM marked WHERE mark = ?", (self._mark,))
 
     def __len__(self) -> int:
-        """Count them."""
         return sum(1 for _ in self)
 
 

@@ -7,6 +7,7 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -52,7 +53,6 @@ class ClockReading(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def state(self) -> str:
-        """Its status in a word."""
         return self.status.name.lower().replace("_", "-")
 
     @property
@@ -233,8 +233,7 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
         self, entry: Witness | Ended | SessionWitness | SessionEnded, position: int, where: Evidence, shift: Span = 0
     ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver:
         """Return what one of its entries says. ``shift``: how much more its clock would have shown of ends."""
-        place = (self.who, self.run, self.sequence, position)
-        signed = (self.clock.midpoint_ns, place, self.clock, where, self.shard)
+        signed = self._signed(position, where)
         match entry:
             case Witness():
                 return LeaseTold(*signed, entry)
@@ -248,22 +247,20 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
 
     def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
         """Return by which map its shard goes."""
-        place = (self.who, self.run, self.sequence, 0)
-        return MapFollowed(self.clock.midpoint_ns, place, self.clock, where, self.shard, head.going_by, head.half)
+        return MapFollowed(*self._signed(0, where), head.going_by, head.half)
 
     def resumed(self, entry: Resumed, position: int, where: Evidence) -> RunResumed:
         """Return that its shard goes on after a restart."""
-        place = (self.who, self.run, self.sequence, position)
-        return RunResumed(self.clock.midpoint_ns, place, self.clock, where, self.shard, entry.since_ns)
+        return RunResumed(*self._signed(position, where), entry.since_ns)
 
     def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
         """Return the ends of leases that a later witness tells of."""
-        place = (self.who, self.run, self.sequence, position)
+        signed = self._signed(position, where)[1:]
         ends = [ending for ending in (witness.last_ended, witness.floor_set_by) if ending is not None]
-        return [
-            LeaseEnded(end.ended_ns, place, self.clock, where, self.shard, witness.domain, end, None, None)
-            for end in ends
-        ]
+        return [LeaseEnded(end.ended_ns, *signed, witness.domain, end, None, None) for end in ends]
+
+    def _signed(self, position: int, where: Evidence) -> tuple[Instant, Place, ClockReading, Evidence, ShardName]:
+        return self.clock.midpoint_ns, (self.who, self.run, self.sequence, position), self.clock, where, self.shard
 
 
 type Event = (
@@ -308,17 +305,22 @@ def ceiling_name(shard: ShardName, number: int) -> str:
     return f"{shard[0]}/{shard[1]}/{number}"
 
 
-def about_domain(event: Event, domain: str) -> bool:
-    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+def leases_of(event: Event) -> Sequence[tuple[str, bytes]]:
+    """Return domain and correlation id of each lease that an event is about."""
     match event:
         case LeaseTold():
-            return event.witness.domain == domain
+            return ((event.witness.domain, event.witness.correlation_id),)
         case LeaseEnded():
-            return event.domain == domain
+            return ((event.domain, event.ending.correlation_id),)
         case FrameWritten():
-            return any(name == domain for name, _ in event.leases)
+            return event.leases
         case _:
-            return False
+            return ()
+
+
+def about_domain(event: Event, domain: str) -> bool:
+    """Whether an event is about a domain: its leases, or a frame written under one of them."""
+    return any(name == domain for name, _ in leases_of(event))
 
 
 def about_log(event: Event, log: str) -> bool:
@@ -337,7 +339,6 @@ def event_words(event: Event) -> str:
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """Return an event as JSON shows it."""
     clock = event.clock
     return {
         **instant_fields("instant", event.instant_ns),

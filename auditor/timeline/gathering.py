@@ -84,7 +84,6 @@ class EventRows(Gathering):
     """Makes rows of events, as a part of the tree hands them over."""
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self._names: set[bytes] = set()
         self._rows: list[tuple[Value | list[str], ...]] = []
         self._done: list[bytes] = []
@@ -94,7 +93,6 @@ class EventRows(Gathering):
         return name in self._names
 
     def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
-        """Take an event."""
         if name is not None:
             self._names.add(name)
         try:

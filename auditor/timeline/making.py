@@ -63,7 +63,6 @@ def make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], 
 
 
 def main(words: list[str]) -> int:
-    """Make it."""
     from auditor.audit import Options, audit  # noqa: PLC0415 - who shows it needs none of this
     from auditor.evidence.opening import open_tree  # noqa: PLC0415
 

@@ -221,7 +221,6 @@ def _domain_fields(state: StateAt, name: str) -> dict[str, Any]:
 
 
 def lease_fields(state: StateAt, lease: LeaseState) -> dict[str, Any]:
-    """Return one lease as JSON shows it."""
     holder = lease.holder
     return {
         "correlation_id": lease.correlation_id.hex(),

@@ -299,7 +299,6 @@ class StateAt:
             yield from self.domains[domain].leases
 
     def phase(self, lease: LeaseState) -> LeasePhase:
-        """Return how a lease stands."""
         return lease.phase_at(self.instant_ns, self.session_of(lease))
 
     def session_of(self, lease: LeaseState) -> SessionState | None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.columns.layout import ENDED, ENTRIES, USES, Bucket
+from auditor.columns.layout import ENDED, ENTRIES, USES, Bucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
 from auditor.index import Database, Index
@@ -89,7 +89,6 @@ _STAGE: Final = (
 )
 _MARKS: Final = 3
 """So many values has a row about a bag with a mark."""
-_ID_BYTES: Final = 16
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
 
@@ -202,7 +201,7 @@ class TimelineWriter:
             if (heads[head], position) not in known:
                 known.add((heads[head], position))
                 chosen.append(number)
-        gone = set(_identifiers(rows["cid"][rows["kind"] == ENDED]))
+        gone = set(bytes_of(rows["cid"][rows["kind"] == ENDED]))
         plain, told = rows["plain"], EventRows()
         self.db.executemany(_STAGE, self._plain(entries, rows[plain]))
         rows["rank"] = LEDGER_RANK - rows["rank"]
@@ -219,7 +218,7 @@ class TimelineWriter:
         ended, places, of = rows["kind"] == ENDED, rows["position"].tolist(), rows["name"].tolist()
         signed = np.array([batch.clock.midpoint_ns for _, batch in stated], np.int64)[rows["head"]]
         batches = [stated[each] for each in rows["head"].tolist()]
-        cids, sessions, under = _identifiers(rows["cid"]), _identifiers(rows["session"]), rows["under"].tolist()
+        cids, sessions, under = bytes_of(rows["cid"]), bytes_of(rows["session"]), rows["under"].tolist()
         columns: dict[str, Iterable[Value]] = {
             "name": (
                 b"e" + cid + domains[name][1] if over else statement_name(digests[head], place)
@@ -280,15 +279,9 @@ def _tellers(rows: ColumnRows, gone: AbstractSet[bytes]) -> NDArray[np.bool_]:
     """Say which entries may tell of an end that no ledger has. ``gone``: the leases whose end one has."""
     found = np.zeros(len(rows), np.bool_)
     for told, which in (("last_told", "last_cid"), ("set_by_told", "set_by_cid")):
-        found |= rows[told] & np.array([each not in gone for each in _identifiers(rows[which])], np.bool_)
+        found |= rows[told] & np.array([each not in gone for each in bytes_of(rows[which])], np.bool_)
     found &= rows["kind"] != ENDED
     return found
-
-
-def _identifiers(column: NDArray[np.uint64]) -> list[bytes]:
-    """Return each row of a column of identifiers as bytes."""
-    whole = column.tobytes()
-    return [whole[at : at + _ID_BYTES] for at in range(0, len(whole), _ID_BYTES)]
 
 
 def written_timeline(writer: TimelineWriter, findings: Iterable[Finding]) -> Timeline:

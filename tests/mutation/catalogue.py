@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from appliance.views import view
-from auditor.columns import shape
+from auditor.columns import records
 from auditor.rules import chains
 from auditor.rules import records as trust_rules
 from auditor.rules import time as time_rules
@@ -139,7 +139,7 @@ TABLES: dict[str, Table] = {
     "trust": _within(trust_rules, trust.MUTANTS, _in_text),
     "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
     "named frame": _within(chains, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
-    "record": _within(shape, {name: ("Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
+    "record": _within(records, {name: ("Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
 }
 
 

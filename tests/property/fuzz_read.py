@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -29,17 +29,13 @@ from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
 from auditor.columns.cutting import NotPlain, cut
-from auditor.columns.records import Records, Shapes
-from auditor.columns.shape import Shape
+from auditor.columns.records import Records, Shape, Shapes
 from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded
 from timeagent import core
 from timeagent.canonical import decode, encode
 from timeagent.core import NativeCore
 from timeagent.errors import Damaged
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 AT_ONCE: Final = 240
 """So many inputs are made of one model."""
@@ -256,12 +252,15 @@ def records(native: NativeCore, change: Changing) -> int:
     raw = [each for model in models for each in change.many(model, AT_ONCE // 2)]
     raw[1::12] = [longer(chance, each) for each in raw[1::12]]
     known = [Shape(model, KINDS[kind](model)) for model in models]
-    fits = [any(len(each) == shape.size and shape.fits(_row(each)).all() for shape in known) for each in raw]
+    fits = np.zeros(len(raw), np.bool_)
+    for shape in known:
+        rows = [n for n, each in enumerate(raw) if len(each) == shape.size]
+        fits[rows] |= shape.fits(np.frombuffer(b"".join(raw[n] for n in rows), np.uint8).reshape(-1, shape.size))
     refused, kinds, at = [], bytearray(4 * len(raw)), -1
     while (at := native.match(raw, at + 1, [shape.native for shape in known], kinds)) < len(raw):
         refused.append(at)
-    assert refused == [n for n, each in enumerate(fits) if not each], "the core has another opinion of what has a shape"
-    taken = [each for each, fine in zip(raw, fits, strict=True) if fine]
+    assert refused == np.flatnonzero(~fits).tolist(), "the core has another opinion of what has a shape"
+    taken = [raw[n] for n in np.flatnonzero(fits).tolist()]
     for each in taken:
         KINDS[kind](each)  # decodes, or it could have no shape
     shapes = Shapes(KINDS[kind])
@@ -270,10 +269,6 @@ def records(native: NativeCore, change: Changing) -> int:
     few = chance.sample(raw, 3)
     by_both(native, lambda: told(Shapes(KINDS[kind]).read([models[0], *few]), LISTS.get(kind)))
     return len(taken)
-
-
-def _row(record: bytes) -> NDArray[np.uint8]:
-    return np.frombuffer(record, np.uint8).reshape(1, -1)
 
 
 def paths(native: NativeCore, change: Changing) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from appliance.formats.frame import FrameHead
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
-from auditor.columns import shape as columns
+from auditor.columns import records as columns
 from auditor.columns.records import Shapes
 from tests.support.msgpack import other_forms
 from tests.support.mutants import plant

@@ -45,10 +45,11 @@ def watched(
 
 
 @pytest.mark.verify
+@pytest.mark.timeout(0)
 def test_core_agrees_and_stays_within_its_memory(tmp_path: Path, repository: Path) -> None:
-    done = watched(made(tmp_path, SANITIZERS), repository, 500)
+    done = watched(made(tmp_path, SANITIZERS), repository, 10_000)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "500 frames" in done.stdout
+    assert "10000 frames" in done.stdout
 
 
 @pytest.mark.verify

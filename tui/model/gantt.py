@@ -43,11 +43,10 @@ _WORST: Final = tuple(Verdict)
 
 @dataclass(frozen=True, slots=True)
 class Scrubber:
-    """Two lines, and what the cell under the cursor has."""
+    """Two lines, and how many findings the cell under the cursor has."""
 
     axis: list[Cell]
     density: list[Cell]
-    events_here: int
     findings_here: int
 
 
@@ -85,7 +84,6 @@ class ScrubberGround:
         return Scrubber(
             [Cell(f"{left} ", Tone.DIM), *merged(axis), Cell(f" {right}", Tone.DIM)],
             [Cell(f"{title} ", Tone.DIM), *merged(heights), Cell(" " * (len(right) + 1))],
-            self.counts[here] if here < len(self.counts) else 0,
             self.findings[here],
         )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from auditor.explain.context import Traces
 from auditor.rules.finding import Finding
-from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, LeaseTold, event_fields
+from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, event_fields, leases_of
 from auditor.timeline.gathering import WhatIf
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
@@ -201,18 +201,6 @@ def _event(timeline: Timeline, place: ReplayPlace, *, back: bool, follow: str | 
     return None if number is None or not 0 <= number < len(timeline.events) else at_position(timeline, number + 1)
 
 
-def domains_of(event: Event) -> tuple[str, ...]:
-    match event:
-        case LeaseTold():
-            return (event.witness.domain,)
-        case LeaseEnded():
-            return (event.domain,)
-        case FrameWritten():
-            return tuple(name for name, _ in event.leases)
-        case _:
-            return ()
-
-
 def domains_near(
     timeline: Timeline, cursor: Instant, first: Instant, last: Instant, most: int, follow: str | None = None
 ) -> list[str]:
@@ -224,7 +212,7 @@ def domains_near(
     while len(found) < most and looked < EVENTS_NEAR and (before >= 0 or after < count):
         for event in [timeline.events[position] for position in (before, after) if 0 <= position < count]:
             if first <= event.instant_ns <= last:
-                for name in domains_of(event):
+                for name, _ in leases_of(event):
                     if len(found) < most:
                         found[name] = None
         before, after, looked = before - 1, after + 1, looked + 1

@@ -21,6 +21,8 @@ from timeagent.interval import TimeInterval
 from timeagent.units import SECOND, Instant, Span
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from appliance.bag.survey import ClosingState
@@ -220,6 +222,15 @@ class BagCell:
     """Under the root; empty where there is no directory."""
     damage: str = ""
     """What is wrong with it, as far as the reading of a record found."""
+
+
+def newest_bags(found: Mapping[Instant, BagCell], span: Span, wait: Span, most: int) -> tuple[BagCell, ...]:
+    """Return a log's newest bags, those that nobody wrote to among them. ``wait``: from its end until a bag is due."""
+    if not found:
+        return ()
+    last = max(found)
+    starts = range(max(min(found), last - (most - 1) * span), last + 1, span)
+    return tuple(found.get(start) or BagCell(start, start + span + wait, None, 0) for start in starts)
 
 
 @dataclass(frozen=True, slots=True)

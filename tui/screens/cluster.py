@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
-from timeagent.units import Instant, span_text
+from timeagent.units import span_text
 
 from ..model.clocks import CLOCK_LEGEND, ClockHistory, ClockRows, agreement_words, outside_words, source_lines
 from ..model.columns import cells_of, fitted
@@ -153,12 +153,6 @@ class BagsScreen(TopScreen):
         pane = self.query_one(DetailTable)
         pane.show_title("" if bag is None else _bag_title(bag))
         pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
-
-    def show_bag(self, log: str, start: Instant) -> None:
-        self._log = log
-        if self.state is not None:
-            self.query_one(BagGrid).show_log(self._chosen(self.state), "")
-        self.query_one(BagGrid).go_to(start)
 
     def action_next_log(self) -> None:
         if self.state is not None and self.state.logs:

@@ -43,7 +43,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.sources.port import Source
 from timeagent.units import DAY, Instant, Span
 
-from ..model.state import BagCell, LogView
+from ..model.state import BagCell, LogView, newest_bags
 from .ledger import LedgerBook, LedgersTell, LedgerTail
 
 _KEPT_MAX: Final = 8_192
@@ -323,14 +323,7 @@ class OpenMount:
                 found[bag.bag.start_ns] = BagCell(bag.bag.start_ns, bag.bag.due_ns, state, len(bag.files), bag.bag.path)
             if count == RACKS_SHOWN or len(found) >= BAGS_SHOWN:
                 break
-        if not found:
-            return ()
-        span, last = grid.birth.span_ns, max(found)
-        first = max(min(found), last - (BAGS_SHOWN - 1) * span)
-        return tuple(
-            found.get(start) or BagCell(start, grid.bag(start).due_ns, None, 0)
-            for start in range(first, last + span, span)
-        )
+        return newest_bags(found, grid.birth.span_ns, grid.birth.grace_ns, BAGS_SHOWN)
 
 
 def _reached(horizon: Horizon) -> Instant:

@@ -46,6 +46,7 @@ from ..model.state import (
     Reach,
     ShardView,
     ViewKind,
+    newest_bags,
 )
 from ..model.subjects import DetailLine, PlaceSubject, Subject
 from .record_details import record_details
@@ -242,16 +243,8 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: bag for bag in state.bags_of(log.log, newest=CELLS_MAX)}
-    if not found:
-        return LogView(printable(log.log), (), log.horizon_ns, span_ns=log.span_ns)
-    last = max(found)
-    first = max(min(found), last - (CELLS_MAX - 1) * log.span_ns)
-    wait = log.span_ns + log.grace_ns
-    cells = tuple(
-        _cell(state, found[start]) if start in found else BagCell(start, start + wait, None, 0)
-        for start in range(first, last + 1, log.span_ns)
-    )
+    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.log, newest=CELLS_MAX)}
+    cells = newest_bags(found, log.span_ns, log.grace_ns, CELLS_MAX)
     return LogView(printable(log.log), cells, log.horizon_ns, span_ns=log.span_ns)
 
 

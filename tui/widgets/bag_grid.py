@@ -150,9 +150,7 @@ class BagGrid(RowTable, inherit_bindings=False):
 
     def go_to(self, start: Instant) -> None:
         """Put the cursor on the bag that begins at an instant, or on the nearest that there is."""
-        if self._grid is None:
-            self._start, self._follows = start, False
-            return
+        assert self._grid is not None
         bags = self._grid.log.bags
         self._start = max(bags[0].start_ns, min(start, bags[-1].start_ns))
         self._follows = False

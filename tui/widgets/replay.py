@@ -10,13 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from auditor.timeline.events import Event, about_domain, event_words
+from auditor.timeline.events import Event, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.units import Instant, span_text
 
 from ..model.columns import cut
 from ..model.gantt import ScrubberGround, ground_of
-from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, ReplayMoment, domains_of, event_tone
+from ..model.replaying import BAG_MARK_WORDS, EVENT_MARKS, ReplayMoment, event_tone
 from ..model.subjects import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.words import clock_text
 from .lines import TextPart, WordsLine
@@ -153,7 +153,7 @@ class EventTable(PickTable):
     @property
     def domain(self) -> str | None:
         event = self.event
-        return next(iter(domains_of(event)), None) if event is not None else None
+        return next((name for name, _ in leases_of(event)), None) if event is not None else None
 
     @property
     def subject(self) -> Subject | None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from timeagent.clock import AgentClock, SystemClock
+from timeagent.clock import SystemClock
 from timeagent.console import Progress
 from timeagent.errors import Environment
 from timeagent.units import SECOND
@@ -127,8 +127,8 @@ _WIDTH: Final = 20
 class AuditProgress:
     """Shows the progress of one audit. Time left is reckoned from the parts that are done."""
 
-    def __init__(self, clock: AgentClock | None = None) -> None:
-        self._clock = clock or SystemClock()
+    def __init__(self) -> None:
+        self._clock = SystemClock()
         self._begun_ns = self._clock.monotonic_ns()
         self._line = Progress("audit")
 

@@ -248,9 +248,10 @@ TENURE_FENCES, where several are held: a line NAME=FENCE for each.
 Of an election the fence is the epoch, and the candidate's name is --purpose, or else the node's. SIGTERM goes to CMD as
 ever, and when that has ended the next candidate leads, at once.
 
-With --quick, and nothing but --lease NAME and --wait beside it, this node's daemon has the lease and hands it to one
-CMD of the machine after another, so that each starts in a tenth of the time. CMD ends with that daemon then, as if the
-lease were lost, also where that is only restarted. Where no daemon runs, CMD has a lease of its own, as ever.
+With --quick, and nothing beside it but one --lease, --mode X or S, and --wait, this node's daemon has the lease and
+hands it to one CMD of the machine after another, so that each starts in a tenth of the time. CMD ends with that daemon
+then, as if the lease were lost, also where that is only restarted. Where no daemon runs, CMD has a lease of its own, as
+ever.
 """
 _LOCK: Final = """\
 Prints the fence, once the lease is held. A keeper in the background renews it until `tenure unlock NAME`, or until the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,16 @@ from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..node.desk_wire import door
 from ..node.releases import Releases
-from ..node.runtime import daemon_lock, group_id, kept_by, open_doors, shard_socket, user_directory, writer_socket
+from ..node.runtime import (
+    close_doors,
+    daemon_lock,
+    group_id,
+    kept_by,
+    open_doors,
+    shard_socket,
+    user_directory,
+    writer_socket,
+)
 from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
@@ -79,6 +89,7 @@ class Node:
         self._writer: NodeWriterServer | None = None
         self.desk: LeaseDesk | None = None
         """What hands out sub-leases; None before start()."""
+        self._close_doors: Callable[[], None] = lambda: None
         self._only: LocalLock | None = None
         self._releases: Releases | None = None
         self.awaited: dict[int, str] = {}
@@ -171,7 +182,7 @@ class Node:
         for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
             self._webs.append(HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
             self._webs[-1].start()
-        collector.web = self._webs
+        collector.web, collector.desk = self._webs, self.desk
 
     def _mind_threads(self, trust: TrustWatch) -> None:
         """Have this daemon end, and say so, where one of its threads ends before it is told to."""
@@ -307,7 +318,9 @@ class Node:
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
         users, root = str(user_directory()), str(cluster.root)
         doors = [door(users, root, str(settings.directory)), door(users, root, None) if usual else None]
-        open_doors([each for each in doors if each is not None], socket)
+        known = [each for each in doors if each is not None]
+        open_doors(known, socket)
+        self._close_doors = partial(close_doors, known, socket)
 
     def stop(self) -> None:
         """Wait until the sub-leases are over, write and answer what the writer was handed, and end it. Idempotent.
@@ -324,6 +337,7 @@ class Node:
             self.desk.stop()
         try:
             if self._writer is not None:
+                self._close_doors()
                 self._writer.stop()
         finally:
             self._writer = None

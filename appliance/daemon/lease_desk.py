@@ -1,9 +1,10 @@
 """The node's daemon as cooperative leader: one lease from the shard serves one process of the machine after another.
 
-A process asks for a *sub-lease* of a domain, exclusive, over the socket of the node's writer. The desk has a queue for
-each domain. Who is first in it, when nobody has a sub-lease, is handed one of the lease that the desk has, and else the
-desk takes one from the shard. When it comes back and others of this machine wait, the next one gets it, and the shard
-hears nothing; else, or where another session asks the shard for it, the lease is given back.
+A process asks for a *sub-lease* of a domain, X or S, over the socket of the node's writer. The desk has a queue for
+each domain and mode, and a lease of that mode: between the two, as between nodes, the shard decides. Who is first in a
+queue, when nobody has a sub-lease, is handed one of the lease that the desk has, and else the desk takes one from the
+shard; of mode S others get one beside it. When the last comes back and others of this machine wait, the next one gets
+it, and the shard hears nothing; else, or where another session asks the shard for it, the lease is given back.
 
 What holds:
 
@@ -14,6 +15,7 @@ What holds:
   believe in one domain, and a daemon that dies takes all its sub-leases with it: nobody is told a later end.
 - The fence of the n-th process is the lease's plus n, and above it lies every later one: a shard's next fence is above
   its clock, and the n-th is not handed out before that sum is past on every clock that is within the cluster's bound.
+  Those who share a lease have its own fence.
 - Nothing is written under a sub-lease: no message carries a witness of it.
 """
 
@@ -27,6 +29,7 @@ from dataclasses import dataclass, field
 from threading import Condition
 from typing import TYPE_CHECKING, Final
 
+from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from timeagent.errors import BadTime, TenureError, TryAgain
 from timeagent.units import MS, SECOND, parse_span, rfc3339
@@ -51,22 +54,26 @@ if TYPE_CHECKING:
 LOOK_NS: Final = 50 * MS
 """How often who waits looks whether its process is there still."""
 
-_ASKED_WORDS: Final = 5
+_ASKED_WORDS: Final = 6
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Place:
-    """One domain."""
+    """One domain in one mode."""
 
+    domain: str
+    mode: Mode
     queue: deque[object] = field(default_factory=deque)
+    holding: set[object] = field(default_factory=set)
+    """Who has a sub-lease."""
     busy: bool = False
-    """Somebody has a sub-lease, or takes or gives back the lease."""
+    """Somebody takes the lease or gives it back, and nobody has a sub-lease."""
     session: Session | None = None
     lease: Lease | None = None
     handed: int = 0
-    """How often the lease was handed out before."""
+    """How far above the lease's fence the last one is."""
 
 
 class LeaseDesk:
@@ -80,7 +87,7 @@ class LeaseDesk:
         self._session = session
         self._time = time
         self._policy = policy
-        self._places: dict[str, _Place] = {}
+        self._places: dict[tuple[str, Mode], _Place] = {}
         self._changed = Condition()
         self._stopping = False
         self.handed_out = 0
@@ -93,11 +100,14 @@ class LeaseDesk:
         if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
             line.say(wire.NOT_HERE)
             return
-        _, _, domain, wait, purpose = asked
+        _, _, domain, mode, wait, purpose = asked
+        if mode not in (Mode.X, Mode.S):
+            line.say(wire.NOT_HERE)
+            return
         try:
             until = self._time.boot_ns() + parse_span(wait)
-            with self._queued(check_domain(domain)) as (place, ticket):
-                lease, fence = self._handed(place, ticket, domain, purpose, line, until)
+            with self._queued(check_domain(domain), Mode(mode)) as (place, ticket):
+                lease, fence = self._handed(place, ticket, purpose, line, until)
                 given_back = self._kept(line, lease, fence)
             if given_back:
                 line.say(wire.DONE)
@@ -107,16 +117,16 @@ class LeaseDesk:
             else:
                 line.say(wire.REFUSED, type(problem).__name__, problem.code, problem.message, problem.hint)
 
-    def waiting(self, domain: str) -> int:
+    def waiting(self, domain: str, mode: Mode = Mode.X) -> int:
         """Return how many processes of this machine wait for a domain."""
         with self._changed:
-            place = self._places.get(domain)
+            place = self._places.get((domain, mode))
             return 0 if place is None else len(place.queue)
 
-    def lease(self, domain: str) -> Lease | None:
+    def lease(self, domain: str, mode: Mode = Mode.X) -> Lease | None:
         """Return the lease of which the sub-leases of a domain are: None where none is out, nor any waited for."""
         with self._changed:
-            place = self._places.get(domain)
+            place = self._places.get((domain, mode))
             return None if place is None else place.lease
 
     def stop(self) -> None:
@@ -130,11 +140,11 @@ class LeaseDesk:
     # -- the queue -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _queued(self, domain: str) -> Iterator[tuple[_Place, object]]:
+    def _queued(self, domain: str, mode: Mode) -> Iterator[tuple[_Place, object]]:
         """Stand in a domain's queue, and then have its place, for a block; pass it on behind that."""
         ticket = object()
         with self._changed:
-            place = self._places.setdefault(domain, _Place())
+            place = self._places.setdefault((domain, mode), _Place(domain, mode))
             place.queue.append(ticket)
         try:
             yield place, ticket
@@ -143,25 +153,26 @@ class LeaseDesk:
                 mine = ticket not in place.queue  # it was taken out when it got the place
                 if not mine:
                     place.queue.remove(ticket)
-                left = mine or not (place.busy or place.queue)
+                place.holding.discard(ticket)
+                left = not place.holding and (mine or not (place.busy or place.queue))
                 place.busy = place.busy or left
             if left:
-                self._pass_on(domain, place)
+                self._pass_on(place)
 
-    def _pass_on(self, domain: str, place: _Place) -> None:
-        """Leave the lease to who waits here, or give it back. The place is busy, and nobody has a sub-lease."""
+    def _pass_on(self, place: _Place) -> None:
+        """Leave the lease to who waits here, or give it back. The place is busy."""
         if not (place.queue and self._goes_on(place)):
             self._give_back(place)
         with self._changed:
             place.busy = False
             if not place.queue and place.lease is None:
-                self._places.pop(domain, None)
+                self._places.pop((place.domain, place.mode), None)
             elif not place.queue:  # who waited has given up meanwhile
                 place.busy = True
             self._changed.notify_all()
             again = place.busy
         if again:
-            self._pass_on(domain, place)
+            self._pass_on(place)
 
     def _goes_on(self, place: _Place) -> bool:
         lease = place.lease
@@ -180,31 +191,46 @@ class LeaseDesk:
             except Exception:  # noqa: BLE001 - it expires then; who waits here must not wait for ever
                 _log.exception("sub-lease-not-given-back")
 
-    def _handed(
-        self, place: _Place, ticket: object, domain: str, purpose: str, line: Line, until_boot_ns: int
-    ) -> tuple[Lease, int]:
+    def _handed(self, place: _Place, ticket: object, purpose: str, line: Line, until_boot_ns: int) -> tuple[Lease, int]:
         """Wait for the place; return its lease, from here or from the shard, and the fence. Raises as ``acquire``."""
         with self._changed:
-            while place.busy or place.queue[0] is not ticket:
+            while not self._has_turn(place, ticket):
                 if self._stopping or line.gone() or self._time.boot_ns() >= until_boot_ns:
                     raise TryAgain(
-                        "busy", f"another process of this machine has {domain!r}", hint="allow more time: --wait"
+                        "busy", f"another process of this machine has {place.domain!r}", hint="allow more time: --wait"
                     )
-                line.show(place.queue.index(ticket) + 1, f"for {domain}: a process of this machine has it")
+                line.show(place.queue.index(ticket) + 1, f"for {place.domain}: a process of this machine has it")
                 self._changed.wait(LOOK_NS / SECOND)
             place.queue.popleft()
+            if place.holding and place.lease is not None:
+                return self._counted(place, ticket, place.lease)
             place.busy = True
             others = len(place.queue)
-        if place.lease is not None:
-            if self._goes_on(place) and self._past(place.lease.fence + place.handed + 1, wait=others > 0):
-                place.handed += 1
-                self.handed_out += 1
-                return place.lease, place.lease.fence + place.handed
+        if place.lease is not None and not (
+            self._goes_on(place)
+            and (place.mode is Mode.S or self._past(place.lease.fence + place.handed + 1, wait=others > 0))
+        ):
             self._give_back(place)
-        lease = self._acquired(place, domain, purpose, line, until_boot_ns)
+        if place.lease is None:
+            place.lease = self._acquired(place, purpose, line, until_boot_ns)
+            place.handed = -1
+            self.leases += 1
+        with self._changed:
+            return self._counted(place, ticket, place.lease)
+
+    def _has_turn(self, place: _Place, ticket: object) -> bool:
+        if place.busy or place.queue[0] is not ticket:
+            return False
+        return not place.holding or (place.mode is Mode.S and self._goes_on(place))
+
+    def _counted(self, place: _Place, ticket: object, lease: Lease) -> tuple[Lease, int]:
+        """Let who has its turn have a sub-lease."""
+        place.holding.add(ticket)
+        place.busy = False
+        place.handed += place.mode is Mode.X or place.handed < 0
         self.handed_out += 1
-        self.leases += 1
-        return lease, lease.fence
+        self._changed.notify_all()
+        return lease, lease.fence + place.handed
 
     def _past(self, fence: int, *, wait: bool) -> bool:
         """Whether every trusted clock is past a fence from now on: a shard's next fence is above it then.
@@ -220,23 +246,23 @@ class LeaseDesk:
             return False
         return True
 
-    def _acquired(self, place: _Place, domain: str, purpose: str, line: Line, until_boot_ns: int) -> Lease:
+    def _acquired(self, place: _Place, purpose: str, line: Line, until_boot_ns: int) -> Lease:
         def show(denied: LeaseDenied) -> None:
             who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
             since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
-            line.show(denied.place, f"for {domain}: {who} has it since {since}, until {until} at least")
+            line.show(denied.place, f"for {place.domain}: {who} has it since {since}, until {until} at least")
 
         place.session = self._session(purpose)
         left_ns = max(0, until_boot_ns - self._time.boot_ns())
-        (place.lease,) = place.session.acquire(
-            domain,
+        (lease,) = place.session.acquire(
+            place.domain,
+            mode=place.mode,
             timeout_s=left_ns / SECOND,
             recall="finish",
             given_up=lambda: self._stopping or line.gone(),
             waiting=show,
         )
-        place.handed = 0
-        return place.lease
+        return lease
 
     # -- one sub-lease -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..node.releases import Releases
     from ..node.shards import ShardHost
     from .http import HttpServer
+    from .lease_desk import LeaseDesk
     from .status import Observed
 
 _SHARD: Final = ("shard",)
@@ -46,7 +47,7 @@ class NodeCollector(Collector):
         releases: Releases | None = None,
         keys: OwnKeys | None = None,
     ) -> None:
-        """Take what is asked. ``web`` has the doors that show this, once there are any."""
+        """Take what is asked. ``web`` has the doors that show this, ``desk`` what lends leases, once there are any."""
         self._node = node
         self._version = version
         self._observed = observed
@@ -56,6 +57,7 @@ class NodeCollector(Collector):
         self._releases = releases
         self._keys = keys
         self.web: list[HttpServer] = []
+        self.desk: LeaseDesk | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family. Asks each shard of this node once, for a bounded time."""
@@ -82,6 +84,9 @@ class NodeCollector(Collector):
         yield from _servers(hosted)
         yield from _leases(hosted)
         yield from self._doors()
+        if self.desk is not None:
+            yield CounterMetricFamily("tenure_sub_leases", "Sub-leases handed out.", self.desk.handed_out)
+            yield CounterMetricFamily("tenure_sub_lease_grants", "Leases taken for those.", self.desk.leases)
 
     def _key_ends(self) -> Iterator[Metric]:
         if self._keys is None:

@@ -13,10 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 
 LEASE: Final = "lease"
-"""Ask: version, domain, how long to wait as a person writes it, purpose. Answered by WAITS, then by one of three."""
+"""Ask: version, domain, mode (X or S), how long to wait as a person writes it, purpose.
+
+Answered by WAITS, then by one of three."""
 WAITS: Final = "waits"
 """Not yet: the place in the queue, and who has it."""
 HELD: Final = "held"

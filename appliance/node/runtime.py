@@ -170,7 +170,7 @@ def writer_socket(runtime: Path) -> Path:
 def open_doors(paths: list[str], socket: Path) -> None:
     """Make the links, in this user's own directory; what hinders that costs speed only. Touches tmpfs.
 
-    They stay when the daemon ends: behind them nobody listens then.
+    Those that lead nowhere are removed: of daemons that were killed, and whose directory has gone since.
     """
     for path in paths:
         folder = os.path.dirname(path)
@@ -181,8 +181,19 @@ def open_doors(paths: list[str], socket: Path) -> None:
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(socket, path)
+            for entry in os.scandir(folder):
+                if entry.is_symlink() and not os.path.exists(entry.path):
+                    os.unlink(entry.path)
         except OSError:
             continue
+
+
+def close_doors(paths: list[str], socket: Path) -> None:
+    """Remove the links that lead to this socket. Touches tmpfs; raises nothing."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if os.readlink(path) == str(socket):
+                os.unlink(path)
 
 
 def kept_by(path: Path) -> str | None:

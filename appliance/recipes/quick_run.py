@@ -41,7 +41,7 @@ PATIENCE_S: Final = 2
 
 _SERVICE: Final = "/run/tenure"
 _SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - the tmpfs that every Linux has
-_WITH_VALUE: Final = ("--root", "--node-dir", "--lease", "--wait")
+_WITH_VALUE: Final = ("--root", "--node-dir", "--lease", "--mode", "--wait")
 _FLAGS: Final = ("--allow-root", "--quick")
 
 
@@ -167,7 +167,9 @@ def quick_run(arguments: Sequence[str]) -> int | None:
     with connection:
         line = Line(connection)
         try:
-            line.say(wire.LEASE, wire.VERSION, options["--lease"], options["--wait"], _purpose(words))
+            line.say(
+                wire.LEASE, wire.VERSION, options["--lease"], options["--mode"], options["--wait"], _purpose(words)
+            )
             answer = _awaited(line)
         except (OSError, ValueError):
             return None
@@ -185,7 +187,7 @@ def _purpose(words: Sequence[str]) -> str:
 
 def _understood(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]] | None:
     """Return the options, and the words of the command; None for whatever is not said in the plainest way."""
-    options = {"--wait": WAIT}
+    options = {"--mode": "X", "--wait": WAIT}
     if root := os.environ.get("TENURE_ROOT"):
         options["--root"] = root
     said: set[str] = set()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from auditor.audit import Options, audit_with_timeline
+from auditor.audit import audit_with_timeline
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.evidence.tree import Tree
@@ -64,9 +64,7 @@ class Archive:
         return self._judged(AS_IT_WAS)[1]
 
     def _judged(self, lens: WhatIf) -> tuple[Timeline, list[Finding]]:
-        return judged_timeline(
-            self.tree, lens, root_key=self.root_key, signatures=self.signatures, progress=lambda _done, _what: None
-        )
+        return judged_timeline(self.tree, lens, root_key=self.root_key, signatures=self.signatures)
 
     @cached_property
     def frames(self) -> FrameReader:
@@ -84,9 +82,7 @@ class Archive:
         return {event.log: event for event in self.timeline.kinds(LogBorn)}
 
 
-def read_archive(
-    tree: Tree, *, root_key: bytes | None = None, options: Options | None = None, step: ReadingStep | None = None
-) -> Archive:
+def read_archive(tree: Tree, *, step: ReadingStep | None = None) -> Archive:
     """Audit a tree and read its timeline. Never raises for what is in it. Blocks as long as both take.
 
     ``step`` is called again and again while that goes on; what it raises ends the reading.
@@ -97,8 +93,6 @@ def read_archive(
             step("audit" if done < total else "timeline", done, what)
 
     signatures = Signatures()
-    result, timeline = audit_with_timeline(
-        tree, root_key=root_key, signatures=signatures, options=options or Options(), progress=audited
-    )
+    result, timeline = audit_with_timeline(tree, signatures=signatures, progress=audited)
     timeline.state_at()  # folded here, where one waits anyway
-    return Archive(tree, result, timeline, signatures, root_key)
+    return Archive(tree, result, timeline, signatures)

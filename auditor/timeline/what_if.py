@@ -122,7 +122,7 @@ def judged_timeline(
     *,
     root_key: bytes | None,
     signatures: Signatures,
-    progress: Callable[[int, str], None],
+    progress: Callable[[int, str], None] | None = None,
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)

@@ -269,6 +269,7 @@ class Lent:
     lender: str
     """The daemon."""
     domain: str
+    mode: Mode
     fence: int
     from_ns: Instant
     until_ns: Instant

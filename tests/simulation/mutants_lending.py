@@ -6,7 +6,6 @@ from appliance.daemon import lease_desk
 from appliance.recipes import quick_run
 from tests.simulation.mutant import Mutant, one
 
-_HANDED = "LeaseDesk._handed"
 _KEPT = "LeaseDesk._kept"
 _GOOD = "LeaseDesk._good"
 _ACQUIRED = "LeaseDesk._acquired"
@@ -26,13 +25,25 @@ LENDING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who is next in the queue does not wait for who has the domain",
-        one(lease_desk, _HANDED, "place.busy or place.queue[0] is not ticket", "place.queue[0] is not ticket"),
+        one(lease_desk, "LeaseDesk._has_turn", "(place.mode is Mode.S and", "(True and"),
         "lent",
         "lending",
     ),
     Mutant(
         "who waits no longer passes on what another has",
-        one(lease_desk, "LeaseDesk._queued", "mine or not (place.busy or place.queue)", "True"),
+        one(lease_desk, "LeaseDesk._queued", "not place.holding and (mine or not (place.busy or place.queue))", "True"),
+        "lent",
+        "lending",
+    ),
+    Mutant(
+        "the first of those who share a lease gives it back",
+        one(lease_desk, "LeaseDesk._queued", "not place.holding and (mine", "(mine"),
+        "outlives",
+        "lending",
+    ),
+    Mutant(
+        "who shares a domain does so also with those who have it alone",
+        one(lease_desk, _ACQUIRED, "mode=place.mode", "mode=Mode.S"),
         "lent",
         "lending",
     ),
@@ -61,7 +72,7 @@ LENDING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "all processes have the lease's own fence",
-        one(lease_desk, _HANDED, "place.lease.fence + place.handed)", "place.lease.fence)"),
+        one(lease_desk, "LeaseDesk._counted", "lease.fence + place.handed", "lease.fence"),
         "lent",
         "lending",
     ),

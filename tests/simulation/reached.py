@@ -9,6 +9,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from appliance.formats.lease import Mode
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL
 from appliance.session.held import LossReason
@@ -110,6 +111,7 @@ def _held(history: History, counts: Counter[str]) -> None:
     counts["lent"] = len(history.lent)
     own = {(hold.who, hold.domain, hold.fence) for hold in history.holds}
     counts["lent on"] = sum((each.lender, each.domain, each.fence) not in own for each in history.lent)
+    counts["lent to several"] = sum(each.mode is Mode.S for each in history.lent)
     counts["orphaned"] = sum(each.orphaned for each in history.lent)
     counts["in the queue"] = len(history.queued)
     counts["kept to the end"] = len(history.kept_until)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from appliance.formats.lease import Mode
 from tests.simulation.actors.lending import Borrower, Desks
 from tests.simulation.actors.session import Application
 from tests.simulation.actors.shard import ShardHost
@@ -37,6 +38,7 @@ def lending(seed: int, *, traced: bool = False) -> World:
     world.pace_ns = chance.choice((20, 100)) * MS
     world.linger_ns = chance.choice((400, 1_500, 5_000)) * MS
     desks = Desks(world)
+    modes = chance.choice(((Mode.X,), (Mode.X, Mode.X, Mode.S)))
     rounds = 5 if brief else 12
     domains = DOMAINS[: chance.choice((1, 1, 2))]
     world.spawn(NODES[0], "shard 0a", lambda process: ShardHost(world, process, 0, orderly=False).run, restarts=3)
@@ -53,7 +55,7 @@ def lending(seed: int, *, traced: bool = False) -> World:
             ends = chance.choice(((NODES[0], node), (node, NODES[0])))
             world.scheduler.call_at(world._some_time(chance.random()), world._cut(*ends, chance.random()))
         for n in range(chance.choice((2, 3))):
-            world.spawn(node, f"borrower {node} {n}", _borrower(desks, domains, rounds), restarts=1)
+            world.spawn(node, f"borrower {node} {n}", _borrower(desks, domains, modes, rounds), restarts=1)
     for n in range(chance.choice((0, 1, 2))):
         world.spawn(
             chance.choice(NODES[:3]), f"rival {n}", lambda process: Rival(world, process, domains, LOGS[:1], 3).run
@@ -63,6 +65,8 @@ def lending(seed: int, *, traced: bool = False) -> World:
 
 class Rival(Application):
     """Has it from the shard, as everybody, to act outside the record, and writes."""
+
+    modes = (Mode.X, Mode.X, Mode.S)
 
     def options(self, kit: SessionKit) -> dict[str, Any]:
         del kit
@@ -87,5 +91,7 @@ def _waver(world: World) -> None:
     clock.set_forward((-1 if wrong > 0 else 1) * clock.radius_ns * 9 // 10 - wrong)
 
 
-def _borrower(desks: Desks, domains: tuple[str, ...], rounds: int) -> Callable[..., Callable[[], object]]:
-    return lambda process: Borrower(desks, process, domains, rounds).run
+def _borrower(
+    desks: Desks, domains: tuple[str, ...], modes: tuple[Mode, ...], rounds: int
+) -> Callable[..., Callable[[], object]]:
+    return lambda process: Borrower(desks, process, domains, modes, rounds).run

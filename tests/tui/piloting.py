@@ -14,6 +14,7 @@ from tui.app import TopApp
 from tui.model.state import ClusterState
 from tui.screens.screen import TopScreen
 from tui.widgets.cluster_tables import LeaseList
+from tui.widgets.row_table import RowTable
 
 SIZES = ((80, 24), (120, 36), (200, 60))
 
@@ -54,6 +55,11 @@ async def press(pilot: Pilot[None], *keys: str) -> str:
     return seen(pilot)
 
 
+def text_at(table: RowTable, y: int) -> str:
+    """What stands in a line of a table, without style."""
+    return table.render_line(y).text.rstrip()
+
+
 def rows(pilot: Pilot[None]) -> list[str]:
     table = screen(pilot).query_one(LeaseList)
-    return [table.text_at(y + 1) for y in range(min(table.count, table.size.height - 1))]
+    return [text_at(table, y + 1) for y in range(min(table.count, table.size.height - 1))]

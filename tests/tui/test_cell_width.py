@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 import tui.model.columns
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
+from tests.tui.piloting import text_at
 from tui.app import TopApp
 from tui.model.columns import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
 from tui.model.subjects import Cell
@@ -71,7 +72,7 @@ async def _lines(pilot: Pilot[None]) -> list[str]:
     await pilot.press("2")
     await pilot.pause()
     table = pilot.app.screen.query_one(LeaseList)
-    return [line for y in range(1, 12) if "node1/4242" in (line := table.text_at(y))]
+    return [line for y in range(1, 12) if "node1/4242" in (line := text_at(table, y))]
 
 
 def test_columns_by_letters_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:

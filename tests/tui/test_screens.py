@@ -16,7 +16,7 @@ from tests.support.screens import (
     silent,
     state,
 )
-from tests.tui.piloting import SIZES, drive, press, rows, screen, seen
+from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.model.lease_list import LeaseGroup, LeaseOrder
 from tui.model.state import ClusterState, Freshness, LeaseRows, Reach, ViewKind
@@ -249,7 +249,7 @@ def test_many_leases_are_arranged_behind_the_screen() -> None:
             if table.count == 1:
                 break
             await pilot.pause(0.02)
-        assert "account/005000" in table.text_at(1)
+        assert "account/005000" in text_at(table, 1)
 
     drive(course, state(leases=many))
 

@@ -13,7 +13,7 @@ from tests.support.screens import (
     silent,
     state,
 )
-from tests.tui.piloting import drive, press, screen, seen
+from tests.tui.piloting import drive, press, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.model.state import ClusterState
 from tui.model.subjects import BagSubject
@@ -71,7 +71,7 @@ def test_coarser_zoom_keeps_what_most_wants_to_be_looked_at() -> None:
         text = await press(pilot, "3", "minus")
         assert "10 bags a cell" in text
         grid = screen(pilot).query_one(BagGrid)
-        strip = "".join(grid.text_at(y)[10:] for y in range(grid.size.height))
+        strip = "".join(text_at(grid, y)[10:] for y in range(grid.size.height))
         assert "✗" in strip
         assert strip.strip(" ✗▯■▣·") == ""
 

@@ -25,6 +25,7 @@ from tests.support.screens import (
     state,
     with_shards,
 )
+from tests.tui.piloting import text_at
 from timeagent.units import MS, SECOND
 from tui.app import StateArrived, TopApp
 from tui.feed import AskedQuestion, Feed
@@ -63,7 +64,7 @@ async def advance(pilot: Pilot[None], feed: HandFeed, to: ClusterState) -> None:
 def table(pilot: Pilot[None], kind: type[RowTable]) -> list[str]:
     """The title and the lines of a table that are seen."""
     found = pilot.app.screen_stack[1].query_one(kind)
-    return [str(found.border_title), *(found.text_at(y) for y in range(found.size.height))]
+    return [str(found.border_title), *(text_at(found, y) for y in range(found.size.height))]
 
 
 def line(pilot: Pilot[None], name: str) -> str:

@@ -249,6 +249,8 @@ def test_node_shows_its_leases_shards_and_numbers(site: Site) -> None:
                 b"tenure_node_ready 1.0",
                 b'tenure_lease_requests_waiting{shard="0"} 0.0',
                 b'tenure_http_answers_total{status="200"}',
+                b"tenure_sub_leases_total 0.0",
+                b"tenure_sub_lease_grants_total 0.0",
             ):
                 assert line in metrics
             with cluster.session() as rival, pytest.raises(TryAgain):

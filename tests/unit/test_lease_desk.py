@@ -12,6 +12,7 @@ import pytest
 
 from appliance.daemon import lease_desk as module
 from appliance.daemon.lease_desk import LeaseDesk, Line
+from appliance.formats.lease import Mode
 from appliance.node import desk_wire as wire
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.mutants import Mutant, check_noticed
@@ -65,12 +66,12 @@ class Desk:
         self.threads: list[Thread] = []
         self.processes: list[Process] = []
 
-    def ask(self, domain: str = "d", wait: str = "30s") -> Process:
+    def ask(self, domain: str = "d", wait: str = "30s", mode: str = "X") -> Process:
         ours, its = socket.socketpair()
 
         def serve() -> None:
             with its, contextlib.suppress(OSError):
-                self.desk.serve(Line(its), [wire.LEASE, wire.VERSION, domain, wait, "a test"])
+                self.desk.serve(Line(its), [wire.LEASE, wire.VERSION, domain, mode, wait, "a test"])
 
         self.threads.append(Thread(target=serve, daemon=True))
         self.threads[-1].start()
@@ -243,6 +244,35 @@ def test_what_is_not_to_be_had_is_refused_as_an_error(
         assert (refused, named, said) == (wire.REFUSED, kind, code)
         assert message
         holder.back()
+
+
+def test_those_who_share_have_one_lease_beside_each_other_and_nobody_has_it_alone_meanwhile(cluster: Cluster) -> None:
+    with Desk(cluster) as desk:
+        first, second = desk.ask(mode="S").held(), desk.ask(mode="S").held()
+        assert (first.fence, desk.desk.leases) == (second.fence, 1)
+        first.back()
+        assert second.keep() == wire.GOOD
+        alone = desk.ask()
+        lease = desk.desk.lease("d", Mode.S)
+        assert lease is not None
+
+        def asked_for() -> bool:
+            assert second.keep() == wire.GOOD
+            return lease.recalled
+
+        wait_until(SystemClock(), asked_for)
+        late = desk.ask(mode="S")
+        assert second.keep() == wire.GOOD
+        second.back()
+        assert alone.held().fence > second.fence
+        alone.back()
+        assert late.held().fence > alone.fence
+        late.back()
+
+
+def test_mode_that_is_not_lent_is_left_to_a_lease_of_its_own(cluster: Cluster) -> None:
+    with Desk(cluster) as desk:
+        assert desk.ask(mode="IX").hear() == [wire.NOT_HERE]
 
 
 def test_desk_that_stops_extends_nothing_and_waits_until_all_is_over(cluster: Cluster) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.daemon.daemon import Node
+from appliance.node.desk_wire import door
+from appliance.node.runtime import close_doors, open_doors, user_directory
 from appliance.recipes.quick_run import quick_run
 from tests.support.cluster import Site, wait_until
 from tests.support.run_stage import slow_policy
@@ -64,7 +66,7 @@ def test_command_is_told_its_lease_and_its_code_is_kept(site: Site, node: Node) 
     assert node.desk.handed_out == 1
 
 
-@pytest.mark.parametrize("words", [(), ("--mode", "S"), ("--purpose", "said"), ("--lease", "other")])
+@pytest.mark.parametrize("words", [(), ("--mode", "IX"), ("--purpose", "said"), ("--lease", "other")])
 def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     site: Site, node: Node, words: tuple[str, ...]
 ) -> None:
@@ -73,6 +75,17 @@ def test_what_is_not_said_in_the_plainest_way_has_a_lease_of_its_own(
     assert int(out) > 0
     assert node.desk is not None
     assert node.desk.handed_out == 0
+
+
+def test_commands_that_share_run_beside_each_other(site: Site, node: Node) -> None:
+    with started(site, "--lease", "d", "--mode", "S", "--", "sh", "-c", "echo on; exec sleep 100") as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "on\n"
+        assert ended(site, "--lease", "d", "--mode", "S", "--wait", "0", "--", "true")[0] == 0
+        assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
+        holder.send_signal(signal.SIGTERM)
+    assert node.desk is not None
+    assert (node.desk.leases, node.desk.handed_out) == (1, 2)
 
 
 def test_fence_grows_from_a_sub_lease_to_a_lease_of_its_own_and_back(site: Site, node: Node) -> None:
@@ -138,6 +151,32 @@ def test_descendant_of_a_runner_that_was_killed_is_waited_for(site: Site, node: 
         assert desk.lease("d") is not None
         assert ended(site, "--lease", "d", "--wait", "0", "--", "true")[0] == 75
         wait_until(SystemClock(), lambda: desk.lease("d") is None)
+
+
+def test_door_goes_with_its_daemon_and_what_killed_ones_left_with_the_next(site: Site, tmp_path: Path) -> None:
+    place = door(str(user_directory()), str(site.root), str(site.node_dir()))
+    assert place is not None
+    with site.open() as cluster:
+        node = Node(cluster)
+        node.start()
+        assert os.path.lexists(place)
+        node.stop()
+    node.close()
+    assert not os.path.lexists(place)
+    left, there = (Path(place).with_name(f"{tmp_path.name} {each}") for each in ("left", "there"))
+    left.symlink_to(tmp_path / "gone")
+    there.symlink_to(tmp_path)
+    open_doors([place], tmp_path / "writer.sock")
+    try:
+        assert not left.is_symlink()
+        assert there.is_symlink()
+        assert not os.path.lexists(place), "nobody listens there"
+        open_doors([place], tmp_path)
+        close_doors([place], tmp_path / "of another daemon")
+        assert os.path.lexists(place)
+    finally:
+        there.unlink()
+        close_doors([place], tmp_path)
 
 
 def test_command_that_is_not_there_takes_no_lease(site: Site, node: Node) -> None:

@@ -85,6 +85,7 @@ def agreement_words(found: Agreement) -> str:
 
 
 STALE_NS: Final = 10_000_000_000
+READINGS_KEPT: Final = 60
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AXIS_COLUMN: Final = 3
 """The column that is an axis."""
@@ -298,8 +299,7 @@ class _HistorySample:
 class ClockHistory:
     """Radius and offset of each node's clock over its newest readings, for sparklines. One thread."""
 
-    def __init__(self, kept: int = 60) -> None:
-        self._kept = kept
+    def __init__(self) -> None:
         self._samples: dict[str, list[_HistorySample]] = {}
 
     def take(self, clocks: Sequence[NodeClock], common: TimeInterval | None = None) -> None:
@@ -312,7 +312,7 @@ class ClockHistory:
             if not samples or samples[-1].reading != reading:
                 ahead = None if clock.ahead is None or common is None else clock.ahead.midpoint - common.midpoint
                 samples.append(_HistorySample(reading, clock.radius_ns, ahead))
-                del samples[: -self._kept]
+                del samples[:-READINGS_KEPT]
 
     def words(self, node: str) -> list[str]:
         """Return the history of a node's clock, a line for its offset, one for its radius, with numbers beside each."""

@@ -92,10 +92,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         if size != self.virtual_size:
             self.virtual_size = size
 
-    def text_at(self, y: int) -> str:
-        """Return what stands in a line of the widget, without style."""
-        return self.render_line(y).text.rstrip()
-
     def rows_shown(self) -> list[dict[str, str]]:
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from appliance.daemon.lease_desk import LeaseDesk, Line
+from appliance.formats.lease import Mode
 from appliance.node import desk_wire as wire
 from appliance.recipes import quick_run
 from tests.simulation.actors.processes import Kit
@@ -214,11 +215,14 @@ class Borrowed(quick_run.SubLease):
 class Borrower:
     """Borrows one domain after the other, works under it, and gives most of them back."""
 
-    def __init__(self, desks: Desks, process: Process, domains: Sequence[str], rounds: int) -> None:
+    def __init__(
+        self, desks: Desks, process: Process, domains: Sequence[str], modes: Sequence[Mode], rounds: int
+    ) -> None:
         self._desks = desks
         self._world = desks.world
         self._process = process
         self._domains = domains
+        self._modes = modes
         self._rounds = rounds
 
     def run(self) -> None:
@@ -226,16 +230,18 @@ class Borrower:
         for _ in range(self._rounds):
             kit.pause(self._world.pace_ns)
             domain, wait = kit.chance.choice(self._domains), kit.chance.choice(("0", "1s", "5s", "5s"))
-            socket = self._desks.connected(self._process.machine.name, [wire.LEASE, wire.VERSION, domain, wait, "work"])
+            mode = kit.chance.choice(self._modes)
+            words = [wire.LEASE, wire.VERSION, domain, mode, wait, "work"]
+            socket = self._desks.connected(self._process.machine.name, words)
             if socket is None:
                 continue
             try:
-                self._borrow(kit, ProcessLine(socket), domain, socket.daemon.name)
+                self._borrow(kit, ProcessLine(socket), domain, mode, socket.daemon.name)
             except OSError as problem:
                 self._world.scheduler.note("has lost the daemon:", type(problem).__name__)
             socket.close()
 
-    def _borrow(self, kit: Kit, line: ProcessLine, domain: str, lender: str) -> None:
+    def _borrow(self, kit: Kit, line: ProcessLine, domain: str, mode: Mode, lender: str) -> None:
         scheduler, lent = self._world.scheduler, self._world.history.lent
         line.be_patient(0)
         while (words := line.receive())[0] == wire.WAITS:
@@ -249,7 +255,7 @@ class Borrower:
         def note(left: Span) -> None:
             until = scheduler.now + left
             if left > 0 and not found:
-                found.append(Lent(self._process.name, lender, domain, int(words[1]), scheduler.now, until))
+                found.append(Lent(self._process.name, lender, domain, mode, int(words[1]), scheduler.now, until))
                 lent.append(found[0])
             elif found:
                 found[0].until_ns = max(found[0].until_ns, until)

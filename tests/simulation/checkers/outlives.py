@@ -19,7 +19,7 @@ def check(history: History, record: Record) -> Iterator[str]:
         leases = [
             hold
             for hold in history.holds
-            if hold.who == lent.lender and hold.domain == lent.domain and hold.fence <= lent.fence
+            if (hold.who, hold.domain, hold.mode) == (lent.lender, lent.domain, lent.mode) and hold.fence <= lent.fence
         ]
         if not leases:
             yield f"{lent.who} had {lent.domain} from {lent.lender}, which never had it"

@@ -376,6 +376,8 @@ class History:
     stops: list[tuple[str, Instant, Span]] = field(default_factory=list)
     """When a node's clocks stood still, and for how long: what it counted by them took so much longer."""
     faults: list[Fault] = field(default_factory=list)
+    clones: dict[str, Instant] = field(default_factory=dict)
+    """Since when another machine answers in a node's name, also while that is down."""
     answering: tuple[str, ...] = ()
     """The nodes that answer others."""
     reliable: bool = False

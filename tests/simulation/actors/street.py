@@ -138,6 +138,7 @@ class Street:
         """Let another machine go on that has all that one of a node has on its tmpfs, its clocks and its keys."""
         own = self._daemons[node].machine
         twin = Machine(node)
+        self.world.history.clones.setdefault(node, self.world.scheduler.now)
         for (machine, shard), (connection, name) in list(self.files.items()):
             if machine is own:
                 copy = apsw.Connection(":memory:")

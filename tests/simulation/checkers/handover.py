@@ -39,7 +39,8 @@ def _given_away(history: History, tenant: Tenant, told: int) -> Iterator[str]:
     owner = history.owners[tenant.shard]
     if tenant.node == owner:
         yield f"{tenant.node} gave its own shard {tenant.shard} away at {told}"
+    harmless = (*HARMLESS, *(("down",) if history.clones.get(owner, told) < told else ()))
     for fault in history.faults:
         concerned = fault.node == owner or (fault.node == tenant.node and fault.what == "cut")
-        if concerned and fault.what not in HARMLESS and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
+        if concerned and fault.what not in harmless and fault.from_ns < told - ASKED_NS and told < fault.until_ns:
             yield f"{tenant.node} gave shard {tenant.shard} at {told} to {owner}, which was {fault.what}"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def check(history: History, record: Record) -> Iterator[str]:
-    for tenant in history.tenants:
+    firsts = {tenant.incarnation: tenant for tenant in reversed(history.tenants)}  # the others go on with its run
+    for tenant in firsts.values():
         chain = linked(record, tenant.shard)
         for (_, before), (_, first) in pairwise(chain):
             if first.incarnation == tenant.incarnation != before.incarnation:

@@ -333,6 +333,11 @@ class LeaseHistory:
         """Those words by which it counts without a half from a chain that comes later."""
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it counted only with a half from a chain that comes later, by the last word that is known."""
+        return self._half(self.words[-1]) is Half.LEAVING
+
     def _half(self, word: Told | SessionWitnessFact) -> Half:
         return newer(word.head, self.first.head).half
 

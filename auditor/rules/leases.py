@@ -10,7 +10,7 @@ from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text
-from appliance.formats.witness import BatchHead, Half, Witness, WitnessKind
+from appliance.formats.witness import BatchHead, Witness, WitnessKind
 from auditor.index import Use
 from timeagent.units import bound_text, rfc3339
 
@@ -150,7 +150,7 @@ def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
     if ended is None and not (lease.run in cluster.finished and run.whole(lease.first.head.sequence, run.highest)):
         return floor, settle_to
     expiry = lease.expiry_ns
-    if ended is None and lease.words[-1].head.half is Half.LEAVING:
+    if ended is None and lease.leaving:
         expiry = max((each.witness.expiry_ns for each in lease.staying), default=0)
     return max(floor, expiry), max(settle_to, expiry)
 

@@ -20,6 +20,7 @@ from auditor.report.compare_copies import compared
 from auditor.report.result import FailOn, exit_status
 from auditor.rules import grants
 from auditor.rules.finding import RULES, Severity, Verdict
+from tests.fault_injection import sessions
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
 from tests.fault_injection.faults_leases import aged, shared
@@ -274,6 +275,19 @@ def test_lease_that_its_shard_makes_held_when_it_has_raised_its_floor_breaks_no_
     move.new()
     move.coming[0].prolong(lease, WitnessKind.UPGRADE)
     assert lease.witness.fence < move.coming[0].floor_ns
+    assert audited(move.done()).findings == ()
+    assert by_rules(tmp_path) == by_columns_first(tmp_path)
+
+
+# Its session lease says that it counts alone: that was said by the map before, when it had no lease.
+def test_half_of_a_lease_under_a_session_lease_of_before_the_move_asks_nothing_of_the_end(tmp_path: Path) -> None:
+    move = Move(tmp_path)
+    session = sessions.begin(move.old, move.writer)
+    move.both()
+    move.old.alone_ns = 0
+    sessions.under(session, "alice", move.writer)
+    sessions.under(sessions.begin(move.of("alice"), move.writer), "alice", move.writer)
+    move.new()
     assert audited(move.done()).findings == ()
     assert by_rules(tmp_path) == by_columns_first(tmp_path)
 

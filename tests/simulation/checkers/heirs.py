@@ -42,7 +42,8 @@ def check(history: History, _: Record) -> Iterator[str]:
             continue
         order = [owner, *sorted(set(history.answering) - {owner}, key=lambda node: _weight(tenant, node), reverse=True)]
         for node in order[: order.index(tenant.node)]:
-            if not any(_excuses(fault, tenant, node) for fault in history.faults):
+            excused = any(_excuses(fault, tenant, node) for fault in history.faults)
+            if not excused and not _was_leaving(history, tenant, node):
                 yield (
                     f"{tenant.node} took shard {tenant.shard} over at {tenant.from_ns}, and {node} stood before it and "
                     f"answered"
@@ -51,6 +52,16 @@ def check(history: History, _: Record) -> Iterator[str]:
 
 def _weight(tenant: Tenant, node: str) -> bytes:
     return hashlib.sha256(f"{tenant.shard}\0heir\0{node}".encode()).digest()
+
+
+def _was_leaving(history: History, tenant: Tenant, node: str) -> bool:
+    """Whether the shard ended in order at a node that was asked for it just then: its door took the question along."""
+    since = tenant.considered_ns - BEFORE_NS
+    return any(
+        each.told_ns is not None and each.how == "left" and since <= each.told_ns <= tenant.considered_ns
+        for each in history.tenants
+        if (each.shard, each.node) == (tenant.shard, node)
+    )
 
 
 def _excuses(fault: Fault, tenant: Tenant, node: str) -> bool:

@@ -65,7 +65,7 @@ def _old(server: Server) -> bytes | None:
 
 
 def verbs(port: type) -> set[str]:
-    return {name for name in vars(port) if not name.startswith("_")}
+    return {name for name, what in vars(port).items() if callable(what) and not name.startswith("_")}
 
 
 def rough(seed: int) -> SimulatedMount:

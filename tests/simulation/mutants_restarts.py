@@ -44,7 +44,10 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a clock behind what was signed is good enough",
-        one(suspension, "Suspension.clock_difference", "behind > 0", "behind > 10 ** 15"),
+        (
+            *one(suspension, "Suspension.clock_difference", "behind > 0", "behind > 10 ** 15"),
+            *one(witness_ledger, "BatchSigner.resume", "self.not_before_ns = said.signed_ns", "pass"),
+        ),
         "resumed",
         "restarts",
     ),

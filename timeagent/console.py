@@ -67,6 +67,7 @@ def present(options: argparse.Namespace, schema: str, fields: Mapping[str, Any],
         print_json(schema, fields)
     else:
         say_all(lines)
+        sys.stdout.flush()  # who reads a pipe is told now: a command may go on for hours
     return 0
 
 

@@ -1,9 +1,11 @@
 import json
+import os
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from timeagent.console import Progress, instant_fields, note, own_name, print_json, report_error, say
+from timeagent.console import Progress, instant_fields, note, own_name, present, print_json, report_error, say
 from timeagent.errors import BadTime, Damaged
 from timeagent.units import INSTANT_MAX
 
@@ -70,3 +72,14 @@ def test_progress_rewrites_one_line_on_a_terminal(
     assert capsys.readouterr().err == "\r\x1b[K"
     Progress("bags").done()
     assert capsys.readouterr().err == ""
+
+
+# A lease that is held for hours says so when it is, also where nobody looks at a terminal.
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_presented_reaches_a_pipe_at_once(monkeypatch: pytest.MonkeyPatch, *, as_json: bool) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb", buffering=0) as out, os.fdopen(write, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr("sys.stdout", pipe)
+        os.set_blocking(read, False)
+        present(Namespace(json=as_json), "tenure.held", {"domain": "d"}, "d: held")
+        assert b"d" in (out.read() or b"")

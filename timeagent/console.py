@@ -106,8 +106,12 @@ def say_all(lines: Iterable[str]) -> None:
 
 
 def note(text: str) -> None:
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    try:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+    except BrokenPipeError:  # nobody reads it any more: what is done, and its exit code, stay what they are
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
 
 
 def report_error(problem: TenureError) -> int:

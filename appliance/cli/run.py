@@ -28,7 +28,7 @@ from ..node.runtime import runtime_of
 from ..recipes.election import Election
 from ..recipes.held_leases import Held
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, program_missing
+from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, note_at_once, program_missing
 from ..recipes.quick_run import WAIT
 from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
@@ -89,7 +89,7 @@ def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree) -> 
     with Signals(HEARD) as signals:
         for lease in leases:
             lease.on_lost(lambda _: signals.wake())
-        run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note)
+        run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note_at_once)
         return run.to_its_end(_environment(leases))
 
 

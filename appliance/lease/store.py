@@ -123,8 +123,8 @@ _FIND_STOPPED: Final = (
 FORM: Final = 1
 """Of the file: another release takes over what has the same."""
 
-LEAVING_MS: Final = 2_000
-"""How long whoever reads the file is waited for when a run stops."""
+READER_MS: Final = 2_000
+"""How long whoever reads the file is waited for when a run stops, and when the next one takes over."""
 type SQLiteValue = str | int | bytes | None
 
 _ROOM: Final = "give the tmpfs more room, or remove what else lies there"
@@ -194,6 +194,9 @@ class LeaseStore:
         try:
             store = cls(path, connection)
             said = store._take(file)
+        except apsw.BusyError:
+            _log.warning("shard-file-busy path=%s: somebody reads it for longer than %d ms", path, READER_MS)
+            said = None
         except (apsw.Error, msgspec.DecodeError) as problem:
             _log.warning("shard-file-damaged path=%s reason=%s", path, problem)
             said = None
@@ -203,7 +206,11 @@ class LeaseStore:
         return store, said
 
     def _take(self, file: str) -> bytes | None:
-        """Mark what was left as taken, and read it. None: there is nothing, or it is not what was left."""
+        """Mark what was left as taken, and read it. None: there is nothing, or it is not what was left.
+
+        Raises BusyError where somebody reads the file for too long: what was left cannot be marked then.
+        """
+        self._connection.set_busy_timeout(READER_MS)
         for pragma in _PRAGMAS:
             self._connection.execute(pragma)
         if self._connection.pragma("user_version") != FORM:
@@ -212,6 +219,7 @@ class LeaseStore:
         rows = self._connection.execute(_FIND_STOPPED).fetchall()
         self._connection.execute("UPDATE stopped SET taken = 1")
         self._connection.execute("COMMIT")
+        self._connection.set_busy_timeout(0)  # a turn waits for nobody
         if not rows:
             return None
         row: Any = rows[0]
@@ -234,7 +242,7 @@ class LeaseStore:
 
         False: the tmpfs is full, or somebody reads the file for too long; nothing is left then.
         """
-        self._connection.set_busy_timeout(LEAVING_MS)
+        self._connection.set_busy_timeout(READER_MS)
         written = (
             self._write(len(self._unwritten))
             and self._write_holders()

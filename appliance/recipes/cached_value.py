@@ -192,9 +192,16 @@ class CachedValue:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it. Raises UnknownOutcome where it cannot be told whether the last value was written."""
-        if isinstance(outcome := self.close(), Unknown):
+        """Close it. Raises TryAgain where the last value was not written, UnknownOutcome where that cannot be told."""
+        outcome = self.close()
+        if isinstance(outcome, Unknown):
             raise UnknownOutcome("unknown-outcome", f"the last value of {self._domain!r}: {outcome}")
+        if isinstance(outcome, NotCommitted):
+            raise TryAgain(
+                "value-unwritten",
+                f"the last value of {self._domain!r} was not written: {outcome.reason}",
+                hint="read it, and decide anew; what must not be lost is written by set",
+            )
 
     # -- with the lock -------------------------------------------------------------------------------------------------
 

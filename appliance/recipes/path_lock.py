@@ -164,8 +164,13 @@ class HeldPaths[S: Session | AwaitedSession]:
         """Raise LeaseLost unless all paths are surely held now. Never blocks: call it before each step that counts."""
         self.session.check_held(self.leases)
 
+    def _refuse_twice(self) -> None:
+        if self._session is not None:
+            raise BadRequest("held-already", "these are locked by a block already", hint="make one for each block")
+
     def __enter__(self) -> Self:
-        """Lock them. Blocks; touches the mount."""
+        """Lock them. Blocks; touches the mount. Raises BadRequest where they are locked already."""
+        self._refuse_twice()
         session = self._begin()
         if not isinstance(session, Session):
             raise BadRequest("not-awaited", "this cluster is for asyncio", hint="say async with, or open a Cluster")
@@ -173,6 +178,7 @@ class HeldPaths[S: Session | AwaitedSession]:
         try:
             self.leases = session.acquire(*self._modes, mode=self._modes, timeout_s=self._timeout_s)
         except BaseException:
+            self._session = None
             session.close()
             raise
         return self
@@ -181,11 +187,13 @@ class HeldPaths[S: Session | AwaitedSession]:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Unlock them. Blocks until the outcome of what was published under them is known."""
-        assert isinstance(self._session, Session)
-        self._session.close()
+        session, self._session = self._session, None
+        assert isinstance(session, Session)
+        session.close()
 
     async def __aenter__(self) -> Self:
-        """Lock them. Cancelled, it leaves nothing locked."""
+        """Lock them. Cancelled, it leaves nothing locked. Raises BadRequest where they are locked already."""
+        self._refuse_twice()
         session = self._begin()
         if isinstance(session, Session):
             session.close()
@@ -194,6 +202,7 @@ class HeldPaths[S: Session | AwaitedSession]:
         try:
             self.leases = await session.acquire(*self._modes, mode=self._modes, timeout_s=self._timeout_s)
         except BaseException:
+            self._session = None
             await session.close()
             raise
         return self
@@ -202,6 +211,7 @@ class HeldPaths[S: Session | AwaitedSession]:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Unlock them, also if cancelled."""
-        assert self._session is not None
-        assert not isinstance(self._session, Session)
-        await self._session.close()
+        session, self._session = self._session, None
+        assert session is not None
+        assert not isinstance(session, Session)
+        await session.close()

@@ -92,6 +92,20 @@ def program_missing(word: str) -> int | None:
     return NOT_EXECUTABLE if "/" in word and os.path.exists(word) else NOT_FOUND
 
 
+def note_at_once(text: str) -> None:
+    """Tell a person on stderr, and never wait: where it takes nothing now, or nobody reads it, nothing is said.
+
+    Whoever ends a command before its lease is over has no time for a terminal that was stopped, or a full pipe.
+    """
+    poll = select.poll()
+    poll.register(2, select.POLLOUT)
+    try:
+        if poll.poll(0) == [(2, select.POLLOUT)]:  # then so much fits into a pipe
+            os.write(2, f"{text}\n".encode(errors="backslashreplace")[: select.PIPE_BUF])
+    except OSError:
+        pass
+
+
 class Signals:
     """The signals that come to this process, kept until they are asked for. For the main thread, within a block.
 
@@ -217,7 +231,7 @@ class ProcessTree:
         """Send a signal to the group and to every descendant outside of it, once to each."""
         self.send(number)
         for each in self.living():
-            if each.group != self.pid:
+            if self._reaped or each.group != self.pid:  # what is left of the group has its number no more
                 _send(each, number)
 
     def kill(self) -> None:

@@ -19,7 +19,7 @@ import time
 from timeagent.errors import LeaseLost
 
 from ..node import desk_wire as wire
-from .processes import MS, SIGNALLED, ProcessTree, Signals, program_missing
+from .processes import MS, SIGNALLED, ProcessTree, Signals, note_at_once, program_missing
 from .run import HEARD, Run
 
 TYPE_CHECKING = False
@@ -180,7 +180,7 @@ def quick_run(arguments: Sequence[str]) -> int | None:
         except (OSError, ValueError):
             return None
         except KeyboardInterrupt:
-            _note("tenure: interrupted")
+            note_at_once("tenure: interrupted")
             return SIGNALLED + signal.SIGINT
         if answer[0] == wire.REFUSED:
             return _refused(*answer[1:])
@@ -274,7 +274,7 @@ def _run(line: Line, name: str, words: list[str], answer: list[str]) -> int | No
                     return came
 
                 told = {"TENURE_LEASE": name, "TENURE_FENCE": fence, "TENURE_EXPIRY": expiry}
-                code = Run(held, held, tree, wait, _note).to_its_end(told)
+                code = Run(held, held, tree, wait, note_at_once).to_its_end(told)
         _give_back(line)
     except LeaseLost as problem:
         _give_back(line)
@@ -302,8 +302,3 @@ def _reported(problem: TenureError) -> int:
     from timeagent.console import report_error
 
     return report_error(problem)
-
-
-def _note(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -16,7 +17,7 @@ from tests.faults.soak_run import KINDS, LEASE_LOST, soak
 from tests.support.cluster import wait_until
 from tests.support.run_stage import PATIENCE_S, Runner, Stage, marked
 from tests.support.runner import MUTANTS
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,6 +112,37 @@ def test_nothing_outlives_a_lease_that_is_taken_away(
     assert stage.when_rival_has(name, runner.mark) == []
     assert runner.code() == LEASE_LOST
     assert marked(runner.mark) == []
+
+
+@pytest.mark.parametrize("reader", ["stands still", "is gone"])
+def test_nothing_outlives_a_lease_though_nobody_reads_what_is_said(stage: Stage, tmp_path: Path, reader: str) -> None:
+    name, ready, (read, write) = stage.fresh_name(), tmp_path / "ready", os.pipe()
+    if reader == "is gone":
+        os.close(read)
+    else:
+        os.set_blocking(write, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write, b"x" * 4096)
+        os.set_blocking(write, True)
+    mark = f"{os.getpid()}-{stage.path.name}-{name}"
+    runner = stage.run(name, mark, "deaf", f"ready={ready}", "sleep", stderr=write)
+    try:
+        runner.wait_ready(stage.clock, ready)
+        assert ready.exists()
+        stage.revoke(name)
+        assert stage.when_rival_has(name, mark) == []
+        os.set_blocking(read, False) if reader == "stands still" else None
+        while reader == "stands still" and runner.process.poll() is None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(read, 65536)
+            stage.clock.sleep(MS)
+        assert runner.code() == LEASE_LOST
+    finally:
+        runner.end()
+        os.close(write)
+        if reader == "stands still":
+            os.close(read)
 
 
 @pytest.mark.parametrize("fault", ["cut", "hold", "crash"])

@@ -167,7 +167,15 @@ class Stage:
             if self.rival.map.shard_of(name) == SHARD:
                 return name
 
-    def run(self, name: str, mark: str, *words: str, mutant: str | None = None, wait: str = "100") -> Runner:
+    def run(
+        self,
+        name: str,
+        mark: str,
+        *words: str,
+        mutant: str | None = None,
+        wait: str = "100",
+        stderr: int = subprocess.PIPE,
+    ) -> Runner:
         program = ["-m", "tenure"] if mutant is None else ["-m", "tests.support.runner", mutant]
         command = ["env", f"TENURE_MARK={mark}", sys.executable, "-S", "-E", str(MISBEHAVING), *words]
         return Runner(
@@ -176,6 +184,7 @@ class Stage:
                 *("--lease", name, "--wait", wait, "--", *command),
             ],
             mark,
+            stderr,
         )
 
     def crash_shard(self) -> None:
@@ -210,13 +219,14 @@ class Stage:
 class Runner:
     """One ``tenure run``, and what it said."""
 
-    def __init__(self, command: list[str], mark: str) -> None:
+    def __init__(self, command: list[str], mark: str, stderr: int = subprocess.PIPE) -> None:
+        """Start it. ``stderr``: a descriptor; then nothing is known of what it said."""
         self.mark = mark
         self.process = subprocess.Popen(
             ["env", "--default-signal", *command],  # whoever runs the tests may ignore some, as nohup does
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
         self._said: list[str] = []
@@ -224,9 +234,9 @@ class Runner:
         self._reading.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
-            self._said += stream
+        if self.process.stderr is not None:
+            with self.process.stderr as stream:
+                self._said += stream
 
     @property
     def said(self) -> str:

@@ -1,6 +1,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import apsw
 import msgspec
@@ -187,6 +188,29 @@ def test_whoever_reads_the_file_for_long_keeps_no_turn_waiting(
     store.write_some()
     assert rows_of(store) == 4
     assert not store.full
+
+
+def test_whoever_reads_the_file_while_a_run_takes_over_is_waited_for_and_not_for_ever(
+    store: LeaseStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, "a", taken(lease()))
+    assert store.leave(b"said")
+    path = Path(store._connection.filename)
+    store.close()
+    with contextlib.closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM entry").fetchone()
+        with monkeypatch.context() as patch:
+            patch.setattr(store_module, "READER_MS", 1)
+            assert LeaseStore.taken_over(path) is None
+        reader = Timer(0.2, other.execute, ["ROLLBACK"])
+        reader.start()
+        found = LeaseStore.taken_over(path)
+        reader.join()
+    assert found is not None
+    assert found[1] == b"said"
+    found[0].close()
+    assert LeaseStore.taken_over(path) is None, "it is found once"
 
 
 def test_what_finds_no_room_is_in_no_others_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,3 +216,22 @@ def test_it_loads_no_library(site: Site, node: Node, repository: Path) -> None:
 )
 def test_what_it_does_not_understand_it_leaves_alone(words: list[str]) -> None:
     assert quick_run(["--root", "/nowhere", "--allow-root", "--quick", *words]) is None
+
+
+def test_what_the_command_leaves_in_its_own_group_is_asked_to_end_first(tmp_path: Path) -> None:
+    asked, ready = tmp_path / "asked", tmp_path / "ready"
+    left = f"trap 'touch {asked}; exit' TERM; touch {ready}; while :; do sleep 0.05; done"
+    script = (
+        "import sys\n"
+        "from appliance.recipes.processes import ProcessTree\n"
+        "import os, signal, time\n"
+        "with ProcessTree(['sh', '-c', sys.argv[1]]) as tree:\n"
+        "    tree.start({'A': 'b'})\n"
+        "    while tree.status() is None or not os.path.exists(sys.argv[2]): time.sleep(0.01)\n"
+        "    assert not tree.over()\n"
+        "    tree.signal(signal.SIGTERM)\n"
+        "    while not tree.over(): time.sleep(0.01)\n"
+    )
+    words = [sys.executable, "-c", script, f'sh -c "{left}" & exit 3', str(ready)]
+    subprocess.run(words, check=True, timeout=100)
+    assert asked.exists()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.outcome import Committed, NotCommitted
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
@@ -166,6 +166,13 @@ def test_update_decides_on_the_newest_value(stage: Stage) -> None:
     for number in range(6):
         assert (stage.one, stage.two)[number % 2].update(lambda old: (old or b"") + b"x") == Committed()
     assert stage.one.get() == b"x" * 6
+
+
+def test_block_whose_last_value_was_not_written_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage.sessions[0], "publish", lambda *_, **__: NotCommitted("no room"))
+    with pytest.raises(TryAgain, match="no room") as caught, stage.one as value:
+        value.put(b"important")
+    assert caught.value.code == "value-unwritten"
 
 
 def test_name_that_is_written_from_all_sides_is_not_kept(stage: Stage) -> None:

@@ -167,6 +167,17 @@ def test_block_that_is_over_holds_nothing_and_says_so(site: Site) -> None:
             held.leases[0].check()
 
 
+def test_paths_of_one_block_are_not_locked_by_a_second_one(site: Site) -> None:
+    with site.open() as cluster:
+        held = PathLock(cluster)(write=["/a"])
+        with held:
+            with pytest.raises(BadRequest, match="already"), held:
+                pytest.fail("it was entered twice")
+            held.check()
+        with held:
+            held.check()
+
+
 def test_block_of_asyncio_locks_the_same_and_leaves_nothing_when_cancelled(site: Site) -> None:
     async def scene() -> None:
         async with await AsyncCluster.open(site.root, node_dir=site.node_dir(), allow_root=True) as cluster:

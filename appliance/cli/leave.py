@@ -12,8 +12,9 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from appliance.cluster import Cluster
 from timeagent.console import argument, command, note, present
 from timeagent.errors import BadConfiguration, ShardUnavailable, TryAgain
 from timeagent.units import MS, parse_span
@@ -25,9 +26,6 @@ from ..node.runtime import daemon_lock, runtime_of
 from . import service
 from .opening import add_cluster_options, named_root, open_cluster, root_key
 from .shards import carry_out
-
-if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the fork of service.as_own_user
-    from appliance.cluster import Cluster
 
 _LOOK_NS: Final = 500 * MS
 NOT_WHOLLY: Final = 1

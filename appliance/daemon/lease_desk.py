@@ -24,32 +24,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import select
+import socket
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, TenureError, TryAgain
-from timeagent.units import MS, SECOND, parse_span, rfc3339
+from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
+from ..formats.policy import PolicyNumbers
+from ..lease.client import LeaseDenied
 from ..node import desk_wire as wire
 from ..node.writer_wire import LENGTH_BYTES, receive_exactly
-from ..session.held import LossReason
+from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..lease.client import LeaseDenied
-    from ..session.held import Lease
-    from ..session.session import Session
+from ..session.session import Session
 
 LOOK_NS: Final = 50 * MS
 """How often who waits looks whether its process is there still."""

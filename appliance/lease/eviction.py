@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from timeagent.units import Instant
 
 from ..formats.hints import nothing_known
+from ..formats.policy import PolicyNumbers
 from .domain import Memory, Taken
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from ..formats.policy import PolicyNumbers
-    from .store import LeaseStore
+from .store import LeaseStore
 
 
 class Eviction:

@@ -16,27 +16,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import apsw
 import msgspec
 
 from timeagent.canonical import encode
 from timeagent.errors import Environment
+from timeagent.units import Instant
 
 from ..formats.lease import Holder
-from .domain import Free, SessionRecord, Taken, expanded, hint_bytes
+from .domain import Free, Kept, SessionRecord, State, Taken, expanded, hint_bytes
 from .state_rows import StateRows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
-
-    from .domain import Kept, State
-
 
 _log = logging.getLogger(__name__)
 

@@ -7,18 +7,14 @@ courtesy: whatever does not match, or cannot be read, is as if nothing had been 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
 from ..formats.framing import pieces
 from ..formats.ledger import open_block
 from ..formats.witness import Revoked, head_digest
 from .ceiling import ShardIdentity
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
 
 
 class Suspension(Record, frozen=True):

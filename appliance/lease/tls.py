@@ -13,9 +13,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import socket
 import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -23,16 +25,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from timeagent.errors import NotTrusted
-from timeagent.keys import key_id
+from timeagent.keys import KeyInUse, Signer, key_id
 
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
-
-    from timeagent.keys import KeyInUse, Signer
-
-    from ..formats.address import Address
-
+from ..formats.address import Address
 
 _ISSUER_SEED: Final = hashlib.sha256(b"tenure: the issuer that anybody can be").digest()
 _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)

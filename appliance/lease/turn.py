@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from timeagent.canonical import encode
 from timeagent.errors import BadRequest
+from timeagent.signedtime import SignedTime
 
-from ..formats.lease import LeaseOutcome
+from ..formats.lease import Holder, LeaseOutcome
 from ..formats.names import check_node, check_purpose
 from ..formats.sessionlease import SessionWitness
-from ..formats.witness import Ended, Revoked
-from .domain import hint_bytes
-from .wire import Acquire, Granted, Over, Refused, Reply, SessionGranted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.signedtime import SignedTime
-
-    from ..formats.lease import Holder
-    from ..formats.witness import Entry
-    from .domain import Bounds, State
-    from .wire import BeginSession, Revoke
-
+from ..formats.witness import Ended, Entry, Revoked
+from .domain import Bounds, State, hint_bytes
+from .wire import Acquire, BeginSession, Granted, Over, Refused, Reply, Revoke, SessionGranted
 
 _HOLDERS_KNOWN: Final = 4096
 _REVOCATIONS_KNOWN: Final = 1024

@@ -8,8 +8,9 @@ its tag. A request that changes something carries an id: the same id has the sam
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,9 +21,6 @@ from timeagent.errors import BadRequest, Damaged
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import Half, Revoked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class BeginSession(Record, frozen=True, tag="begin-session"):

@@ -7,36 +7,39 @@ How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from timeagent.canonical import encode
-from timeagent.clock import boot_id
+from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import BadTime, Environment
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Span
 
-from ..lease.ceiling import CeilingExtender, Deposed, NotYet, StoppedOrderly
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap
+from ..lease.ceiling import (
+    Beginning,
+    CeilingChain,
+    CeilingExtender,
+    Deposed,
+    InDoubt,
+    NotYet,
+    ShardIdentity,
+    Stop,
+    StoppedOrderly,
+)
+from ..lease.server import ShardServer
+from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.suspension import Suspension
 from ..lease.witness_ledger import LedgerSpool
+from .lease_counts import CountedLedger, LeaseCounts
+from .records import StoredLedger
 from .runtime import LocalLock, daemon_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Beginning, CeilingChain, InDoubt, ShardIdentity, Stop
-    from ..lease.server import ShardServer
-    from ..lease.shard import Shard
-    from .lease_counts import CountedLedger, LeaseCounts
-    from .records import StoredLedger
 
 _log = logging.getLogger(__name__)
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self, overload
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, overload
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from .held import Lease
+from .held import Lease
 
 
 class Leases(Sequence["Lease"]):

@@ -12,29 +12,21 @@ asked.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from threading import Event, RLock, Thread
+from typing import Final
 
-from appliance.formats.lease import covers
+from appliance.formats.lease import Mode, covers
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.wire import Age, Recalled, WantedLease
+from timeagent.clock import NodeTime
 from timeagent.errors import TenureError, TryAgain
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Span
 
-from .held import KEPT, LossReason, Recall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from threading import RLock
-
-    from appliance.formats.lease import Mode
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import Age, Recalled, WantedLease
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from .held import Lease
-    from .leasing import Leasing
-    from .renewal import LeaseRenewer
+from .held import KEPT, Lease, LossReason, Recall
+from .leasing import Leasing
+from .renewal import LeaseRenewer
 
 
 class LeaseCache:

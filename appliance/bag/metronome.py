@@ -163,7 +163,6 @@ class MetronomeReport:
 
     bags_closed: int
     racks_sealed: int
-    reached_ns: Instant
     next_ns: Instant
     """Before this instant nothing is due of all that was seen; long past if the turn ended at its bound."""
 
@@ -217,11 +216,10 @@ class Metronome:
             self._horizon.refresh()
             in_use_ns = min(self._in_use_until(now), follow_to_ns)
             closed = self._close(now, in_use_ns)
-        reached = self.reached
         next_ns = self._seal_due(self._unsealed())
-        if reached < in_use_ns:
-            next_ns = min(next_ns, self._bag_due(self._grid.bag(reached)))
-        return MetronomeReport(closed, sealed, reached, next_ns)
+        if self.reached < in_use_ns:
+            next_ns = min(next_ns, self._bag_due(self._grid.bag(self.reached)))
+        return MetronomeReport(closed, sealed, next_ns)
 
     def _seal(self, now: TimeInterval) -> int:
         self.sealer.newest_sealed()

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
 from timeagent.errors import Damaged
-from timeagent.units import Instant
 
 from .frame import open_frame
 from .framing import CHECKSUM_BYTES, Kind, Piece, pack, piece_at, pieces_with_digest
@@ -129,12 +128,6 @@ class PackIndex:
             return range(0)
         number = self.bags.index(bag)
         return range(int(self.bag_files[number]), int(self.bag_files[number + 1]))
-
-    def frames_within(self, first_ns: Instant, last_ns: Instant) -> NDArray[np.int64]:
-        """Return the rows of frames that may hold a timestamp in ``[first, last]``, and of what is no frame."""
-        frames = self.frames
-        inside = (frames.last_ns >= first_ns) & (frames.first_ns <= last_ns)
-        return np.flatnonzero(inside | (frames.messages == 0))
 
     def disagreement(
         self, seal_digest: bytes, listed: tuple[ListedFile, ...], seal_bags: tuple[str, ...]

@@ -293,30 +293,6 @@ class LeaseClient:
             self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
         return results
 
-    def acquire_within(
-        self,
-        domain: str | Ask,
-        wait_ns: Span,
-        *,
-        phase: Phase = Phase.HELD,
-        mode: Mode = Mode.X,
-        term_ns: Span | None = None,
-    ) -> Result:
-        """Ask for one domain until it is granted or the wait is over; the last answer then. Sleeps. Raises BadTime.
-
-        The shard holds the answer back until it is this holder's turn; it is asked again now and then, so that a shard
-        that has died, or an answer that is lost, is noticed. Where an answer comes at once, a pause is made.
-        """
-        ask = self.ask(domain, mode=mode) if isinstance(domain, str) else domain
-        deadline = AcquireDeadline(self._time, self._policy, wait_ns)
-        while True:
-            wait, keep = deadline.next_call()
-            (result,) = self.acquire([ask], phase=phase, term_ns=term_ns, wait_ns=wait, keep_ns=keep)
-            if not isinstance(result, LeaseDenied | LeaseUnavailable) or deadline.over():
-                return result
-            earliest = result.earliest_ns if isinstance(result, LeaseDenied) else None
-            deadline.pause(self._randomness, earliest)
-
     def renew(
         self,
         leases: Sequence[Named],

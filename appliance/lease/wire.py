@@ -471,11 +471,6 @@ def encode_call(requests: list[Request]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def encode_reply(reply: Reply) -> Encoded:
-    """Return a reply as it stands in the frame of an answer."""
-    return _encoder.encode(reply)
-
-
 def encode_answer(replies: Sequence[Reply | Encoded]) -> bytes:
     """Return the frame of an answer."""
     parts = [each if type(each) is bytes else _encoder.encode(each) for each in replies]

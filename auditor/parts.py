@@ -132,7 +132,7 @@ type Unit = RackUnit | LedgerUnit
 
 
 @dataclass(slots=True)
-class Reading:
+class EvidenceSource:
     """Where evidence comes from, and how it is read. Processes share nothing of it but what they were born with."""
 
     tree: Tree

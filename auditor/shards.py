@@ -29,7 +29,7 @@ from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
-from .parts import PartMaker, Reading
+from .parts import EvidenceSource, PartMaker
 from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
@@ -60,7 +60,7 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: Reading, told: PartMaker, timeline: ShardFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: ShardFacts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes all that is found.
 
         ``timeline``: told of all that columns do not take.

@@ -39,7 +39,7 @@ from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
-from .lease_desk import LeaseDesk, Line
+from .lease_desk import DeskConnection, LeaseDesk
 from .metrics import NodeCollector, exposition
 from .pace import Pace
 from .status import AT_ONCE, Observed, pages
@@ -308,7 +308,7 @@ class Node:
         socket = writer_socket(cluster.routes.runtime)
         desk = self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
         self._writer = NodeWriterServer(
-            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(Line(accepted), asked)
+            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(DeskConnection(accepted), asked)
         )
         self._writer.start()
         usual = settings.directory in node_directories(cluster.registers.cluster_id)

@@ -299,7 +299,7 @@ def names_in(names: bytes) -> list[Any]:
     return msgspec.msgpack.decode(names, type=Names).names
 
 
-class Bucket:
+class RowBucket:
     """All rows of one kind in one bucket, with numbers that hold across its chunks."""
 
     def __init__(self, kind: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from auditor.audit import audit
 from auditor.columns import domains
-from auditor.columns.frames import FrameColumns
+from auditor.columns.frames import RackColumns
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 
@@ -29,7 +29,7 @@ def all_suspect() -> Iterator[None]:
         return domains.DomainsSeen(list({**entries.names.values, **uses.names.values}), 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FrameColumns, "read", lambda *_: None)
+        patch.setattr(RackColumns, "read", lambda *_: None)
         patch.setattr(domains, "judge_domains", every_domain)
         patch.setattr(domains, "judge_writers", lambda frames, _: list(frames.names.values))
         yield

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auditor.columns.layout import Bucket
+    from auditor.columns.layout import RowBucket
     from auditor.evidence.signatures import Signatures
 
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def all_suspect() -> Iterator[None]:
     """Within this, no column finds anything clean."""
 
-    def every_domain(entries: Bucket, uses: Bucket, *_: object) -> domains.DomainsSeen:
+    def every_domain(entries: RowBucket, uses: RowBucket, *_: object) -> domains.DomainsSeen:
         return domains.DomainsSeen(list({**entries.names.values, **uses.names.values}), 0)
 
     with pytest.MonkeyPatch.context() as patch:

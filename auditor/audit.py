@@ -342,7 +342,6 @@ class Walk:
         return part
 
     def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
-        """Take the parts of one log."""
         if log not in self._grids:
             return
         order = SealOrder(self._tree, self._grids[log])

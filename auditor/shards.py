@@ -179,7 +179,6 @@ class ShardWalk:
         self._told.report(found("damaged-ledger", file.path, reason, [where]))
 
     def _flush(self) -> None:
-        """Take the blocks that wait."""
         waiting, self._waiting, self._entries = self._waiting, [], 0
         if waiting:
             self._blocks(waiting)
@@ -213,7 +212,6 @@ class ShardWalk:
             self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})
 
     def _by_rows(self, each: _Block) -> None:
-        """Take a block by itself."""
         try:
             entries = list(each.block.decoded(each.file.path))
         except Damaged as problem:
@@ -272,7 +270,6 @@ class ShardWalk:
         return place, digest
 
     def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
-        """Take one entry by itself."""
         if self._timeline:
             self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
         run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]

@@ -306,7 +306,6 @@ class DeskConnection:
     """The connection to one process. Raises OSError where that is lost."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Have it connected."""
         self._socket = connection
         self._shown = ""
         self._poll = select.poll()

@@ -57,7 +57,6 @@ class Observed:
         runtime: Path,
         others: Releases,
     ) -> None:
-        """Look at nothing yet."""
         self._host = host
         self._maps = maps
         self._node = node

@@ -68,11 +68,9 @@ class AcquireDeadline:
         self._pause_ns = PAUSE_NS_MIN
 
     def left_ns(self) -> Span:
-        """Return how much time is left."""
         return 0 if self._given_up() else max(0, self._until_ns - self._time.boot_ns())
 
     def over(self) -> bool:
-        """Whether no time is left."""
         return self.left_ns() == 0
 
     def next_call(self) -> tuple[Span, Span]:
@@ -219,7 +217,6 @@ class LeaseClient:
     def __init__(
         self, transport: Transport, time: NodeTime, policy: PolicyNumbers, holder: Holder, randomness: random.Random
     ) -> None:
-        """Take the ports. Calls nothing yet."""
         self._transport = transport
         self._time = time
         self._policy = policy

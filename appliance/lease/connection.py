@@ -137,7 +137,6 @@ class DeferredReply:
 
     @property
     def gone(self) -> bool:
-        """Whether the connection is closed."""
         return not self.owed.connection.open
 
     def answer(self, reply: Reply) -> None:
@@ -320,7 +319,6 @@ class TentativeLeaseReaper:
     """The holders that have asked one server for tentative leases. For one thread."""
 
     def __init__(self) -> None:
-        """Know of nobody."""
         self._asked: dict[Holder, _Asked] = {}
         self._over: dict[Connection, set[Holder]] = {}
         self._left: dict[Holder, None] = {}
@@ -457,5 +455,4 @@ class UnixListener:
                 self._path.unlink()
 
     def close(self) -> None:
-        """Listen no more."""
         self.socket.close()

@@ -63,7 +63,6 @@ class _Every:
     """All domains: while they count as waited for, nothing is plain."""
 
     def __contains__(self, domain: object) -> bool:
-        """Whether it is one of them."""
         return True
 
 

@@ -27,7 +27,6 @@ class GoingBy:
     """One shard's. Changes between two turns only."""
 
     def __init__(self, shard_map: ShardMap, shard: int) -> None:
-        """Begin by a map that has the shard."""
         self._shard = shard
         self.over = False
         """Whether the shard is of no map any more: it grants nothing, and keeps nothing."""
@@ -37,7 +36,6 @@ class GoingBy:
         self.take(shard_map)
 
     def take(self, shard_map: ShardMap) -> None:
-        """Go by this map."""
         half = shard_map.half_of(self._shard)
         self.map, self.over = shard_map, half is None
         self.half = half or Half.LEAVING

@@ -83,7 +83,6 @@ class _Theirs:
         self.numbered.append(recall)
 
     def end(self, name: bytes) -> None:
-        """Forget one."""
         del self.of[name]
         if len(self.numbered) > 2 * len(self.of) + TOLD_MAX:
             self.numbered = list(self.of.values())

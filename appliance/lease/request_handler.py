@@ -135,7 +135,6 @@ class RequestHandler:
         batch_signer: BatchSigner,
         time: NodeTime,
     ) -> None:
-        """Take the parts."""
         self._identity = identity
         self._going = going
         self._randomness = randomness

@@ -148,7 +148,6 @@ class Connections:
         self._listener.close()
 
     def close(self) -> None:
-        """Close all connections, and the listener."""
         for connection in list(self.connections.values()):
             self.drop(connection, "server-stopped")
         while self.arrivals:

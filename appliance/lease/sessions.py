@@ -218,7 +218,6 @@ class Sessions:
     """What a shard does about session leases in a turn. What it remembers beside the store is only who waits."""
 
     def __init__(self, store: LeaseStore, randomness: random.Random) -> None:
-        """Know of none."""
         self._store = store
         self._randomness = randomness
         self._waited_for: dict[bytes, set[str]] = {}

@@ -445,7 +445,6 @@ class LeaseStore:
         return [row[0] for row in self._ask(question, (instant, limit))]
 
     def tentative(self) -> list[str]:
-        """Return domains with a tentative lease."""
         return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind = 1")]
 
     def idle(self, instant: Instant, limit: int) -> list[str]:
@@ -467,7 +466,6 @@ class LeaseStore:
         return sorted(before | found)
 
     def remembered(self) -> list[str]:
-        """Return all domains that are remembered."""
         return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind >= 0")]
 
     def leased_after(self, domain: str, limit: int) -> list[str]:
@@ -538,7 +536,6 @@ class LeaseStore:
     # -- session leases ------------------------------------------------------------------------------------------------
 
     def session_begun_by(self, request_id: bytes) -> SessionRecord | None:
-        """Return the session lease that a request got."""
         session_id = self._begun.get(request_id)
         return None if session_id is None else self.sessions[session_id]
 

@@ -59,7 +59,6 @@ class Suspension(Record, frozen=True):
     ledger_bytes: U64 = 0
 
     def identity(self, release: str) -> ShardIdentity:
-        """Return who goes on."""
         return ShardIdentity(
             self.cluster_id, self.map_number, self.shard, self.node, self.incarnation, self.since_ns, release
         )

@@ -106,7 +106,6 @@ class OwnEnds:
     """The set-up of this node's ends of connections, made anew when a rotation replaces its key. Thread-safe."""
 
     def __init__(self, make: Callable[[Signer], ssl.SSLContext], key: Signer | KeyInUse) -> None:
-        """Take what makes it of a key."""
         self._make = make
         self._key = key
         self._made: tuple[Signer, ssl.SSLContext] | None = None

@@ -235,7 +235,6 @@ class TlsTransport(SocketTransport):
         self._keys: WeakKeyDictionary[socket.socket, bytes] = WeakKeyDictionary()
 
     def __str__(self) -> str:
-        """Return the node and its address."""
         return f"{self._node} ({self._trust.address_of(self._node) or 'no address'})"
 
     def _connect(self, until: int) -> ssl.SSLSocket:

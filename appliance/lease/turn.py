@@ -46,7 +46,6 @@ class Holders:
     """Those whose names were found good: few ask often."""
 
     def __init__(self) -> None:
-        """Know of nobody."""
         self.good: dict[Holder, bytes] = {}
         """As they are encoded."""
 
@@ -107,7 +106,6 @@ class Later(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def request_id(self) -> bytes:
-        """Return what it answers."""
         return self.reply.request_id
 
 

@@ -36,7 +36,6 @@ class BatchSigner:
         chain: RightToGrant,
         ledger: LedgerSink,
     ) -> None:
-        """Take the ports."""
         self._identity = identity
         self._going = going
         self._signer = signer

@@ -81,7 +81,6 @@ class ShardRuntime:
     """A real machine's. ``runtime``: this node's directory on tmpfs."""
 
     def __init__(self, runtime: Path) -> None:
-        """Make nothing yet."""
         self._runtime = runtime
 
     def spawn(self, name: str, body: Callable[[], object]) -> Running:
@@ -108,7 +107,6 @@ class ShardRuntime:
         return self._runtime / f"shard-{shard:04d}.db"
 
     def left(self) -> list[int]:
-        """Return the shards that have a file here."""
         names = (path.stem.removeprefix("shard-") for path in self._runtime.glob("shard-*.db"))
         return sorted(int(name) for name in names if name.isdecimal())
 

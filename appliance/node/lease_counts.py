@@ -39,7 +39,6 @@ class LeaseCounts:
     """Each number is written by one thread, and read by any. All of them only grow."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.parts: set[str] = set()
         self.grants: Counter[str] = Counter()
         """By part: also of sets that were given up, whose leases are withdrawn."""

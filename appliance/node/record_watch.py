@@ -100,7 +100,6 @@ class MapWatch(RecordWatch):
     NAME = "map"
 
     def __init__(self, registers: Registers, first: ShardMap) -> None:
-        """Take what is known. Touches nothing yet."""
         super().__init__(every_ns=None)
         self._registers = registers
         self._known = first

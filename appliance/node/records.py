@@ -39,7 +39,6 @@ class Registers:
     """The records of one cluster, read and verified; what has been read is immutable and kept. Thread-safe."""
 
     def __init__(self, storage: Storage, cluster_id: bytes, root_key: Verifier) -> None:
-        """Take the pinned root key. Reads nothing yet."""
         self.cluster_id = cluster_id
         self._storage = storage
         self._root_key = root_key
@@ -76,7 +75,6 @@ class Registers:
         return self._policies[number]
 
     def newest_policy(self) -> Policy:
-        """Return the newest policy."""
         return self.policy(self._newest(Kind.POLICY))
 
     def trust(self, number: int) -> TrustRecord:

@@ -83,7 +83,6 @@ class ShardWay:
     """The transport to one shard, wherever it runs."""
 
     def __init__(self, routes: ShardRoutes, shard: int) -> None:
-        """Call nothing yet."""
         self._routes = routes
         self._shard = shard
 
@@ -119,7 +118,6 @@ class OwnShard:
     """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
     def __init__(self, host: ShardHost, shard: int, maps: MapWatch, socket: UnixTransport) -> None:
-        """Call nothing yet."""
         self._host = host
         self._shard = shard
         self._maps = maps
@@ -145,7 +143,6 @@ class ShardRoutes:
         runtime: Path,
         trust: TrustWatch,
     ) -> None:
-        """Reach nothing yet."""
         self.host = host
         self.maps = maps
         self._storage = storage

@@ -217,7 +217,6 @@ class SharedWriter:
     """Writes the files of one process into the bags of one log, through its node's writer where that answers."""
 
     def __init__(self, own: Writer, door: WriterDoor, grid: Grid, authority: Authority, files: ListedFiles) -> None:
-        """Touch nothing yet."""
         self._own = own
         self._door = door
         self._grid = grid

@@ -22,11 +22,9 @@ class Leases(Sequence["Lease"]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
     def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
-        """Return one of them, or some."""
         return self._leases[index]
 
     def __len__(self) -> int:
-        """Return how many."""
         return len(self._leases)
 
     def __enter__(self) -> Self:

@@ -46,7 +46,6 @@ class LogBook:
     """The logs that one process has opened."""
 
     def __init__(self, context: BagContext, share: Share | None = None) -> None:
-        """Open nothing yet."""
         self._context = context
         self._share = share
         self._logs: dict[str, OpenLog] = {}

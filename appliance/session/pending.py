@@ -27,7 +27,6 @@ class PendingAcquires:
     """The threads of one session that ask. Shares the session's lock."""
 
     def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
-        """Nobody asks yet."""
         self._time = time
         self._policy = policy
         self._lock = lock

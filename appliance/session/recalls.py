@@ -33,7 +33,6 @@ class LeaseCache:
     """The leases of one session that are held and not in use. Shares the session's lock."""
 
     def __init__(self, time: NodeTime, policy: PolicyNumbers, renewer: LeaseRenewer, lock: RLock) -> None:
-        """Have nothing."""
         self._time = time
         self._policy = policy
         self._renewer = renewer
@@ -42,7 +41,6 @@ class LeaseCache:
         """What is here, and since when, by the boot clock."""
 
     def __contains__(self, lease: Lease) -> bool:
-        """Whether it is here."""
         return lease in self._since
 
     def put(self, lease: Lease) -> bool:
@@ -125,7 +123,6 @@ class Circle:
     """
 
     def __init__(self, recalls: RecallListener, time: NodeTime, look_every_ns: Span) -> None:
-        """Begin to wait."""
         self._recalls = recalls
         self._time = time
         self._every_ns = look_every_ns

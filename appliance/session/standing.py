@@ -21,7 +21,6 @@ class SessionStanding:
     def __init__(
         self, time: NodeTime, policy: PolicyNumbers, leasing: Leasing, renewer: LeaseRenewer, cache: LeaseCache
     ) -> None:
-        """Look at what the session looks after."""
         self.time = time
         self.policy = policy
         self._leasing = leasing

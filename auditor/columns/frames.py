@@ -273,7 +273,6 @@ class _Batch:
         """Name and incarnation of the writer of each file."""
 
     def where(self, frame: int) -> Evidence:
-        """Return where a frame stands."""
         path = self.files[self.cut.file[frame]].where.path
         return Evidence(path, int(self.places[frame]), int(self.cut.length[frame]))
 

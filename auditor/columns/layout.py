@@ -214,7 +214,6 @@ class Numbering[T]:
         self.values: dict[T, int] = {}
 
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
-        """Return the numbers of several values."""
         known = self.values
         return np.array([known.setdefault(value, len(known)) for value in values], np.uint32)
 

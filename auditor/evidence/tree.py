@@ -214,7 +214,6 @@ class Tree:
     """A copy of a cluster's root. Paths are relative to it, with forward slashes, and text: ``filenames``."""
 
     def __init__(self, root: Path) -> None:
-        """Take the root. Touches nothing yet."""
         self.root = root
         self.said = ""
         """Where it is, if that is not the root."""

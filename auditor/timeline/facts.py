@@ -267,7 +267,6 @@ class RackFacts:
         self._take(JudgedFrame(evidence, told, bag, None))
 
     def open(self, listing: BagListing) -> None:
-        """Take that a bag is open."""
         if listing.begun:
             self._found.marked(("prelock", listing.bag.log, listing.bag.start_ns))
 

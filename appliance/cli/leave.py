@@ -12,9 +12,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from appliance.cluster import Cluster
 from timeagent.console import argument, command, note, present
 from timeagent.errors import BadConfiguration, ShardUnavailable, TryAgain
 from timeagent.units import MS, parse_span
@@ -26,6 +25,9 @@ from ..node.runtime import daemon_lock, runtime_of
 from . import service
 from .opening import add_cluster_options, named_root, open_cluster, root_key
 from .shards import carry_out
+
+if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
+    from appliance.cluster import Cluster
 
 _LOOK_NS: Final = 500 * MS
 NOT_WHOLLY: Final = 1

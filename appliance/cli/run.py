@@ -34,7 +34,7 @@ from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
 from .opening import add_cluster_options, cluster_command, open_cluster
 
-if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
+if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the forks here
     from appliance.cluster import Cluster
     from appliance.session.lease_set import Leases
     from appliance.session.session import Session
@@ -53,12 +53,7 @@ def _run(options: Namespace) -> int:
     tree = ProcessTree(options.words)  # while this process has no second thread
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
         signal.signal(signal.SIGHUP, _hung_up)
-    with (
-        contextlib.closing(tree),
-        open_cluster(options) as cluster,
-        _held(cluster, options) as leases,
-        contextlib.closing(tree),
-    ):
+    with tree, open_cluster(options) as cluster, _held(cluster, options) as leases, tree:
         return _run_under(cluster, leases, tree)
 
 

@@ -74,7 +74,7 @@ def _setting_up(work: Mounted, options: Namespace) -> int:
     """Do what is done on the mount, as whom that should be; then see to this machine's units."""
 
     def on_the_mount() -> int:
-        # Not above: numpy, which a cluster loads, begins a thread, and this may be behind a fork.
+        # Not above: what a cluster loads may begin threads, and this may be behind a fork.
         from appliance.cluster import refuse_root_user
 
         refuse_root_user(os.geteuid(), allow_root=options.allow_root)
@@ -190,7 +190,9 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
         return _ask_and_wait(options, storage, root)
     now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
     settings = join_cluster(storage, root, _node_name(options), key_file, now, _node_dir(options), _listen(options))
-    return _joined(options, settings)
+    code = _joined(options, settings)
+    note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
+    return code
 
 
 def _joined(options: Namespace, settings: Settings, *, already: bool = False) -> int:

@@ -18,11 +18,11 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from timeagent import VERSION
 from timeagent.canonical import decode
 from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
@@ -375,7 +375,7 @@ class ShardHost:
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
-        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure"))
+        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
     def _gone_on(self, fresh: ShardIdentity) -> HostedShard | None:
         left = self._shard_runtime.taken_over(fresh.number)

@@ -97,7 +97,8 @@ class Packing:
                 swept += report.swept
         if racks and not swept:
             self._calm_until_ns = now.latest + min(CALM_NS, self._grid.birth.rack_ns)
-        return PackingReport(packed, self._delete(now), tuple(damaged), min(self._next_pack(), self._next_deletion()))
+        next_deletion = INSTANT_MAX if self._retention_ns is None else self._retention_ns
+        return PackingReport(packed, self._delete(now), tuple(damaged), min(self._next_pack(), next_deletion))
 
     def _due(self, now: TimeInterval) -> list[Rack]:
         """Return the racks of this turn: with each that was sealed since this object began, old ones again."""
@@ -131,9 +132,6 @@ class Packing:
         while (start := rack.start_ns - age) >= self._grid.first_ns:
             yield self._grid.rack(start)
             age *= AGAIN_FACTOR
-
-    def _next_deletion(self) -> Instant:
-        return INSTANT_MAX if self._retention_ns is None else self._retention_ns
 
     def _delete(self, now: TimeInterval) -> int:
         if self._retention is None:

@@ -103,8 +103,6 @@ WHOLE: Final = Narrowing()
 
 @dataclass(frozen=True, slots=True)
 class RackUnit:
-    """One rack of a log."""
-
     log: str
     rack: Rack
 
@@ -116,8 +114,6 @@ class RackUnit:
 
 @dataclass(frozen=True, slots=True)
 class LedgerUnit:
-    """One ledger file."""
-
     file: LedgerFile
 
     @property

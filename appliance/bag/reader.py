@@ -123,8 +123,6 @@ class _Stretches:
 
 
 class Reader:
-    """Reads one log."""
-
     def __init__(self, context: BagContext, grid: Grid, horizon: Horizon | None = None) -> None:
         self.log = grid.birth.log
         self._storage = context.storage

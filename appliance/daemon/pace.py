@@ -46,8 +46,6 @@ _TAKEN: Final = -1
 
 @dataclass(slots=True)
 class _Paced:
-    """One log."""
-
     grid: Grid
     metronome: Metronome
     packing: Packing

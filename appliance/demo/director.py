@@ -32,8 +32,6 @@ _SEAL_POLL_NS: Final = 100 * MS
 
 @dataclass(slots=True)
 class Course:
-    """What happened."""
-
     openings: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     victim: str = ""

@@ -67,8 +67,6 @@ class PackHead(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file that a seal lists."""
-
     bag: str
     lock: LockFile
     """The bag's lock file."""
@@ -84,7 +82,6 @@ class FrameColumns:
     lengths: NDArray[np.uint32]
     """Bytes of the whole piece."""
     files: NDArray[np.uint32]
-    """Which file it is of."""
     first_ns: NDArray[np.int64]
     last_ns: NDArray[np.int64]
     """The frame's first and last timestamp; 0 and -1 for what is no frame."""
@@ -100,7 +97,6 @@ class PackIndex:
 
     head: PackHead
     size: int
-    """Of the whole pack."""
     data_at: int
     """Where the files begin, end to end."""
     index_at: int

@@ -45,8 +45,6 @@ NO_HEAD: Final = bytes(32)
 
 
 class WitnessKind(StrEnum):
-    """What a witness testifies."""
-
     GRANT = "grant"
     RENEWAL = "renewal"
     UPGRADE = "upgrade"

@@ -116,7 +116,6 @@ class Recalls:
         self._run = run
         self._boot_ns = boot_ns
         self.number = 0
-        """The number of the last one."""
         self._of: dict[bytes, _Recall] = {}
         self._by_holder: dict[Holder, _Theirs] = {}
         self._listeners: dict[Holder, _Listener] = {}

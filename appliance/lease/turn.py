@@ -25,8 +25,6 @@ _REVOKED_OR_NOT_KNOWN: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.UNK
 
 
 class Turn(msgspec.Struct):
-    """What one turn gathers."""
-
     bounds: Bounds
     token: SignedTime
     entries: list[Entry | bytes]

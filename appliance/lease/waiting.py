@@ -53,8 +53,6 @@ type Waited = Callable[[str, Span, bool], None]
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
-    """One request that waits."""
-
     request: Acquire | Upgrade
     holder: Holder
     age: Age

@@ -155,7 +155,6 @@ class Upgrade(Record, frozen=True, tag="upgrade"):
     keep_ns: U64 = 0
     hints_wanted: bool = False
     above: Above | None = None
-    """As with Acquire."""
 
 
 class Renew(Record, frozen=True, tag="renew"):
@@ -221,7 +220,6 @@ class Inspect(Record, frozen=True, tag="inspect"):
     after_domain: str
     leases_max: U64
     domain: Domain | None = None
-    """Only those of this one."""
     session_id: Bytes16 | None = None
     """Only those under this session lease."""
 

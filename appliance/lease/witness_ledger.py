@@ -46,7 +46,6 @@ class BatchSigner:
         self.signed_ns: Instant = 0
         """The time by which that was signed."""
         self.block_bytes = 0
-        """How long its block is."""
         self._signing_ns: Instant = 0
         self._first: list[CeilingCopy | Resumed] = []
         self.not_before_ns: Instant = 0

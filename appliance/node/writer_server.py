@@ -340,8 +340,6 @@ class NodeWriterServer:
 
 
 class _Connection:
-    """One process."""
-
     def __init__(
         self,
         writer: NodeWriter,

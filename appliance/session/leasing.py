@@ -88,7 +88,6 @@ class _AcquireAttempt:
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
     by: ShardMap | None = None
-    """The map that it goes by."""
     tentative: list[Lease] = field(default_factory=list)
     """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""

@@ -76,8 +76,6 @@ One by one the shard hears where each of them was written under; of a dropped se
 
 
 class SessionLeases:
-    """The session leases of one session with all shards."""
-
     def __init__(
         self,
         time: NodeTime,

@@ -77,7 +77,6 @@ class CleanFrame(NamedTuple):
     number: int
     """Which of all frames of these files it is."""
     file: int
-    """In which of the files it is."""
     offset: int
     length: int
     writer: str

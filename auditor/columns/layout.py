@@ -171,7 +171,6 @@ class Chunk(msgspec.Struct, array_like=True):
     kind: str
     bucket: int
     names: bytes
-    """Names, encoded."""
     rows: bytes
     raw: bytes
     place: ColumnPlace | None = None

@@ -58,7 +58,6 @@ class BlockPlace:
     """Incarnation, sequence and digest of its head."""
     entries: tuple[bytes, ...]
     path: str
-    """As it is shown."""
     where: Evidence
     rank: int
 

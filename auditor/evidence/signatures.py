@@ -152,8 +152,6 @@ class HeldSession:
 
 @dataclass(frozen=True, slots=True)
 class FrameEvidence:
-    """A frame in the tree."""
-
     frame: Frame
     where: Evidence
     token: SignedTime

@@ -127,8 +127,6 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """One file of a ceiling chain."""
-
     map_number: int
     shard: int
     number: int

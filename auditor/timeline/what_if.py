@@ -99,8 +99,6 @@ class _NothingMissing(Coverage):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a lens changes."""
-
     appear: tuple[Finding, ...]
     """Findings that there are only as the lens shows it."""
     vanish: tuple[Finding, ...]

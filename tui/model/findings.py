@@ -211,8 +211,6 @@ def wrapped_lines(lines: Collection[str], width: int) -> list[DetailLine]:
 
 @dataclass(frozen=True, slots=True)
 class FindingEvidence:
-    """What is known of one finding."""
-
     link: Link
     """The top of its chain of evidence."""
     explanation: list[str]

@@ -28,8 +28,6 @@ from ..widgets.row_table import DetailTable, PickTable, RowTable
 
 
 class ScreenEntry(NamedTuple):
-    """One screen."""
-
     key: str
     name: str
     title: str

@@ -37,11 +37,12 @@ def acquire_within(
     *,
     policy: PolicyNumbers = POLICY,
     term_ns: Span | None = None,
+    chance: random.Random | None = None,
 ) -> Result:
     """Ask for one domain until it is granted or the wait is over; the last answer then."""
     ask = client.ask(domain)
     deadline = AcquireDeadline(time, policy, wait_ns)
-    chance = random.Random(5)
+    chance = chance or random.Random(5)
     while True:
         wait, keep = deadline.next_call()
         (result,) = client.acquire([ask], term_ns=term_ns, wait_ns=wait, keep_ns=keep)

@@ -178,8 +178,8 @@ def test_those_who_wait_do_not_come_all_at_once(world: World) -> None:
     for seed in range(8):
         assert isinstance(one(shard, acquire(world, f"d{seed}", holder=RIVAL, term_ns=300 * MS)), wire.Granted)
         began = world.time.midpoint_ns
-        client = LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, random.Random(seed))
-        assert isinstance(acquire_within(client, world.time, f"d{seed}", 5 * SECOND), LeaseGranted)
+        client = LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, chance := random.Random(seed))
+        assert isinstance(acquire_within(client, world.time, f"d{seed}", 5 * SECOND, chance=chance), LeaseGranted)
         delays.add(world.time.midpoint_ns - began)
     assert len(delays) == 8
 

@@ -214,7 +214,8 @@ class Metronome:
             self._horizon.refresh()
             in_use_ns = min(self._in_use_until(now), follow_to_ns)
             closed = self._close(now, in_use_ns)
-        next_ns, reached = self._seal_due(self._unsealed()), self.reached
+        reached = self.reached
+        next_ns = self._seal_due(self._unsealed())
         if reached < in_use_ns:
             next_ns = min(next_ns, self._bag_due(self._grid.bag(reached)))
         return MetronomeReport(closed, sealed, next_ns)

@@ -19,34 +19,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Final, Self, TypedDict, Unpack, overload
+from types import TracebackType
+from typing import Final, Self, TypedDict, Unpack, overload
 
 from timeagent.errors import BadRequest
+from timeagent.units import Instant, Seconds
 
+from .bag.outcome import Outcome
+from .bag.reader import Message
+from .bag.storage import Storage
 from .cluster import Cluster
-from .recipes.exclusion import PATIENCE_S
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from concurrent.futures import Future
-    from pathlib import Path
-    from types import TracebackType
-
-    from timeagent.units import Instant, Seconds
-
-    from .bag.outcome import Outcome
-    from .bag.reader import Message
-    from .bag.storage import Storage
-    from .formats.lease import Mode
-    from .lease.client import LeaseDenied
-    from .recipes.exclusion import Hold, Tool
-    from .session.held import Lease, Listener, Loss, Recall
-    from .session.lease_set import Leases
-    from .session.session import Session
+from .formats.lease import Mode
+from .lease.client import LeaseDenied
+from .recipes.exclusion import PATIENCE_S, Hold, Tool
+from .session.held import Lease, Listener, Loss, Recall
+from .session.lease_set import Leases
+from .session.session import Session
 
 WAITS_MAX: Final = 64
 """How many ``acquire`` wait at once; more of them wait for one of these to end."""

@@ -12,32 +12,43 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 from weakref import WeakSet
 
 from timeagent.agent.page import AgentTime, running_agent
-from timeagent.clock import SystemClock
+from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
 from timeagent.sampled import EmbeddedTime
 from timeagent.sources.local import AssumedSource, KernelSource
+from timeagent.sources.port import Source
+from timeagent.units import Instant
 
 from .admin.founding import read_marker
 from .bag.context import BagContext, Threads
 from .bag.follow import Follower
+from .bag.horizon import Horizon
 from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
-from .bag.message import before, parse_cursor
-from .bag.reader import checked_level
+from .bag.message import Position, before, parse_cursor
+from .bag.reader import Message, Reading, checked_level
 from .bag.roots import Root, storage_at
+from .bag.storage import Storage
+from .bag.writing import Writer
 from .doctor.machine import is_local
 from .formats.birth import BagKind
+from .formats.paths import Grid
+from .formats.policy import Policy
+from .formats.shardmap import ShardMap
+from .lease.wire import LeaseView, ShardNumbers
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
-from .node.routes import ShardRoutes
+from .node.routes import ShardRoutes, TimeThere
 from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
 from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
@@ -48,25 +59,6 @@ from .session.open_logs import LogBook
 from .session.session import Session
 from .views.fold import Fold
 from .views.view import View
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import TracebackType
-
-    from timeagent.clock import MachineClock
-    from timeagent.sources.port import Source
-    from timeagent.units import Instant
-
-    from .bag.horizon import Horizon
-    from .bag.message import Position
-    from .bag.reader import Message, Reading
-    from .bag.storage import Storage
-    from .bag.writing import Writer
-    from .formats.paths import Grid
-    from .formats.policy import Policy
-    from .formats.shardmap import ShardMap
-    from .lease.wire import LeaseView, ShardNumbers
-    from .node.routes import TimeThere
 
 """The only environment variable that is read."""
 

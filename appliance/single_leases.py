@@ -68,7 +68,6 @@ class ByHand:
     """One command's dealings with leases. Blocks for the shard, at most three attempts. Starts no shard."""
 
     def __init__(self, cluster: Cluster, randomness: random.Random) -> None:
-        """Ask nobody yet."""
         self._cluster = cluster
         self._policy = cluster.policy
         self._random = randomness

@@ -23,12 +23,12 @@ from .index import INDEX_ERRORS, PART_RANKS, Database, Index, temporary_database
 from .judging import judge
 from .parts import (
     WHOLE,
+    EvidenceSource,
     LedgerUnit,
     Narrowing,
     Part,
     PartMaker,
     RackUnit,
-    Reading,
     Unit,
     decode_part,
     encode_part,
@@ -230,7 +230,7 @@ class Walk:
         # What is kept for the next audit holds its columns itself.
         self._spool = None if run.store else run.index.spool
         keep = self._spool.keep if self._spool else list
-        self._reading = Reading(run.tree, run.records, run.signatures, hashed=run.options.hashed, keep=keep)
+        self._reading = EvidenceSource(run.tree, run.records, run.signatures, hashed=run.options.hashed, keep=keep)
         self._grids: dict[str, Grid] = {}
         """Of the logs that are read: known before the first rack is."""
         self._whole = Part()
@@ -342,7 +342,6 @@ class Walk:
         return part
 
     def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
-        """Take the parts of one log."""
         if log not in self._grids:
             return
         order = SealOrder(self._tree, self._grids[log])

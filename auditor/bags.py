@@ -30,11 +30,11 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
-from .columns.frames import BagRules, FrameColumns, ListedFile
+from .columns.frames import BagRules, JudgedFile, RackColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
 from .listed import FrameJudge
-from .parts import PartMaker, Reading
+from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, Finding, found
 from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
@@ -45,9 +45,9 @@ from .timeline.facts import RackFacts
 class BagWalk:
     """Audits racks, one after another, each by itself."""
 
-    def __init__(self, reading: Reading, told: PartMaker, timeline: RackFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
-        self.columns = FrameColumns(reading, told, listing=timeline is not None)
+        self.columns = RackColumns(reading, told, listing=timeline is not None)
         """What is known of frames that are clean."""
         self._judge = FrameJudge(reading, told, self.columns, timeline)
         self._timeline = timeline
@@ -460,7 +460,7 @@ class BagWalk:
             data = data if len(data) == entry.size else data[: entry.size]
             if self._timeline:
                 self._timeline.file(bag)
-            self._judge.file(ListedFile(by, name, lock_where, seen, after, data, place, policy_of, path))
+            self._judge.file(JudgedFile(by, name, lock_where, seen, after, data, place, policy_of, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:

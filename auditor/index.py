@@ -23,7 +23,7 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, USES, Bucket, ColumnPlace, Spool, names_in
+from .columns.layout import ENTRIES, USES, ColumnPlace, RowBucket, Spool, names_in
 from .evidence.records import take_latest
 from .parts import RANKED, Part, Value
 from .rules.finding import Evidence, Verdict
@@ -245,9 +245,9 @@ class Index:
             ),
         )
 
-    def bucket(self, kind: str, number: int, *, raw: bool = False) -> Bucket:
+    def bucket(self, kind: str, number: int, *, raw: bool = False) -> RowBucket:
         """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
-        found = Bucket(kind)
+        found = RowBucket(kind)
         inline = "rows, raw" if raw else "rows, x''"
         sql = (
             f"SELECT base, names, {inline}, process, at, row_bytes, raw_bytes FROM chunk"  # noqa: S608 - the names of tables and columns are ours

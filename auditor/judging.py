@@ -18,7 +18,7 @@ import numpy as np
 from .columns import domains
 from .columns.domains import Writer
 from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, Bucket, Rows, bucket_of, bytes_of
+from .columns.layout import ENDED, ENTRIES, FRAMES, NOTHING, USES, RowBucket, Rows, bucket_of, bytes_of
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
@@ -95,7 +95,7 @@ def judge(
     )
     if narrowing.domains:
         check_asked(narrowing, index.all_domains())
-    judges, notes = Judge(index, cluster, session_histories(index, known_runs), jobs), list[SessionNote]()
+    judges, notes = IndexJudge(index, cluster, session_histories(index, known_runs), jobs), list[SessionNote]()
     in_columns = judges.spread_suspects(facts)
     findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
     findings += check_heads(facts, ceilings, policies)
@@ -115,7 +115,7 @@ def judge(
 
 
 @dataclass(slots=True)
-class Judge:
+class IndexJudge:
     """Judges buckets and domains. Each process reads the index by a connection of its own."""
 
     index: Index
@@ -200,7 +200,7 @@ class Judge:
             yield from findings
 
 
-def _chosen(bucket: Bucket, wanted: AbstractSet[object]) -> Rows:
+def _chosen(bucket: RowBucket, wanted: AbstractSet[object]) -> Rows:
     """Return the rows of some names, in the order in which they were read."""
     rows = bucket.rows()
     if not len(rows):
@@ -220,7 +220,7 @@ def _spread_domains(index: Index, number: int, wanted: AbstractSet[str]) -> None
             index.insert("use", _use_rows(bucket, rows))
 
 
-def _entry_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
+def _entry_rows(bucket: RowBucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths, heads, raw = (
         list(bucket.names.values),
         list(bucket.paths.values),
@@ -238,7 +238,7 @@ def _entry_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
         yield names[name], cid, incarnation, sequence, position, digest, entry, *where, int(ending), rank
 
 
-def _use_rows(bucket: Bucket, rows: Rows) -> Iterator[Sequence[Value]]:
+def _use_rows(bucket: RowBucket, rows: Rows) -> Iterator[Sequence[Value]]:
     names, paths = list(bucket.names.values), list(bucket.paths.values)
     columns = ("name", "path", "offset", "length", "messages", "first", "last", "settle_to", "signed")
     numbers = zip(*(rows[column].tolist() for column in columns), strict=True)

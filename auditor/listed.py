@@ -12,10 +12,10 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
 from .columns.cutting import NO_CHECK
-from .columns.frames import FrameColumns, ListedFile
+from .columns.frames import JudgedFile, RackColumns
 from .evidence.records import Stranger
 from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
-from .parts import PartMaker, Reading
+from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
@@ -31,7 +31,7 @@ class FrameJudge:
     """Judges the frames of one file after another."""
 
     def __init__(
-        self, reading: Reading, told: PartMaker, columns: FrameColumns, timeline: RackFacts | None = None
+        self, reading: EvidenceSource, told: PartMaker, columns: RackColumns, timeline: RackFacts | None = None
     ) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
@@ -44,11 +44,11 @@ class FrameJudge:
         self._columns = columns
         self._rank = 0
         """How many frames were read."""
-        self._waiting: list[ListedFile] = []
+        self._waiting: list[JudgedFile] = []
         self._bytes = 0
         self._newest_of_frames: SignedTime | None = None
 
-    def file(self, file: ListedFile) -> None:
+    def file(self, file: JudgedFile) -> None:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
         self._waiting.append(file)
         self._bytes += len(file.data)
@@ -61,7 +61,7 @@ class FrameJudge:
         if waiting:
             self._files(waiting)
 
-    def _files(self, files: list[ListedFile]) -> None:
+    def _files(self, files: list[JudgedFile]) -> None:
         read = None if self._reading.one_by_one else self._columns.read(files, self._rank)
         if read is None and len(files) > 1:  # something in some of them is not for columns
             for file in files:
@@ -91,7 +91,7 @@ class FrameJudge:
             self._timeline.clean_frames(read.clean, first)
         self._rank = begins[-1]
 
-    def _one_by_one(self, file: ListedFile) -> None:
+    def _one_by_one(self, file: JudgedFile) -> None:
         frames, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
             self._told.report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
@@ -99,7 +99,7 @@ class FrameJudge:
             self._frame(frame, file, self._rank + number)
         self._rank += len(frames)
 
-    def _frame(self, frame: FrameEvidence, file: ListedFile, rank: int) -> None:
+    def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
         by, seen, after = file.by, file.seen, file.after
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))

@@ -46,11 +46,9 @@ class Narrowing:
     """Domains whose leases are judged, or beginnings of them that end in ``*``; none: all."""
 
     def reads_log(self, log: str) -> bool:
-        """Whether a log is read."""
         return not self.logs or log in self.logs
 
     def reads_rack(self, rack: Rack) -> bool:
-        """Whether a rack is read."""
         return rack.end_ns > self.since_ns and rack.start_ns < self.until_ns
 
     def judges(self, domain: str) -> bool:
@@ -105,8 +103,6 @@ WHOLE: Final = Narrowing()
 
 @dataclass(frozen=True, slots=True)
 class RackUnit:
-    """One rack of a log."""
-
     log: str
     rack: Rack
 
@@ -118,8 +114,6 @@ class RackUnit:
 
 @dataclass(frozen=True, slots=True)
 class LedgerUnit:
-    """One ledger file."""
-
     file: LedgerFile
 
     @property
@@ -132,7 +126,7 @@ type Unit = RackUnit | LedgerUnit
 
 
 @dataclass(slots=True)
-class Reading:
+class EvidenceSource:
     """Where evidence comes from, and how it is read. Processes share nothing of it but what they were born with."""
 
     tree: Tree
@@ -283,7 +277,6 @@ class PartMaker:
         self.part.findings += findings
 
     def saw(self, token: SignedTime | None) -> None:
-        """Take a signed time that holds."""
         self._newest = later(self._newest, token)
 
     def shown(self, path: str) -> str:
@@ -330,7 +323,6 @@ class PartMaker:
         self.part.rows.setdefault(table, []).append(encode_rows(self._kept.pop(table)))
 
     def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
-        """Return the part, with its columns and events."""
         for table in list(self._kept):
             self._pack(table)
         self.part.newest = self._newest.encode() if self._newest else None

@@ -102,8 +102,6 @@ def first_unlisted(grid: Grid, rack: Rack, locks: Mapping[str, bytes]) -> int | 
 
 
 class RackPack:
-    """The pack of a sealed rack."""
-
     def __init__(self, tree: Tree, listing: RackListing, seal_raw: bytes, *, hashed: bool = True) -> None:
         """Take the bytes of a seal that holds. Touches nothing yet. ``hashed``: hash all files, and check the index."""
         self._tree = tree

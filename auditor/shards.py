@@ -29,7 +29,7 @@ from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
-from .parts import PartMaker, Reading
+from .parts import EvidenceSource, PartMaker
 from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
@@ -60,7 +60,7 @@ class _Block:
 class ShardWalk:
     """Walks all chains and ledgers of a tree, in order."""
 
-    def __init__(self, reading: Reading, told: PartMaker, timeline: ShardFacts | None = None) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: ShardFacts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes all that is found.
 
         ``timeline``: told of all that columns do not take.
@@ -179,7 +179,6 @@ class ShardWalk:
         self._told.report(found("damaged-ledger", file.path, reason, [where]))
 
     def _flush(self) -> None:
-        """Take the blocks that wait."""
         waiting, self._waiting, self._entries = self._waiting, [], 0
         if waiting:
             self._blocks(waiting)
@@ -213,7 +212,6 @@ class ShardWalk:
             self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})
 
     def _by_rows(self, each: _Block) -> None:
-        """Take a block by itself."""
         try:
             entries = list(each.block.decoded(each.file.path))
         except Damaged as problem:
@@ -272,7 +270,6 @@ class ShardWalk:
         return place, digest
 
     def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
-        """Take one entry by itself."""
         if self._timeline:
             self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
         run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]

@@ -128,8 +128,6 @@ def _public(file: str) -> Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Whom to ask."""
-
     clock: AgentClock
     sources: list[Source]
     radius: Span

@@ -138,8 +138,6 @@ _RESAMPLE_NS: Final[Span] = MS
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
-    """One look at the clock."""
-
     now: TimeInterval
     sample: Sample
     clock_epoch: int

@@ -33,8 +33,6 @@ UNBOUNDED_RADIUS_NS: Final[Span] = DAY
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """One source."""
-
     source: str
     interval: TimeInterval | None
     """Where it says that true time is; None: it says nothing, and ``reason`` why."""

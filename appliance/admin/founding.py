@@ -7,17 +7,20 @@ settings are: whoever has it can let nodes in.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
-from timeagent.keyfiles import key_file_name, make_node_keys
+from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
+from timeagent.units import Instant
 
 from ..bag.roots import Root
 from ..bag.storage import Published, Storage
+from ..formats.address import Address
 from ..formats.framing import Kind
 from ..formats.marker import Marker, decode_marker
 from ..formats.names import check_node
@@ -28,14 +31,6 @@ from ..formats.stamped import open_signed
 from ..node.records import DIRECTORIES, TMP, Registers
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, new_directory, save_settings
 from .trust import admit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from timeagent.keyfiles import NodeKeys
-    from timeagent.units import Instant
-
-    from ..formats.address import Address
 
 LEFTOVER: Final = frozenset({TMP, "lost+found"})
 """What may lie in a directory that is called empty; and of our own directories those that hold nothing."""

@@ -13,29 +13,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
-from timeagent.keys import parse_public_line, public_line
+from timeagent.keys import Signer, parse_public_line, public_line
 from timeagent.trust import Purpose
+from timeagent.units import Instant
 
+from ..bag.storage import Storage
 from ..formats.address import Address, parse_address
 from ..formats.names import check_node
-from ..node.records import TMP
+from ..node.records import TMP, Registers
 from ..node.settings import FILE, Settings, is_there, save_settings
 from .trust import approve
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from timeagent.keys import Signer
-    from timeagent.units import Instant
-
-    from ..bag.storage import Storage
-    from ..node.records import Registers
 
 _ADDRESS: Final = "address "
 _BYTES_MAX: Final = 4096

@@ -5,21 +5,16 @@ Each step may be repeated after it was cut off, and finds what was done. What th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from timeagent.errors import BadRequest
+from timeagent.keys import Signer
 from timeagent.trust import Purpose
+from timeagent.units import Instant
 
+from ..node.records import Registers
 from . import trust
 from .moving import check_nodes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.keys import Signer
-    from timeagent.units import Instant
-
-    from ..node.records import Registers
 
 
 def shards_of(registers: Registers, node: str) -> list[int]:

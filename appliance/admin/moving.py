@@ -8,32 +8,26 @@ to be surely dead. Who is cut off in between is called again, and goes on where 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import MS, rfc3339
+from timeagent.keys import Signer
+from timeagent.units import MS, Span, rfc3339
 
+from ..bag.storage import Storage
 from ..formats.ceiling import CeilingKind
 from ..formats.framing import Kind
 from ..formats.paths import chain_path
 from ..formats.shardmap import SHARDS_MAX, Layout, ShardMap, chain_of, shard_text
 from ..formats.witness import Half
 from ..lease.succession import newest_record
-from ..node.records import StoredChain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from timeagent.clock import NodeTime
-    from timeagent.keys import Signer
-    from timeagent.units import Span
-
-    from ..bag.storage import Storage
-    from ..lease.wire import ShardNumbers
-    from ..node.records import Registers
+from ..lease.wire import ShardNumbers
+from ..node.records import Registers, StoredChain
 
 LOOK_NS: Final[Span] = 250 * MS
 """How often shards that leave are looked at."""

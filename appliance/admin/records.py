@@ -6,21 +6,17 @@ it (``record_watch.py``), and each frame is judged by the policy that it names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from timeagent.errors import TryAgain
+from timeagent.keys import Signer
 
 from ..formats.framing import Kind
 from ..formats.policy import Policy, check_policy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from timeagent.keys import Signer
-
-    from ..node.records import Registers
+from ..node.records import Registers
 
 SPANS: Final = tuple(name for name in Policy.__struct_fields__ if name not in ("number", "cluster_id"))
 """What a policy says, all of it in nanoseconds, in the order of the record."""

@@ -6,26 +6,21 @@ instant: what it signed for an earlier one stays accepted, so an archive can be 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import msgspec
 
 from timeagent.errors import BadRequest, NotTrusted, TryAgain
+from timeagent.keyfiles import NodeKeys
+from timeagent.keys import Signer
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
-from timeagent.units import DAY
+from timeagent.units import DAY, Instant, Span
 
+from ..formats.address import Address
 from ..formats.framing import Kind
 from ..formats.names import check_node
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-
-    from timeagent.keyfiles import NodeKeys
-    from timeagent.keys import Signer
-    from timeagent.units import Instant, Span
-
-    from ..formats.address import Address
-    from ..node.records import Registers
+from ..node.records import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY
 """How long a node's keys are valid: until they are rotated or revoked."""

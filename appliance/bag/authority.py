@@ -35,7 +35,6 @@ class Authority:
     """Answers for the closed bags of one log, and closes what is due."""
 
     def __init__(self, context: BagContext, grid: Grid) -> None:
-        """Touch nothing yet."""
         self._storage = context.storage
         self._cluster_id = context.records.cluster_id
         self.closer = Closer(context, grid)
@@ -89,7 +88,6 @@ class Authority:
         return Contents(None if raw is None else read_lock(raw, bag, self._cluster_id).lock)
 
     def rack_begun(self, rack: Rack) -> bool:
-        """Whether sealing has begun, by a fresh look."""
         seen = self._storage.look(rack.path, (PRELOCK, SEAL))
         return seen is None or bool(seen)
 

@@ -127,13 +127,11 @@ class MessageBatch:
         return self._ordered(np.concatenate(ranges) if ranges else np.empty(0, np.int64))
 
     def payloads(self) -> list[bytes]:
-        """Return the messages' bytes, in order."""
         chunks = [part.payloads() for part in self._sequence]
         together = chunks[0] if len(chunks) == 1 else list(itertools.chain.from_iterable(chunks))
         return together if self._order is None else list(map(together.__getitem__, self._order.tolist()))
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield the messages in order."""
         if self._runs is not None:
             for part in self._runs:
                 columns = zip(part.timestamps.tolist(), range(part.first, part.end), part.payloads(), strict=True)

@@ -56,7 +56,6 @@ class ClosedBags:
     """Finds and opens the closed bags of one log."""
 
     def __init__(self, storage: Storage, grid: Grid, authority: Authority, cluster_id: bytes) -> None:
-        """Touch nothing yet."""
         self._storage = storage
         self._grid = grid
         self._authority = authority

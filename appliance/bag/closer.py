@@ -76,7 +76,6 @@ class Closer:
     """Closes single bags of one log."""
 
     def __init__(self, context: BagContext, grid: Grid) -> None:
-        """Touch nothing yet."""
         self._storage = context.storage
         self._time = context.time
         self._records = context.records

@@ -126,7 +126,6 @@ class ListedFiles:
     """Opens the listed files of one log's closed bags."""
 
     def __init__(self, storage: Storage) -> None:
-        """Touch nothing yet."""
         self._storage = storage
         self._packs: dict[str, PackedRack] = {}
 

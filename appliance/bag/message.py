@@ -101,7 +101,6 @@ class Message(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def attempt_id(self) -> bytes:
-        """The id of the attempt that it belongs to."""
         return self.origin.attempt_id(self.index)
 
     @property

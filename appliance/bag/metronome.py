@@ -97,7 +97,8 @@ class Packing:
                 swept += report.swept
         if racks and not swept:
             self._calm_until_ns = now.latest + min(CALM_NS, self._grid.birth.rack_ns)
-        return PackingReport(packed, self._delete(now), tuple(damaged), min(self._next_pack(), self._next_deletion()))
+        next_deletion = INSTANT_MAX if self._retention_ns is None else self._retention_ns
+        return PackingReport(packed, self._delete(now), tuple(damaged), min(self._next_pack(), next_deletion))
 
     def _due(self, now: TimeInterval) -> list[Rack]:
         """Return the racks of this turn: with each that was sealed since this object began, old ones again."""
@@ -132,9 +133,6 @@ class Packing:
             yield self._grid.rack(start)
             age *= AGAIN_FACTOR
 
-    def _next_deletion(self) -> Instant:
-        return INSTANT_MAX if self._retention_ns is None else self._retention_ns
-
     def _delete(self, now: TimeInterval) -> int:
         if self._retention is None:
             return 0
@@ -163,7 +161,6 @@ class MetronomeReport:
 
     bags_closed: int
     racks_sealed: int
-    reached_ns: Instant
     next_ns: Instant
     """Before this instant nothing is due of all that was seen; long past if the turn ended at its bound."""
 
@@ -221,7 +218,7 @@ class Metronome:
         next_ns = self._seal_due(self._unsealed())
         if reached < in_use_ns:
             next_ns = min(next_ns, self._bag_due(self._grid.bag(reached)))
-        return MetronomeReport(closed, sealed, reached, next_ns)
+        return MetronomeReport(closed, sealed, next_ns)
 
     def _seal(self, now: TimeInterval) -> int:
         self.sealer.newest_sealed()

@@ -73,7 +73,6 @@ class Packer:
     """Packs the racks of one log."""
 
     def __init__(self, context: BagContext, grid: Grid, sealer: Sealer) -> None:
-        """Touch nothing yet."""
         self._storage = context.storage
         self._grid = grid
         self._sealer = sealer

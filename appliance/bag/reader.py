@@ -123,10 +123,7 @@ class _Stretches:
 
 
 class Reader:
-    """Reads one log."""
-
     def __init__(self, context: BagContext, grid: Grid, horizon: Horizon | None = None) -> None:
-        """Touch nothing yet."""
         self.log = grid.birth.log
         self._storage = context.storage
         self._records = context.records

@@ -35,7 +35,6 @@ class Sealer:
     """Seals the racks of one log."""
 
     def __init__(self, context: BagContext, grid: Grid, closer: Closer) -> None:
-        """Touch nothing yet."""
         self._storage = context.storage
         self._time = context.time
         self._parallel = context.parallel
@@ -158,7 +157,6 @@ class Sealer:
         return tuple(entries)
 
     def _link(self, rack: Rack, entries: tuple[SealEntry, ...] | None) -> RackSeal:
-        """Publish the seal, and read the one that won."""
         if entries is not None:
             seal = RackSeal(
                 cluster_id=self._records.cluster_id, log=rack.log, rack=rack.path, sealer=self._node, entries=entries

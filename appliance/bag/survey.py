@@ -42,7 +42,6 @@ class RackView:
     state: ClosingState
     bags: tuple[BagView, ...]
     pack_bytes: int | None
-    """Of its pack, if it has one."""
     retained: bool
     """Sealed with files, and neither bags nor a pack are there: what it held is gone."""
     strangers: tuple[str, ...]

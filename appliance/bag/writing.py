@@ -68,7 +68,6 @@ class LookingWriter(ABC):
     """A Writer but for how an attempt is published and what a list says of it."""
 
     def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
-        """Touch nothing yet."""
         self._storage = context.storage
         self._time = context.time
         self._grid = grid
@@ -90,7 +89,6 @@ class LookingWriter(ABC):
             return Unknown(str(problem))
 
     def resolve(self, file: FrameFile, deadline_boot_ns: int | None = None) -> Outcome:
-        """Decide an attempt whose outcome is Unknown; as ``Writer.resolve``."""
         try:
             while isinstance(closed := self._authority.close(file.bag), NotDue):
                 if self._is_in_time(file):
@@ -237,7 +235,6 @@ class LogFileWriter(LookingWriter):
     """
 
     def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
-        """Touch nothing yet."""
         super().__init__(context, grid, authority)
         self._listed_files = ListedFiles(context.storage)
         self._numbers = itertools.count(1)
@@ -410,7 +407,6 @@ class MaildirWriter(LookingWriter):
     """
 
     def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
-        """Touch nothing yet."""
         super().__init__(context, grid, authority)
         self._tmp = context.tmp(grid.birth.log)
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from functools import partial
-from threading import Thread
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from threading import Event, Thread
+from typing import Final
 
 from timeagent.console import counted
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
+from ..cluster import Cluster
 from ..doctor.check import not_well
+from ..formats.address import Address
 from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener
+from ..lease.server import ShardServer
 from ..node.desk_wire import door
+from ..node.record_watch import TrustWatch
 from ..node.releases import Releases
 from ..node.runtime import (
+    LocalLock,
     close_doors,
     daemon_lock,
     group_id,
@@ -32,21 +39,10 @@ from ..node.settings import node_directories
 from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
-from .lease_desk import LeaseDesk, Line
+from .lease_desk import DeskConnection, LeaseDesk
 from .metrics import NodeCollector, exposition
 from .pace import Pace
 from .status import AT_ONCE, Observed, pages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from threading import Event
-
-    from ..cluster import Cluster
-    from ..formats.address import Address
-    from ..lease.server import ShardServer
-    from ..node.record_watch import TrustWatch
-    from ..node.runtime import LocalLock
 
 _log = logging.getLogger(__name__)
 
@@ -312,7 +308,7 @@ class Node:
         socket = writer_socket(cluster.routes.runtime)
         desk = self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
         self._writer = NodeWriterServer(
-            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(Line(accepted), asked)
+            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(DeskConnection(accepted), asked)
         )
         self._writer.start()
         usual = settings.directory in node_directories(cluster.registers.cluster_id)

@@ -17,25 +17,19 @@ on what others answer, and may be wrong at any time, at the cost of a wait for t
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import TenureError
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Instant, Span
 
-from ..node.hosted_shard import in_thread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from ..node.hosted_shard import HostedShard, Running, Spawn
-    from ..node.record_watch import MapWatch
-    from ..node.routes import ShardRoutes
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap
+from ..node.hosted_shard import HostedShard, Running, Spawn, in_thread
+from ..node.record_watch import MapWatch
+from ..node.routes import ShardRoutes
 
 _log = logging.getLogger(__name__)
 

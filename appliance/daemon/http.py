@@ -15,24 +15,19 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 from timeagent.errors import BadRequest, Environment, TenureError
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Span
 
+from ..formats.address import Address
 from ..lease.listeners import BACKLOG, BoundedListener, Visitor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping
-
-    from timeagent.units import Span
-
-    from ..formats.address import Address
-    from ..lease.transport import BootClock
+from ..lease.transport import BootClock
 
 _log = logging.getLogger(__name__)
 

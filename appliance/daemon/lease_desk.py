@@ -24,32 +24,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import select
+import socket
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Condition
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, TenureError, TryAgain
-from timeagent.units import MS, SECOND, parse_span, rfc3339
+from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
+from ..formats.policy import PolicyNumbers
+from ..lease.client import LeaseDenied
 from ..node import desk_wire as wire
 from ..node.writer_wire import LENGTH_BYTES, receive_exactly
-from ..session.held import LossReason
+from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
-
-if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..lease.client import LeaseDenied
-    from ..session.held import Lease
-    from ..session.session import Session
+from ..session.session import Session
 
 LOOK_NS: Final = 50 * MS
 """How often who waits looks whether its process is there still."""
@@ -95,7 +89,7 @@ class LeaseDesk:
         self.leases = 0
         """How many leases they took."""
 
-    def serve(self, line: Line, asked: list[str]) -> None:
+    def serve(self, line: DeskConnection, asked: list[str]) -> None:
         """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
         if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
             line.say(wire.NOT_HERE)
@@ -191,7 +185,9 @@ class LeaseDesk:
             except Exception:  # noqa: BLE001 - it expires then; who waits here must not wait for ever
                 _log.exception("sub-lease-not-given-back")
 
-    def _handed(self, place: _Place, ticket: object, purpose: str, line: Line, until_boot_ns: int) -> tuple[Lease, int]:
+    def _handed(
+        self, place: _Place, ticket: object, purpose: str, line: DeskConnection, until_boot_ns: int
+    ) -> tuple[Lease, int]:
         """Wait for the place; return its lease, from here or from the shard, and the fence. Raises as ``acquire``."""
         with self._changed:
             while not self._has_turn(place, ticket):
@@ -246,7 +242,7 @@ class LeaseDesk:
             return False
         return True
 
-    def _acquired(self, place: _Place, purpose: str, line: Line, until_boot_ns: int) -> Lease:
+    def _acquired(self, place: _Place, purpose: str, line: DeskConnection, until_boot_ns: int) -> Lease:
         def show(denied: LeaseDenied) -> None:
             who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
             since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
@@ -266,7 +262,7 @@ class LeaseDesk:
 
     # -- one sub-lease -------------------------------------------------------------------------------------------------
 
-    def _kept(self, line: Line, lease: Lease, fence: int) -> bool:
+    def _kept(self, line: DeskConnection, lease: Lease, fence: int) -> bool:
         """Tell the process how long its sub-lease is good, as often as it asks; return, once it is over, if given back.
 
         A process that was told nothing yet believes nothing.
@@ -306,11 +302,10 @@ class LeaseDesk:
         return 0, (wire.OVER, why, wire.DOUBT if doubt else "")
 
 
-class Line:
+class DeskConnection:
     """The connection to one process. Raises OSError where that is lost."""
 
     def __init__(self, connection: socket.socket) -> None:
-        """Have it connected."""
         self._socket = connection
         self._shown = ""
         self._poll = select.poll()

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from timeagent.units import SECOND
 
 from ..doctor.check import CheckVerdict, worst
-from ..node.releases import skewed
-from .http import HttpAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from prometheus_client.metrics_core import Metric
-
-    from ..lease.listeners import TlsListener
-    from ..node.hosted_shard import HostedShard
-    from ..node.own_keys import OwnKeys
-    from ..node.record_watch import TrustWatch
-    from ..node.releases import Releases
-    from ..node.shards import ShardHost
-    from .http import HttpServer
-    from .lease_desk import LeaseDesk
-    from .status import Observed
+from ..lease.listeners import TlsListener
+from ..node.hosted_shard import HostedShard
+from ..node.own_keys import OwnKeys
+from ..node.record_watch import TrustWatch
+from ..node.releases import Releases, skewed
+from ..node.shards import ShardHost
+from .http import HttpAnswer, HttpServer
+from .lease_desk import LeaseDesk
+from .status import Observed
 
 _SHARD: Final = ("shard",)
 

@@ -9,24 +9,18 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import TenureError
-from timeagent.units import MINUTE, MS, SECOND
+from timeagent.interval import TimeInterval
+from timeagent.units import MINUTE, MS, SECOND, Instant, Span
 
-from ..bag.context import wake_nobody
+from ..bag.context import BagContext, wake_nobody
 from ..bag.logs import names_there, open_log
 from ..bag.metronome import Metronome, Packing
 from ..formats.paths import Grid
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from ..bag.context import BagContext
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +46,6 @@ _TAKEN: Final = -1
 
 @dataclass(slots=True)
 class _Paced:
-    """One log."""
-
     grid: Grid
     metronome: Metronome
     packing: Packing

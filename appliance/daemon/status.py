@@ -7,37 +7,29 @@ any other process, one bounded page at a time.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from threading import Thread
+from typing import Any, Final
 
 import msgspec
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Instant, Span
 
-from ..doctor.check import CheckVerdict, failed, not_well, worst
-from ..doctor.directory import room_of
+from ..bag.roots import Root
+from ..doctor.check import CheckVerdict, HealthCheck, failed, not_well, worst
+from ..doctor.directory import Room, room_of
 from ..doctor.health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
 from ..formats.shardmap import shard_text
 from ..lease.transport import UnixTransport
-from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, lease_fields, shard_fields
+from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, LeaseView, ShardNumbers, lease_fields, shard_fields
+from ..node.record_watch import MapWatch, PolicyWatch
+from ..node.releases import Releases
 from ..node.runtime import kept_by, shard_socket
+from ..node.shards import ShardHost
 from .http import JSON, HttpAnswer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from threading import Thread
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
-
-    from ..bag.roots import Root
-    from ..doctor.check import HealthCheck
-    from ..doctor.directory import Room
-    from ..lease.wire import LeaseView, ShardNumbers
-    from ..node.record_watch import MapWatch, PolicyWatch
-    from ..node.releases import Releases
-    from ..node.shards import ShardHost
 
 ASK_NS: Final[Span] = SECOND
 STILL_NS: Final[Span] = 10 * SECOND
@@ -65,7 +57,6 @@ class Observed:
         runtime: Path,
         others: Releases,
     ) -> None:
-        """Look at nothing yet."""
         self._host = host
         self._maps = maps
         self._node = node

@@ -32,15 +32,12 @@ _SEAL_POLL_NS: Final = 100 * MS
 
 @dataclass(slots=True)
 class Course:
-    """What happened."""
-
     openings: list[str] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     victim: str = ""
     held_by_victim: list[str] = field(default_factory=list)
     takeover_ns: dict[str, Span] = field(default_factory=dict)
     """For each domain that the victim held: how long after the power cut another node's transfer was acknowledged."""
-    not_acknowledged: int = 0
     time_by_agent: bool = False
 
 
@@ -240,5 +237,3 @@ class Director:
                 for domain in (event["source"], event["target"]):
                     if domain in course.held_by_victim and domain not in course.takeover_ns:
                         course.takeover_ns[domain] = event["boot_ns"] - self._killed_ns
-        elif event.get("event") == "not-acknowledged":
-            course.not_acknowledged += 1

@@ -51,7 +51,6 @@ def unsure(name: str, reason: str, way_out: str) -> HealthCheck:
 
 
 def unknown(name: str, reason: str, way_out: str) -> HealthCheck:
-    """Return what nothing is known of."""
     return HealthCheck(name, CheckVerdict.UNKNOWN, reason, way_out)
 
 

@@ -130,7 +130,6 @@ class TrialDirectory:
         return True
 
     def append(self, name: str, data: str) -> bool:
-        """Append to a file, and close it."""
         _write_and_close(os.open(self._path(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), data)
         return True
 

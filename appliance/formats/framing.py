@@ -129,12 +129,6 @@ def pieces_with_digest(data: bytes) -> tuple[list[Piece], bytes]:
     return found, running.digest()
 
 
-def effective_size(data: bytes) -> int:
-    """Return where the last whole piece ends: 0 when the first is torn."""
-    found, _ = pieces(data)
-    return found[-1].end if found else 0
-
-
 def effective_digest(data: bytes) -> tuple[int, bytes]:
     """Return the effective size of the bytes, and the SHA-256 of that many of them. One piece is hashed once."""
     found, digest = pieces_with_digest(data)

@@ -74,8 +74,6 @@ class Phase(StrEnum):
 
 
 class LeaseOutcome(StrEnum):
-    """How a lease ended."""
-
     RELINQUISHED = "relinquished"
     EXPIRED = "expired"
     REVOKED = "revoked"
@@ -92,7 +90,6 @@ class Holder(Record, frozen=True):
 
     node: str
     process: U64
-    """The process id."""
     boot: Bytes16
     """The host's boot id."""
     incarnation: Bytes8

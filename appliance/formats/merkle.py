@@ -72,12 +72,6 @@ def joined_paths(levels: Sequence[Sequence[bytes]], before: bytes) -> list[bytes
     return paths
 
 
-def root_and_paths(leaves: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
-    """Return the root, and for each leaf its path."""
-    levels = tree(leaves)
-    return levels[-1][0], [path(levels, index) for index in range(len(leaves))]
-
-
 def root_of_path(leaf: bytes, index: int, count: int, path: Sequence[bytes]) -> bytes | None:
     """Return the root that this leaf and its path lead to, or None if the path does not fit index and count.
 

@@ -22,7 +22,6 @@ from typing import Any, Final
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
 from timeagent.errors import Damaged
 from timeagent.lazily import NDArray, np
-from timeagent.units import Instant
 
 from .frame import open_frame
 from .framing import CHECKSUM_BYTES, Kind, Piece, pack, piece_at, pieces_with_digest
@@ -68,8 +67,6 @@ class PackHead(Record, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One file that a seal lists."""
-
     bag: str
     lock: LockFile
     """The bag's lock file."""
@@ -85,7 +82,6 @@ class FrameColumns:
     lengths: NDArray[np.uint32]
     """Bytes of the whole piece."""
     files: NDArray[np.uint32]
-    """Which file it is of."""
     first_ns: NDArray[np.int64]
     last_ns: NDArray[np.int64]
     """The frame's first and last timestamp; 0 and -1 for what is no frame."""
@@ -101,7 +97,6 @@ class PackIndex:
 
     head: PackHead
     size: int
-    """Of the whole pack."""
     data_at: int
     """Where the files begin, end to end."""
     index_at: int
@@ -127,12 +122,6 @@ class PackIndex:
             return range(0)
         number = self.bags.index(bag)
         return range(int(self.bag_files[number]), int(self.bag_files[number + 1]))
-
-    def frames_within(self, first_ns: Instant, last_ns: Instant) -> NDArray[np.int64]:
-        """Return the rows of frames that may hold a timestamp in ``[first, last]``, and of what is no frame."""
-        frames = self.frames
-        inside = (frames.last_ns >= first_ns) & (frames.first_ns <= last_ns)
-        return np.flatnonzero(inside | (frames.messages == 0))
 
     def disagreement(
         self, seal_digest: bytes, listed: tuple[ListedFile, ...], seal_bags: tuple[str, ...]

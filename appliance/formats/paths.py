@@ -128,10 +128,6 @@ class Grid:
     def next_rack(self, rack: Rack) -> Rack:
         return self.rack(rack.end_ns)
 
-    def previous_rack(self, rack: Rack) -> Rack | None:
-        """Return the rack before, or None for the first of the log."""
-        return self.rack(rack.start_ns - 1) if rack.start_ns > self.first_ns else None
-
     def bags(self, rack: Rack) -> list[Bag]:
         """Return every bag of a rack since the log was born, written to or not."""
         first = max(rack.start_ns, self.first_ns)

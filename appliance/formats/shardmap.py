@@ -53,7 +53,6 @@ class Layout(Record, frozen=True):
         return tuple(shard_number(chain, place) for place, chain in enumerate(self.chains))
 
     def of(self, domain: str) -> int:
-        """Return the number of the shard of a domain."""
         place = 0 if len(self.owners) == 1 else _place_of(tree_of(domain), len(self.owners))
         return shard_number(self.chains[place], place)
 

@@ -36,7 +36,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring, Purpose
 
 from .lease import Domain, Ending, Holder, Mode, Phase
-from .merkle import joined_paths, path, root_of_path, tree
+from .merkle import joined_paths, path, tree
 from .sessionlease import SessionEnded, SessionWitness
 
 HEAD_CONTEXT: Final = "witness batch"
@@ -45,8 +45,6 @@ NO_HEAD: Final = bytes(32)
 
 
 class WitnessKind(StrEnum):
-    """What a witness testifies."""
-
     GRANT = "grant"
     RENEWAL = "renewal"
     UPGRADE = "upgrade"
@@ -203,13 +201,6 @@ class SignedWitness(Record, frozen=True):
         """Return the head. Raises Damaged."""
         return decode(BatchHead, self.head, where)
 
-    def refused_by(self, keyring: Keyring, cluster_id: bytes) -> str | None:
-        """Return why this witness proves nothing, or None: path, head signature and signed time all verify."""
-        head = self.batch_head()
-        if root_of_path(self.entry, self.index, head.count, self.path) != head.root:
-            return "the witness is not in the batch that its head signs"
-        return head_refused(self.head, self.signature, keyring, cluster_id)
-
 
 def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: bytes) -> str | None:
     """Return why a batch head is not accepted, or None. Raises Damaged. Costs two signature checks: cache by bytes."""
@@ -239,9 +230,9 @@ def decode_entry(data: bytes, where: str = "a ledger entry") -> Entry:
     return entry
 
 
-def decode_entries(data: list[bytes], where: str = "a ledger entry") -> list[Entry]:
+def decode_entries(data: list[bytes]) -> list[Entry]:
     """Read many entries of batches. Raises Damaged if ``decode_entry`` refuses any of them, without saying which."""
-    entries: list[Entry] = decode_all(_ENTRY, data, where)
+    entries: list[Entry] = decode_all(_ENTRY, data, "a ledger entry")
     return entries
 
 

@@ -20,29 +20,23 @@ promises is kept by its being there, not by a clock.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
-from timeagent.units import SECOND, rfc3339
+from timeagent.keys import KeyInUse, Signer
+from timeagent.units import SECOND, Instant, rfc3339
 
 from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
+from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import shard_number
 from ..formats.stamped import sign
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.clock import NodeTime
-    from timeagent.keys import KeyInUse, Signer
-    from timeagent.units import Instant
-
-    from ..formats.policy import PolicyNumbers
-
 
 RECORDS_KEPT: Final = 64
 """The newest records are never pruned: a listing that is made while others link must show what is newest."""

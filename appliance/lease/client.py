@@ -68,11 +68,9 @@ class AcquireDeadline:
         self._pause_ns = PAUSE_NS_MIN
 
     def left_ns(self) -> Span:
-        """Return how much time is left."""
         return 0 if self._given_up() else max(0, self._until_ns - self._time.boot_ns())
 
     def over(self) -> bool:
-        """Whether no time is left."""
         return self.left_ns() == 0
 
     def next_call(self) -> tuple[Span, Span]:
@@ -219,7 +217,6 @@ class LeaseClient:
     def __init__(
         self, transport: Transport, time: NodeTime, policy: PolicyNumbers, holder: Holder, randomness: random.Random
     ) -> None:
-        """Take the ports. Calls nothing yet."""
         self._transport = transport
         self._time = time
         self._policy = policy
@@ -292,30 +289,6 @@ class LeaseClient:
         if useless:
             self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
         return results
-
-    def acquire_within(
-        self,
-        domain: str | Ask,
-        wait_ns: Span,
-        *,
-        phase: Phase = Phase.HELD,
-        mode: Mode = Mode.X,
-        term_ns: Span | None = None,
-    ) -> Result:
-        """Ask for one domain until it is granted or the wait is over; the last answer then. Sleeps. Raises BadTime.
-
-        The shard holds the answer back until it is this holder's turn; it is asked again now and then, so that a shard
-        that has died, or an answer that is lost, is noticed. Where an answer comes at once, a pause is made.
-        """
-        ask = self.ask(domain, mode=mode) if isinstance(domain, str) else domain
-        deadline = AcquireDeadline(self._time, self._policy, wait_ns)
-        while True:
-            wait, keep = deadline.next_call()
-            (result,) = self.acquire([ask], phase=phase, term_ns=term_ns, wait_ns=wait, keep_ns=keep)
-            if not isinstance(result, LeaseDenied | LeaseUnavailable) or deadline.over():
-                return result
-            earliest = result.earliest_ns if isinstance(result, LeaseDenied) else None
-            deadline.pause(self._randomness, earliest)
 
     def renew(
         self,

@@ -20,38 +20,34 @@ import socket
 import ssl
 import struct
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from timeagent.errors import Environment
-from timeagent.units import MINUTE, SECOND
+from timeagent.units import MINUTE, SECOND, Span
 
-from ..formats.lease import Phase
+from ..formats.lease import Holder, Phase
 from .wire import (
     LENGTH_BYTES,
     NO_REQUEST,
     REQUEST_FRAME_BYTES_MAX,
     Acquire,
     Attend,
+    Encoded,
     Hello,
     Refused,
     Relinquish,
     Renew,
+    Reply,
+    Request,
+    Task,
     Upgrade,
     Withdraw,
     body_length,
     encode_answer,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from timeagent.units import Span
-
-    from ..formats.lease import Holder
-    from .wire import Encoded, Reply, Request, Task
-
 
 RECEIVE_BYTES: Final = 64 * 1024
 """How much is received at once. With twice as much each receiving maps fresh pages, and takes nine times as long."""
@@ -141,7 +137,6 @@ class DeferredReply:
 
     @property
     def gone(self) -> bool:
-        """Whether the connection is closed."""
         return not self.owed.connection.open
 
     def answer(self, reply: Reply) -> None:
@@ -324,7 +319,6 @@ class TentativeLeaseReaper:
     """The holders that have asked one server for tentative leases. For one thread."""
 
     def __init__(self) -> None:
-        """Know of nobody."""
         self._asked: dict[Holder, _Asked] = {}
         self._over: dict[Connection, set[Holder]] = {}
         self._left: dict[Holder, None] = {}
@@ -461,5 +455,4 @@ class UnixListener:
                 self._path.unlink()
 
     def close(self) -> None:
-        """Listen no more."""
         self.socket.close()

@@ -6,21 +6,19 @@ Of the messages under a lease that ended without its holder's word nothing is kn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record
+from timeagent.interval import TimeInterval
+from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.sessionlease import SessionEnded
 from ..formats.witness import Ended, Witness
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
-
-if TYPE_CHECKING:
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
 
 
 class Memory(Record, frozen=True):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+
+from timeagent.units import Instant
 
 from ..formats.hints import nothing_known
+from ..formats.policy import PolicyNumbers
 from .domain import Memory, Taken
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from ..formats.policy import PolicyNumbers
-    from .store import LeaseStore
+from .store import LeaseStore
 
 
 class Eviction:
     """The shard floor, and its settle_to: neither is ever lowered."""
 
     def __init__(self, store: LeaseStore, policy: PolicyNumbers, domains_max: int) -> None:
-        """Remember up to ``domains_max`` domains in ``store``."""
         self._store = store
         self._policy = policy
         self.domains_max = domains_max
@@ -33,7 +28,6 @@ class Eviction:
         self._store.rows.begin(floor_ns, settle_to_ns)
 
     def rise(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
-        """Have no less than this."""
         self.floor_ns, self.settle_to_ns = max(self.floor_ns, floor_ns), max(self.settle_to_ns, settle_to_ns)
 
     def memory(self) -> Memory:

@@ -9,35 +9,25 @@ condition below.
 
 from __future__ import annotations
 
-from collections.abc import Container
+import random
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from timeagent import core
 from timeagent.canonical import array_head, bytes_head
 
-from ..formats.lease import LeaseOutcome, Mode, Phase
-from ..formats.witness import WITNESS_HEAD
+from ..formats.lease import Holder, LeaseOutcome, Mode, Phase
+from ..formats.witness import WITNESS_HEAD, Batch
 from . import state as states
-from .domain import ExclusiveLease, Free, FreedDomain, defaults_of
-from .turn import finished
-from .wire import Acquire, DropSession, Relinquish
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Mapping, Sequence
-
-    from ..formats.lease import Holder
-    from ..formats.witness import Batch
-    from .domain import DomainDefaults, Kept, Memory
-    from .going_by import GoingBy
-    from .recall import Waiter
-    from .store import LeaseStore
-    from .turn import Draft, Turn
-    from .wire import Encoded, Reply, Task
-
+from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of
+from .going_by import GoingBy
+from .recall import Waiter
+from .store import LeaseStore
+from .turn import Draft, Turn, finished
+from .wire import Acquire, DropSession, Encoded, Relinquish, Reply, Task
 
 type Other = Callable[[Turn, Task, Waiter | None], Draft | None]
 """Answers what is not plain."""
@@ -73,7 +63,6 @@ class _Every:
     """All domains: while they count as waited for, nothing is plain."""
 
     def __contains__(self, domain: object) -> bool:
-        """Whether it is one of them."""
         return True
 
 

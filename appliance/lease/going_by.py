@@ -6,17 +6,13 @@ it is what it is now: so nobody who goes by the map before a move ever meets som
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..formats.shardmap import shard_text
+from timeagent.units import Instant
+
+from ..formats.shardmap import ShardMap, shard_text
 from ..formats.witness import Half
-from .wire import Acquire, BeginSession, Renew, RenewSession, Unavailable, Upgrade
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
-
-    from ..formats.shardmap import ShardMap
-    from .wire import Task
+from .wire import Acquire, BeginSession, Renew, RenewSession, Task, Unavailable, Upgrade
 
 NEWER_MAP: Final = "newer-map"
 """The asker goes by a map that has been overtaken: it looks for the newest one, and asks again."""
@@ -31,7 +27,6 @@ class GoingBy:
     """One shard's. Changes between two turns only."""
 
     def __init__(self, shard_map: ShardMap, shard: int) -> None:
-        """Begin by a map that has the shard."""
         self._shard = shard
         self.over = False
         """Whether the shard is of no map any more: it grants nothing, and keeps nothing."""
@@ -41,7 +36,6 @@ class GoingBy:
         self.take(shard_map)
 
     def take(self, shard_map: ShardMap) -> None:
-        """Go by this map."""
         half = shard_map.half_of(self._shard)
         self.map, self.over = shard_map, half is None
         self.half = half or Half.LEAVING

@@ -30,26 +30,21 @@ import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import key_id
 from timeagent.units import MS, SECOND
 
+from ..formats.address import Address
 from . import tls
 from .connection import refusal
-from .wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, body_length, decode_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..formats.address import Address
-    from .server import ShardServer
-    from .tls import Trust
-    from .transport import BootClock
-    from .wire import Request
-
+from .server import ShardServer
+from .tls import Trust
+from .transport import BootClock
+from .wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Request, body_length, decode_call
 
 _log = logging.getLogger(__name__)
 

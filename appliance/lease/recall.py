@@ -10,27 +10,18 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Instant, Span
 
-from ..formats.lease import Phase, conflicts
-from .domain import Free, Grant, Taken
-from .wire import Recalled, Unavailable, Upgrade, WantedLease
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
-
-    from timeagent.units import Instant, Span
-
-    from ..formats.lease import Holder, Mode
-    from ..formats.witness import Ended
-    from .domain import Command, LeaseRecord, State
-    from .wire import Attend, Denied, Reply
-
+from ..formats.lease import Holder, Mode, Phase, conflicts
+from ..formats.witness import Ended
+from .domain import Command, Free, Grant, LeaseRecord, State, Taken
+from .wire import Attend, Denied, Recalled, Reply, Unavailable, Upgrade, WantedLease
 
 ATTEND_NS_MAX: Final = 60 * SECOND
 """How long one call is held back at most."""
@@ -92,7 +83,6 @@ class _Theirs:
         self.numbered.append(recall)
 
     def end(self, name: bytes) -> None:
-        """Forget one."""
         del self.of[name]
         if len(self.numbered) > 2 * len(self.of) + TOLD_MAX:
             self.numbered = list(self.of.values())
@@ -126,7 +116,6 @@ class Recalls:
         self._run = run
         self._boot_ns = boot_ns
         self.number = 0
-        """The number of the last one."""
         self._of: dict[bytes, _Recall] = {}
         self._by_holder: dict[Holder, _Theirs] = {}
         self._listeners: dict[Holder, _Listener] = {}

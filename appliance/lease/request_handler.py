@@ -6,21 +6,31 @@ shows to people and greets holders with is unsigned, changes nothing, and is ans
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import random
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime
 from timeagent.units import rfc3339
 
 from ..formats.names import check_domain
 from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
-from .domain import Again, Break, Command, Free, Grant, Nothing, hints_for
+from .ceiling import RightToGrant, ShardIdentity
+from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, State, hints_for
+from .eviction import Eviction
+from .going_by import GoingBy
+from .recall import Waiter
+from .sessions import Sessions
 from .state import decide, named, raised
-from .turn import Holders, Later, Revocations, Turn, holder_refused
+from .store import LeaseStore
+from .turn import Draft, Holders, Later, Revocations, Turn, holder_refused
+from .waiting import WaitingRoom
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
+    Above,
     Acquire,
     AskClock,
     Attend,
@@ -38,6 +48,7 @@ from .wire import (
     Relinquish,
     Renew,
     RenewSession,
+    Reply,
     Revoke,
     ShardNumbers,
     Task,
@@ -46,24 +57,7 @@ from .wire import (
     Welcome,
     Withdraw,
 )
-
-if TYPE_CHECKING:
-    import random
-
-    from timeagent.clock import NodeTime
-
-    from .ceiling import RightToGrant, ShardIdentity
-    from .domain import LeaseRecord, State
-    from .eviction import Eviction
-    from .going_by import GoingBy
-    from .recall import Waiter
-    from .sessions import Sessions
-    from .store import LeaseStore
-    from .turn import Draft
-    from .waiting import WaitingRoom
-    from .wire import Above, Reply
-    from .witness_ledger import BatchSigner
-
+from .witness_ledger import BatchSigner
 
 _LOOKED_AT: Final = 2_048
 """How many leases are looked at for those of one session."""
@@ -141,7 +135,6 @@ class RequestHandler:
         batch_signer: BatchSigner,
         time: NodeTime,
     ) -> None:
-        """Take the parts."""
         self._identity = identity
         self._going = going
         self._randomness = randomness

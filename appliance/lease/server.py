@@ -16,8 +16,10 @@ import os
 import select
 import socket
 from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from timeagent.clock import SystemClock
 from timeagent.errors import Damaged
@@ -37,16 +39,10 @@ from .connection import (
     permitted,
     refusal,
 )
-from .wire import LENGTH_BYTES, decode_call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from .shard import Shard
-    from .tls import Trust
-    from .transport import BootClock
-    from .wire import Encoded, Reply, Request
+from .shard import Shard
+from .tls import Trust
+from .transport import BootClock
+from .wire import LENGTH_BYTES, Encoded, Reply, Request, decode_call
 
 
 @dataclass(slots=True)
@@ -152,7 +148,6 @@ class Connections:
         self._listener.close()
 
     def close(self) -> None:
-        """Close all connections, and the listener."""
         for connection in list(self.connections.values()):
             self.drop(connection, "server-stopped")
         while self.arrivals:

@@ -6,23 +6,17 @@ Results are values; only BadTime is raised.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.units import Instant, Span
 
 from ..formats.sessionlease import SessionWitness
-from ..formats.witness import SignedWitness
+from ..formats.witness import Revoked, SignedWitness
 from . import wire
 from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable
-from .wire import BeginSession, DropSession, Refused, RenewSession, SessionGranted
-
-if TYPE_CHECKING:
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
-
-    from ..formats.witness import Revoked
-    from .wire import LeaseView
+from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,24 @@ over are ended when somebody meets them, and until then the session's record say
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import random
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from timeagent.units import rfc3339
+from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.lease import Ending, LeaseOutcome, Phase
 from ..formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
+from ..formats.witness import Ended
 from . import state as states
-from .domain import Break, Grant, SessionRecord, Taken, remembering
-from .turn import Later, holder_refused
+from .domain import Bounds, Break, Command, Decision, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
+from .store import LeaseStore
+from .turn import Draft, Later, Turn, holder_refused
 from .wire import (
+    Acquire,
     BeginSession,
     DropSession,
     Over,
@@ -32,19 +37,6 @@ from .wire import (
     Unavailable,
     Upgrade,
 )
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable, Mapping
-
-    from timeagent.units import Instant
-
-    from ..formats.witness import Ended
-    from .domain import Bounds, Command, Decision, LeaseRecord, State
-    from .store import LeaseStore
-    from .turn import Draft, Turn
-    from .wire import Acquire
-
 
 ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
@@ -226,7 +218,6 @@ class Sessions:
     """What a shard does about session leases in a turn. What it remembers beside the store is only who waits."""
 
     def __init__(self, store: LeaseStore, randomness: random.Random) -> None:
-        """Know of none."""
         self._store = store
         self._randomness = randomness
         self._waited_for: dict[bytes, set[str]] = {}

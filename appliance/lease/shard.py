@@ -8,12 +8,19 @@ must know stands in the ceiling chain.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime
-from timeagent.units import rfc3339
+from timeagent.interval import TimeInterval
+from timeagent.keys import KeyInUse, Signer
+from timeagent.units import Instant, Span, rfc3339
 
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap
 from ..formats.witness import Half, Resumed, Stopped
 from .ceiling import (
     NOTHING_BEFORE,
@@ -24,6 +31,8 @@ from .ceiling import (
     Extension,
     InDoubt,
     NotYet,
+    RightToGrant,
+    ShardIdentity,
     Stop,
     StoppedOrderly,
 )
@@ -31,17 +40,19 @@ from .domain import HINT_BYTES_MAX, Bounds, Break
 from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
 from .going_by import NEWER_MAP, GoingBy
-from .recall import Recalls
+from .recall import Recalls, Waiter
 from .request_handler import RequestHandler
 from .sessions import Sessions
 from .state import raised
+from .store import LeaseStore
 from .suspension import Suspension
-from .turn import Turn, finished
+from .turn import Draft, Turn, finished
 from .waiting import Waited, WaitingRoom
 from .wire import (
     Acquire,
     AskClock,
     DropSession,
+    Encoded,
     Hello,
     Inspect,
     Relinquish,
@@ -53,25 +64,7 @@ from .wire import (
     Upgrade,
     decode_reply,
 )
-from .witness_ledger import BatchSigner
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.keys import KeyInUse, Signer
-    from timeagent.units import Instant, Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from .ceiling import RightToGrant, ShardIdentity
-    from .recall import Waiter
-    from .store import LeaseStore
-    from .turn import Draft
-    from .wire import Encoded
-    from .witness_ledger import LedgerSink
+from .witness_ledger import BatchSigner, LedgerSink
 
 DOMAINS_MAX: Final = 1_000_000
 """How many domains a shard remembers: about three hundred bytes each."""

@@ -11,13 +11,14 @@ lower what was: the watermark where the holder gave its word, the expiry where i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, assert_never
+from collections.abc import Sequence
+from typing import Final, assert_never
 
 import msgspec
 
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds
-from timeagent.units import rfc3339
+from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import joined, nothing_known
 from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
@@ -42,14 +43,20 @@ from .domain import (
     remembering,
     said,
 )
-from .wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.units import Instant
-
-    from .wire import DropSession
+from .wire import (
+    Acquire,
+    Age,
+    Denied,
+    DropSession,
+    Over,
+    Reason,
+    Refused,
+    Relinquish,
+    Renew,
+    Revoke,
+    Unavailable,
+    Upgrade,
+)
 
 
 def over_of(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> Over:

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from timeagent.units import Instant
+
 from ..formats.hints import nothing_known
-from ..formats.lease import Mode, Phase
+from ..formats.lease import Holder, Mode, Phase
 from .domain import (
     ExclusiveLease,
     Free,
     FreedDomain,
+    Kept,
     Memory,
+    State,
     Taken,
     defaults_of,
     expanded,
     lone_lease,
 )
 from .wire import Age
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
-
-    from ..formats.lease import Holder
-    from .domain import Kept, State
-
 
 FREE, TENTATIVE, HELD = range(3)
 NEVER: Final = 2**63 - 1

@@ -16,27 +16,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import apsw
 import msgspec
 
 from timeagent.canonical import encode
 from timeagent.errors import Environment
+from timeagent.units import Instant
 
 from ..formats.lease import Holder
-from .domain import Free, SessionRecord, Taken, expanded, hint_bytes
+from .domain import Free, Kept, SessionRecord, State, Taken, expanded, hint_bytes
 from .state_rows import StateRows
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant
-
-    from .domain import Kept, State
-
 
 _log = logging.getLogger(__name__)
 
@@ -459,7 +453,6 @@ class LeaseStore:
         return [row[0] for row in self._ask(question, (instant, limit))]
 
     def tentative(self) -> list[str]:
-        """Return domains with a tentative lease."""
         return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind = 1")]
 
     def idle(self, instant: Instant, limit: int) -> list[str]:
@@ -481,7 +474,6 @@ class LeaseStore:
         return sorted(before | found)
 
     def remembered(self) -> list[str]:
-        """Return all domains that are remembered."""
         return [row[0] for row in self._ask("SELECT domain FROM states WHERE kind >= 0")]
 
     def leased_after(self, domain: str, limit: int) -> list[str]:
@@ -552,7 +544,6 @@ class LeaseStore:
     # -- session leases ------------------------------------------------------------------------------------------------
 
     def session_begun_by(self, request_id: bytes) -> SessionRecord | None:
-        """Return the session lease that a request got."""
         session_id = self._begun.get(request_id)
         return None if session_id is None else self.sessions[session_id]
 

@@ -18,24 +18,19 @@ that spares everybody a wait, and nothing rests on it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, Environment, TryAgain
+from timeagent.keys import KeyInUse, Signer
 
 from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
 from ..formats.shardmap import chain_of
 from ..formats.stamped import sign
-from .ceiling import NOTHING_BEFORE, Beginning, InDoubt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from timeagent.clock import NodeTime
-    from timeagent.keys import KeyInUse, Signer
-
-    from .ceiling import ChainPort
+from .ceiling import NOTHING_BEFORE, Beginning, ChainPort, InDoubt
 
 LOOKS_MAX: Final = 6
 """How often a chain is looked at in one call: its owner may extend it meanwhile."""

@@ -7,18 +7,14 @@ courtesy: whatever does not match, or cannot be read, is as if nothing had been 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record
 from timeagent.errors import Damaged
+from timeagent.units import Instant
 
 from ..formats.framing import pieces
 from ..formats.ledger import open_block
 from ..formats.witness import Revoked, head_digest
 from .ceiling import ShardIdentity
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant
 
 
 class Suspension(Record, frozen=True):
@@ -63,7 +59,6 @@ class Suspension(Record, frozen=True):
     ledger_bytes: U64 = 0
 
     def identity(self, release: str) -> ShardIdentity:
-        """Return who goes on."""
         return ShardIdentity(
             self.cluster_id, self.map_number, self.shard, self.node, self.incarnation, self.since_ns, release
         )

@@ -9,36 +9,32 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 from abc import ABC, abstractmethod
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from timeagent.errors import Damaged, NotTrusted, ShardUnavailable, TenureError
 from timeagent.keys import key_id
-from timeagent.units import SECOND, span_text
+from timeagent.units import SECOND, Span, span_text
 
 from . import tls
+from .tls import Trust
 from .wire import (
     LENGTH_BYTES,
     NO_REQUEST,
     REPLY_FRAME_BYTES_MAX,
     Hello,
     Refused,
+    Reply,
+    Request,
     Welcome,
     body_length,
     decode_answer,
     encode_call,
 )
-
-if TYPE_CHECKING:
-    import ssl
-    from pathlib import Path
-
-    from timeagent.units import Span
-
-    from .tls import Trust
-    from .wire import Reply, Request
 
 _CHUNK_BYTES = 64 * 1024
 """As the server's ``RECEIVE_BYTES``."""
@@ -239,7 +235,6 @@ class TlsTransport(SocketTransport):
         self._keys: WeakKeyDictionary[socket.socket, bytes] = WeakKeyDictionary()
 
     def __str__(self) -> str:
-        """Return the node and its address."""
         return f"{self._node} ({self._trust.address_of(self._node) or 'no address'})"
 
     def _connect(self, until: int) -> ssl.SSLSocket:

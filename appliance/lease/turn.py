@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from timeagent.canonical import encode
 from timeagent.errors import BadRequest
+from timeagent.signedtime import SignedTime
 
-from ..formats.lease import LeaseOutcome
+from ..formats.lease import Holder, LeaseOutcome
 from ..formats.names import check_node, check_purpose
 from ..formats.sessionlease import SessionWitness
-from ..formats.witness import Ended, Revoked
-from .domain import hint_bytes
-from .wire import Acquire, Granted, Over, Refused, Reply, SessionGranted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.signedtime import SignedTime
-
-    from ..formats.lease import Holder
-    from ..formats.witness import Entry
-    from .domain import Bounds, State
-    from .wire import BeginSession, Revoke
-
+from ..formats.witness import Ended, Entry, Revoked
+from .domain import Bounds, State, hint_bytes
+from .wire import Acquire, BeginSession, Granted, Over, Refused, Reply, Revoke, SessionGranted
 
 _HOLDERS_KNOWN: Final = 4096
 _REVOCATIONS_KNOWN: Final = 1024
@@ -34,8 +25,6 @@ _REVOKED_OR_NOT_KNOWN: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.UNK
 
 
 class Turn(msgspec.Struct):
-    """What one turn gathers."""
-
     bounds: Bounds
     token: SignedTime
     entries: list[Entry | bytes]
@@ -55,7 +44,6 @@ class Holders:
     """Those whose names were found good: few ask often."""
 
     def __init__(self) -> None:
-        """Know of nobody."""
         self.good: dict[Holder, bytes] = {}
         """As they are encoded."""
 
@@ -116,7 +104,6 @@ class Later(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def request_id(self) -> bytes:
-        """Return what it answers."""
         return self.reply.request_id
 
 

@@ -13,28 +13,33 @@ keep a writer out. The one exception is the oldest, where the first waits for a 
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
-from timeagent.units import MS, SECOND
+from timeagent.clock import NodeTime
+from timeagent.interval import TimeInterval
+from timeagent.units import MS, SECOND, Instant, Span
 
+from ..formats.lease import Holder
 from .domain import Ahead
-from .recall import Waiter
+from .recall import Recalls, Waiter
 from .turn import Draft, Later
-from .wire import NO_REQUEST, Acquire, ClockTold, Denied, LeasePage, Reason, Unavailable, Upgrade, Welcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Span
-
-    from ..formats.lease import Holder
-    from .recall import Recalls
-    from .wire import Age, Attend, Recalled
-
+from .wire import (
+    NO_REQUEST,
+    Acquire,
+    Age,
+    Attend,
+    ClockTold,
+    Denied,
+    LeasePage,
+    Reason,
+    Recalled,
+    Unavailable,
+    Upgrade,
+    Welcome,
+)
 
 WAITING_MAX: Final = 65_536
 """How many requests may wait at one shard; who comes then is denied at once, without a place."""
@@ -48,8 +53,6 @@ type Waited = Callable[[str, Span, bool], None]
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
-    """One request that waits."""
-
     request: Acquire | Upgrade
     holder: Holder
     age: Age

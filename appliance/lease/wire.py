@@ -8,8 +8,9 @@ its tag. A request that changes something carries an id: the same id has the sam
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,9 +21,6 @@ from timeagent.errors import BadRequest, Damaged
 from ..formats.hints import Hints
 from ..formats.lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import Half, Revoked
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class BeginSession(Record, frozen=True, tag="begin-session"):
@@ -157,7 +155,6 @@ class Upgrade(Record, frozen=True, tag="upgrade"):
     keep_ns: U64 = 0
     hints_wanted: bool = False
     above: Above | None = None
-    """As with Acquire."""
 
 
 class Renew(Record, frozen=True, tag="renew"):
@@ -223,7 +220,6 @@ class Inspect(Record, frozen=True, tag="inspect"):
     after_domain: str
     leases_max: U64
     domain: Domain | None = None
-    """Only those of this one."""
     session_id: Bytes16 | None = None
     """Only those under this session lease."""
 
@@ -471,11 +467,6 @@ def encode_call(requests: list[Request]) -> bytes:
             hint="ask in several calls",
         )
     return _LENGTH.pack(len(body)) + body
-
-
-def encode_reply(reply: Reply) -> Encoded:
-    """Return a reply as it stands in the frame of an answer."""
-    return _encoder.encode(reply)
 
 
 def encode_answer(replies: Sequence[Reply | Encoded]) -> bytes:

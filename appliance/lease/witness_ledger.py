@@ -9,26 +9,20 @@ auditor.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from threading import Condition, Event
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from timeagent.errors import Environment, TenureError
-from timeagent.units import SECOND
+from timeagent.keys import KeyInUse, Signer
+from timeagent.signedtime import SignedTime
+from timeagent.units import SECOND, Instant, Span
 
 from ..formats.ledger import block_bytes
-from ..formats.witness import NO_HEAD, CeilingCopy, Entry, Resumed, head_digest, sign_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from timeagent.keys import KeyInUse, Signer
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
-
-    from ..formats.witness import Batch
-    from .ceiling import RightToGrant, ShardIdentity
-    from .going_by import GoingBy
-    from .suspension import Suspension
+from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, head_digest, sign_batch
+from .ceiling import RightToGrant, ShardIdentity
+from .going_by import GoingBy
+from .suspension import Suspension
 
 
 class BatchSigner:
@@ -42,7 +36,6 @@ class BatchSigner:
         chain: RightToGrant,
         ledger: LedgerSink,
     ) -> None:
-        """Take the ports."""
         self._identity = identity
         self._going = going
         self._signer = signer
@@ -53,7 +46,6 @@ class BatchSigner:
         self.signed_ns: Instant = 0
         """The time by which that was signed."""
         self.block_bytes = 0
-        """How long its block is."""
         self._signing_ns: Instant = 0
         self._first: list[CeilingCopy | Resumed] = []
         self.not_before_ns: Instant = 0

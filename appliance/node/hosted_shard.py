@@ -7,36 +7,39 @@ How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from timeagent.canonical import encode
-from timeagent.clock import boot_id
+from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import BadTime, Environment
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, Span
 
-from ..lease.ceiling import CeilingExtender, Deposed, NotYet, StoppedOrderly
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap
+from ..lease.ceiling import (
+    Beginning,
+    CeilingChain,
+    CeilingExtender,
+    Deposed,
+    InDoubt,
+    NotYet,
+    ShardIdentity,
+    Stop,
+    StoppedOrderly,
+)
+from ..lease.server import ShardServer
+from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.suspension import Suspension
 from ..lease.witness_ledger import LedgerSpool
+from .lease_counts import CountedLedger, LeaseCounts
+from .records import StoredLedger
 from .runtime import LocalLock, daemon_lock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Beginning, CeilingChain, InDoubt, ShardIdentity, Stop
-    from ..lease.server import ShardServer
-    from ..lease.shard import Shard
-    from .lease_counts import CountedLedger, LeaseCounts
-    from .records import StoredLedger
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +81,6 @@ class ShardRuntime:
     """A real machine's. ``runtime``: this node's directory on tmpfs."""
 
     def __init__(self, runtime: Path) -> None:
-        """Make nothing yet."""
         self._runtime = runtime
 
     def spawn(self, name: str, body: Callable[[], object]) -> Running:
@@ -105,7 +107,6 @@ class ShardRuntime:
         return self._runtime / f"shard-{shard:04d}.db"
 
     def left(self) -> list[int]:
-        """Return the shards that have a file here."""
         names = (path.stem.removeprefix("shard-") for path in self._runtime.glob("shard-*.db"))
         return sorted(int(name) for name in names if name.isdecimal())
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import Damaged
+from timeagent.units import Instant, Span
 
+from ..bag.storage import Storage
 from ..formats.framing import pieces
-from ..formats.ledger import open_block
+from ..formats.lease import LeaseOutcome
+from ..formats.ledger import LedgerBlock, open_block
 from ..formats.witness import Ended, Witness, WitnessKind, decode_entry
 from .records import StoredLedger
-
-if TYPE_CHECKING:
-    from timeagent.units import Instant, Span
-
-    from ..bag.storage import Storage
-    from ..formats.lease import LeaseOutcome
-    from ..formats.ledger import LedgerBlock
 
 PARTS_MAX: Final = 50
 """How many first parts of names are told apart; the others are REST."""
@@ -43,7 +39,6 @@ class LeaseCounts:
     """Each number is written by one thread, and read by any. All of them only grow."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.parts: set[str] = set()
         self.grants: Counter[str] = Counter()
         """By part: also of sets that were given up, whose leases are withdrawn."""

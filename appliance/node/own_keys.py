@@ -8,25 +8,19 @@ record that it read knows it. What has no next key signs up to the end and nothi
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, NotTrusted, TenureError
 from timeagent.keyfiles import is_own_key, key_path, load_key_file
-from timeagent.keys import KeyInUse, fingerprint
-from timeagent.trust import Purpose
-from timeagent.units import DAY, rfc3339
+from timeagent.keys import KeyInUse, Signer, fingerprint
+from timeagent.trust import Keyring, Purpose
+from timeagent.units import DAY, Instant, Span, rfc3339
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from timeagent.clock import NodeTime
-    from timeagent.keys import Signer
-    from timeagent.trust import Keyring
-    from timeagent.units import Instant, Span
-
-    from .records import Registers
-    from .settings import Settings
+from .records import Registers
+from .settings import Settings
 
 _log = logging.getLogger(__name__)
 

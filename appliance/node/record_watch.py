@@ -8,28 +8,21 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
+from timeagent.clock import Clock
 from timeagent.errors import BadRequest, BadTime, TenureError
 from timeagent.keys import key_id as id_of
-from timeagent.trust import Purpose
-from timeagent.units import SECOND
+from timeagent.trust import Keyring, Purpose
+from timeagent.units import SECOND, Instant, Span
 
-from ..formats.address import parse_address
+from ..formats.address import Address, parse_address
 from ..formats.framing import Kind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.clock import Clock
-    from timeagent.trust import Keyring
-    from timeagent.units import Instant, Span
-
-    from ..formats.address import Address
-    from ..formats.policy import Policy
-    from ..formats.shardmap import ShardMap
-    from .records import Registers
+from ..formats.policy import Policy
+from ..formats.shardmap import ShardMap
+from .records import Registers
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +100,6 @@ class MapWatch(RecordWatch):
     NAME = "map"
 
     def __init__(self, registers: Registers, first: ShardMap) -> None:
-        """Take what is known. Touches nothing yet."""
         super().__init__(every_ns=None)
         self._registers = registers
         self._known = first

@@ -11,27 +11,22 @@ and whoever finds it logs it once. What is a record counts, gap or not: then tho
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from timeagent.canonical import decode
 from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.keys import Signer, Verifier
 from timeagent.trust import Keyring, TrustRecord
 
 from ..bag.context import RecordNumbers
-from ..bag.storage import SIZE_NOT_EXPECTED, Published
+from ..bag.storage import SIZE_NOT_EXPECTED, Published, Storage
 from ..formats.ceiling import open_ceiling
 from ..formats.framing import Kind
 from ..formats.paths import ledger_path, parse_ledger_name, parse_record_name, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap
 from ..formats.stamped import open_signed, sign
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from timeagent.keys import Signer, Verifier
-
-    from ..bag.storage import Storage
 
 DIRECTORIES = {Kind.POLICY: "policy", Kind.TRUST: "trust", Kind.MAP: "map"}
 TMP = "tmp"
@@ -44,7 +39,6 @@ class Registers:
     """The records of one cluster, read and verified; what has been read is immutable and kept. Thread-safe."""
 
     def __init__(self, storage: Storage, cluster_id: bytes, root_key: Verifier) -> None:
-        """Take the pinned root key. Reads nothing yet."""
         self.cluster_id = cluster_id
         self._storage = storage
         self._root_key = root_key
@@ -81,7 +75,6 @@ class Registers:
         return self._policies[number]
 
     def newest_policy(self) -> Policy:
-        """Return the newest policy."""
         return self.policy(self._newest(Kind.POLICY))
 
     def trust(self, number: int) -> TrustRecord:

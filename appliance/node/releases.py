@@ -113,5 +113,4 @@ def skewed(known: Mapping[str, str | None]) -> bool:
 
 
 def in_words(known: Mapping[str, str | None]) -> str:
-    """Return who runs what."""
     return ", ".join(f"{node} {release or 'no answer'}" for node, release in sorted(known.items()))

@@ -13,18 +13,23 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from timeagent.clock import NodeTime
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.interval import TimeInterval
+from timeagent.units import Span
 
+from ..bag.storage import Storage
 from ..formats.paths import chain_path
-from ..formats.shardmap import chain_of, shard_text
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..lease import tls
 from ..lease.going_by import MAP_NOT_YET, NEWER_MAP
 from ..lease.succession import newest_record
-from ..lease.transport import TlsTransport, UnixTransport
+from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
 from ..lease.wire import (
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
@@ -33,26 +38,18 @@ from ..lease.wire import (
     Hello,
     Inspect,
     LeasePage,
+    LeaseView,
     Refused,
+    Reply,
+    Request,
+    ShardNumbers,
     Unavailable,
 )
+from .record_watch import MapWatch, TrustWatch
 from .records import StoredChain
 from .runtime import kept_by, shard_socket
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from ..bag.storage import Storage
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from ..lease.transport import SocketTransport, Transport
-    from ..lease.wire import LeaseView, Reply, Request, ShardNumbers
-    from .record_watch import MapWatch, TrustWatch
-    from .settings import Settings
-    from .shards import ShardHost
+from .settings import Settings
+from .shards import ShardHost
 
 LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""
@@ -86,7 +83,6 @@ class ShardWay:
     """The transport to one shard, wherever it runs."""
 
     def __init__(self, routes: ShardRoutes, shard: int) -> None:
-        """Call nothing yet."""
         self._routes = routes
         self._shard = shard
 
@@ -122,7 +118,6 @@ class OwnShard:
     """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
     def __init__(self, host: ShardHost, shard: int, maps: MapWatch, socket: UnixTransport) -> None:
-        """Call nothing yet."""
         self._host = host
         self._shard = shard
         self._maps = maps
@@ -148,7 +143,6 @@ class ShardRoutes:
         runtime: Path,
         trust: TrustWatch,
     ) -> None:
-        """Reach nothing yet."""
         self.host = host
         self.maps = maps
         self._storage = storage

@@ -284,7 +284,6 @@ class LocalLock:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back."""
         self.release()
 
 

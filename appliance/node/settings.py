@@ -21,27 +21,23 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from timeagent.errors import BadConfiguration, BadRequest, check_type
 from timeagent.keyfiles import load_node_key, unwritable
-from timeagent.keys import parse_public_line, public_line
+from timeagent.keys import Signer, parse_public_line, public_line
 from timeagent.trust import Purpose
 
 from ..bag.roots import Root, parse_root
 from ..formats.address import Address, parse_address
 from ..formats.marker import ROOT_VARIABLE
 from ..formats.names import check_node
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from timeagent.keys import Signer
 
 FILE: Final = "node.toml"
 ROOT_KEY: Final = "root.key"

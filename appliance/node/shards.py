@@ -16,50 +16,48 @@ everybody would settle up to a ceiling for nothing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+import random
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final
 
 from timeagent import VERSION
 from timeagent.canonical import decode
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
-from timeagent.units import MS, SECOND, rfc3339
+from timeagent.notify import Pulse
+from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
-from ..formats.ceiling import CeilingKind
+from ..bag.storage import Storage
+from ..formats.ceiling import CeilingKind, CeilingRecord
 from ..formats.paths import chain_path
-from ..formats.shardmap import chain_of, shard_text
+from ..formats.policy import PolicyNumbers
+from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.ceiling import NOTHING_BEFORE, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
+from ..lease.ceiling import (
+    NOTHING_BEFORE,
+    Beginning,
+    CeilingChain,
+    CeilingExtender,
+    Deposed,
+    Extended,
+    Extension,
+    InDoubt,
+    ShardIdentity,
+)
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
+from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
-from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, ShardRuntime, stopping_ns
+from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, Running, ShardRuntime, stopping_ns
 from .lease_counts import CountedLedger
-from .record_watch import PAID_LOOK_NS
-from .records import StoredChain, StoredLedger
-from .runtime import group_id, shard_socket
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from pathlib import Path
-    from threading import Lock
-
-    from timeagent.clock import NodeTime
-    from timeagent.notify import Pulse
-    from timeagent.units import Instant, Span
-
-    from ..bag.storage import Storage
-    from ..formats.ceiling import CeilingRecord
-    from ..formats.policy import PolicyNumbers
-    from ..formats.shardmap import ShardMap
-    from ..lease.ceiling import Beginning, CeilingExtender, Extension
-    from ..lease.store import LeaseStore
-    from .hosted_shard import Running
-    from .own_keys import OwnKeys
-    from .record_watch import MapWatch, TrustWatch
-    from .records import Registers
-    from .runtime import LocalLock
-    from .settings import Settings
+from .own_keys import OwnKeys
+from .record_watch import PAID_LOOK_NS, MapWatch, TrustWatch
+from .records import Registers, StoredChain, StoredLedger
+from .runtime import LocalLock, group_id, shard_socket
+from .settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,8 @@ in between; at most one for each log is left where no daemon runs. Nothing depen
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Final
 
 DIRECTORY: Final = "woken"
 

@@ -15,17 +15,25 @@ import os
 import socket
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from threading import Event, Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.authority import Authority
+from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.framing import pieces
+from appliance.formats.paths import Bag, Grid
+from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import SECOND, span_text
 
+from ..bag.listedfiles import ListedFiles
+from ..bag.writing import FrameFile, Writer
+from ..formats.policy import PolicyNumbers
 from .writer_wire import (
     LENGTH_BYTES,
     PROTOCOL_VERSION,
+    Incoming,
     Submit,
     WriterAnswer,
     WriterHello,
@@ -37,19 +45,6 @@ from .writer_wire import (
     limit_sending,
     receive_exactly,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from appliance.bag.authority import Authority
-    from appliance.bag.outcome import Outcome
-    from appliance.formats.paths import Bag, Grid
-    from timeagent.clock import NodeTime
-
-    from ..bag.listedfiles import ListedFiles
-    from ..bag.writing import FrameFile, Writer
-    from ..formats.policy import PolicyNumbers
-    from .writer_wire import Incoming
 
 RETRY_NS: Final = SECOND
 """How long nobody is called again who did not listen."""
@@ -222,7 +217,6 @@ class SharedWriter:
     """Writes the files of one process into the bags of one log, through its node's writer where that answers."""
 
     def __init__(self, own: Writer, door: WriterDoor, grid: Grid, authority: Authority, files: ListedFiles) -> None:
-        """Touch nothing yet."""
         self._own = own
         self._door = door
         self._grid = grid

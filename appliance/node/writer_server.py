@@ -17,21 +17,25 @@ import contextlib
 import logging
 import socket
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition, Event, Lock, Thread
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.outcome import Committed, Outcome, Unknown
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
-from appliance.formats.paths import DataName
+from appliance.formats.paths import Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError
 
-from ..bag.writing import FrameFile
+from ..bag.writing import FrameFile, Writer
 from .desk_wire import LEASE, words_of
 from .writer_wire import (
     LENGTH_BYTES,
     PROTOCOL_VERSION,
+    Incoming,
+    Outgoing,
     Rebuff,
     Submit,
     WriterAnswer,
@@ -45,16 +49,6 @@ from .writer_wire import (
     limit_sending,
     receive_exactly,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from appliance.bag.outcome import Outcome
-    from appliance.formats.paths import Bag, Grid
-
-    from ..bag.writing import Writer
-    from .writer_wire import Incoming, Outgoing
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much may wait for the mount before submissions are refused."""
@@ -346,8 +340,6 @@ class NodeWriterServer:
 
 
 class _Connection:
-    """One process."""
-
     def __init__(
         self,
         writer: NodeWriter,

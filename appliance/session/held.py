@@ -123,7 +123,6 @@ class Losses:
     """What was lost in one session, and the listeners. Safe to share between threads."""
 
     def __init__(self) -> None:
-        """Know of nothing."""
         self._lock = Lock()
         self._found: deque[Loss] = deque()
         self._of_all: list[Listener] = []

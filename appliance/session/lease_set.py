@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self, overload
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, overload
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from .held import Lease
+from .held import Lease
 
 
 class Leases(Sequence["Lease"]):
@@ -25,11 +22,9 @@ class Leases(Sequence["Lease"]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
     def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
-        """Return one of them, or some."""
         return self._leases[index]
 
     def __len__(self) -> int:
-        """Return how many."""
         return len(self._leases)
 
     def __enter__(self) -> Self:

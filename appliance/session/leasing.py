@@ -12,14 +12,18 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase, covers
+from appliance.formats.policy import PolicyNumbers
+from appliance.formats.shardmap import ShardMap
 from appliance.lease.client import (
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
@@ -35,34 +39,20 @@ from appliance.lease.client import (
 )
 from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, Recalled
-from timeagent.clock import boot_id
+from appliance.lease.transport import Transport
+from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, LeaseView, Recalled
+from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import ShardUnavailable, TenureError
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime
+from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
-from .held import lease_of
-from .no_lease import given_up_for, raise_final
+from .held import Lease, SessionLease, lease_of
+from .no_lease import Obstacle, given_up_for, raise_final
 from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable, Container, Iterable, Sequence
-    from contextlib import AbstractContextManager
-
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.shardmap import ShardMap
-    from appliance.lease.transport import Transport
-    from appliance.lease.wire import LeaseView
-    from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
-
-    from .held import Lease, SessionLease
-    from .no_lease import Obstacle
-
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +88,6 @@ class _AcquireAttempt:
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
     by: ShardMap | None = None
-    """The map that it goes by."""
     tentative: list[Lease] = field(default_factory=list)
     """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""

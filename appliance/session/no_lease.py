@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from appliance.lease.client import LeaseDenied, LeaseOver, LeaseUnavailable, Suspect
-from appliance.lease.wire import Refused
+from appliance.lease.wire import Denied, Refused
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
-from timeagent.units import rfc3339, span_text
-
-if TYPE_CHECKING:
-    from appliance.lease.wire import Denied
-    from timeagent.clock import NodeTime
-    from timeagent.units import Instant, Span
-
+from timeagent.units import Instant, Span, rfc3339, span_text
 
 type Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 

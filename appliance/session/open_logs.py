@@ -8,32 +8,24 @@ that of a full reading, without the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from appliance.bag.batch import MessageBatch
 from appliance.bag.horizon import Horizon
-from appliance.bag.reader import Level, Reader
+from appliance.bag.reader import Level, Message, Reader
 from appliance.formats.birth import BagKind
 from appliance.formats.names import check_log
 from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest, check_type
-from timeagent.units import INSTANT_MAX
+from timeagent.units import INSTANT_MAX, Instant
 
+from ..bag.context import BagContext
 from ..bag.logs import create_log, open_log
 from ..bag.message import before
-from ..bag.writing import writer_for
+from ..bag.writing import Writer, writer_for
 from ..formats.hints import ANY_FILE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from appliance.bag.reader import Message
-    from timeagent.units import Instant
-
-    from ..bag.context import BagContext
-    from ..bag.writing import Writer
-    from .held import Lease
+from .held import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,6 @@ class LogBook:
     """The logs that one process has opened."""
 
     def __init__(self, context: BagContext, share: Share | None = None) -> None:
-        """Open nothing yet."""
         self._context = context
         self._share = share
         self._logs: dict[str, OpenLog] = {}

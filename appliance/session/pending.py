@@ -8,17 +8,14 @@ whoever asks is told to give up, gives back what came all the same, and is waite
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Final
 
+from appliance.formats.policy import PolicyNumbers
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest
 from timeagent.units import MS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from threading import RLock
-
-    from appliance.formats.policy import PolicyNumbers
-    from timeagent.clock import NodeTime
 
 ATTEMPTS_WAITED_FOR: Final = 6
 """How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
@@ -30,7 +27,6 @@ class PendingAcquires:
     """The threads of one session that ask. Shares the session's lock."""
 
     def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
-        """Nobody asks yet."""
         self._time = time
         self._policy = policy
         self._lock = lock

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 from appliance.formats.frame import LEASES_MAX, check_payloads
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
+from appliance.formats.policy import PolicyNumbers
 from timeagent.errors import (
     BadRequest,
     check_type,
 )
-from timeagent.units import span_of, span_text
+from timeagent.units import Seconds, Span, span_of, span_text
 
 from .held import KEPT, Lease, Recall
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from appliance.formats.policy import PolicyNumbers
-    from timeagent.units import Seconds, Span
 
 
 def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:

@@ -12,36 +12,27 @@ asked.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Event, Thread
-from typing import TYPE_CHECKING, Final
+from threading import Event, RLock, Thread
+from typing import Final
 
-from appliance.formats.lease import covers
+from appliance.formats.lease import Mode, covers
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.wire import Age, Recalled, WantedLease
+from timeagent.clock import NodeTime
 from timeagent.errors import TenureError, TryAgain
-from timeagent.units import SECOND
+from timeagent.units import SECOND, Span
 
-from .held import KEPT, LossReason, Recall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from threading import RLock
-
-    from appliance.formats.lease import Mode
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import Age, Recalled, WantedLease
-    from timeagent.clock import NodeTime
-    from timeagent.units import Span
-
-    from .held import Lease
-    from .leasing import Leasing
-    from .renewal import LeaseRenewer
+from .held import KEPT, Lease, LossReason, Recall
+from .leasing import Leasing
+from .renewal import LeaseRenewer
 
 
 class LeaseCache:
     """The leases of one session that are held and not in use. Shares the session's lock."""
 
     def __init__(self, time: NodeTime, policy: PolicyNumbers, renewer: LeaseRenewer, lock: RLock) -> None:
-        """Have nothing."""
         self._time = time
         self._policy = policy
         self._renewer = renewer
@@ -50,7 +41,6 @@ class LeaseCache:
         """What is here, and since when, by the boot clock."""
 
     def __contains__(self, lease: Lease) -> bool:
-        """Whether it is here."""
         return lease in self._since
 
     def put(self, lease: Lease) -> bool:
@@ -133,7 +123,6 @@ class Circle:
     """
 
     def __init__(self, recalls: RecallListener, time: NodeTime, look_every_ns: Span) -> None:
-        """Begin to wait."""
         self._recalls = recalls
         self._time = time
         self._every_ns = look_every_ns

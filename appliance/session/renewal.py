@@ -76,8 +76,6 @@ One by one the shard hears where each of them was written under; of a dropped se
 
 
 class SessionLeases:
-    """The session leases of one session with all shards."""
-
     def __init__(
         self,
         time: NodeTime,
@@ -114,7 +112,6 @@ class SessionLeases:
             return [each for each in self._of.values() if not each.over] + self._older
 
     def named(self, shard: int, session_id: bytes | None) -> SessionLease | None:
-        """Return the one with that id."""
         return next((each for each in self.all() if (each.shard, each.session_id) == (shard, session_id)), None)
 
     # -- taking leases under one ---------------------------------------------------------------------------------------
@@ -539,7 +536,6 @@ class RenewalThread:
     """Calls ``renew_due`` often enough that no lease is renewed much later than its period says."""
 
     def __init__(self, policy: PolicyNumbers, renew_due: Callable[[], None]) -> None:
-        """Start nothing yet."""
         self._policy = policy
         self._period_ns = policy.renew_period_ns
         self._renew_due = renew_due

@@ -7,27 +7,20 @@ given back beside the other (``Lease.second``).
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
+from appliance.formats.shardmap import ShardMap
 from appliance.lease.client import Giving, LeaseGranted, LeaseUnavailable, may_ask_again
+from appliance.lease.session_client import SessionClient
 from appliance.lease.wire import Above
 from timeagent.errors import TenureError
+from timeagent.units import Span
 
 from ..formats.lease import Mode, covers
 from ..formats.witness import Half
-from .held import lease_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from contextlib import AbstractContextManager
-
-    from appliance.formats.shardmap import ShardMap
-    from appliance.lease.session_client import SessionClient
-    from timeagent.units import Span
-
-    from .held import Lease, SessionLease
-    from .renewal import SessionLeases
-
+from .held import Lease, SessionLease, lease_of
+from .renewal import SessionLeases
 
 _log = logging.getLogger(__name__)
 

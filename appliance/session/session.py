@@ -10,13 +10,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.reader import Message
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.client import LeaseDenied
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -25,12 +30,15 @@ from timeagent.errors import (
     check_callable,
     check_type,
 )
-from timeagent.units import MS, span_of
+from timeagent.interval import TimeInterval
+from timeagent.units import MS, Instant, Seconds, Span, span_of
 
+from ..bag.context import BagContext
+from .held import Lease, Listener, Recall
 from .lease_set import Leases
-from .leasing import Leasing
+from .leasing import Leasing, Routes
 from .no_lease import check_in_time
-from .open_logs import hinted_reads
+from .open_logs import LogBook, OpenLog, hinted_reads
 from .pending import PendingAcquires
 from .publish_validation import (
     check_covering,
@@ -44,27 +52,8 @@ from .publish_validation import (
 )
 from .recalls import LeaseCache, RecallListener
 from .renewal import LeaseRenewer, RenewalThread, period_ns
-from .stamping import AheadOfClock, FrameStamper, WriterState, check_near
+from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_near
 from .standing import SessionStanding
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from appliance.bag.outcome import Outcome
-    from appliance.bag.reader import Message
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.client import LeaseDenied
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Seconds, Span
-
-    from ..bag.context import BagContext
-    from .held import Lease, Listener, Recall
-    from .leasing import Routes
-    from .open_logs import LogBook, OpenLog
-    from .stamping import Publication
-
 
 _log = logging.getLogger(__name__)
 

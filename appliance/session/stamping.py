@@ -7,36 +7,28 @@ future. Nothing here waits: whoever calls it holds the session's lock, and a lea
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
-from appliance.formats.paths import DataName
+from appliance.formats.paths import Bag, DataName, Grid
+from appliance.formats.policy import Policy, PolicyNumbers
+from appliance.formats.witness import SignedWitness
 from timeagent.canonical import encode
+from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, NotTrusted
-from timeagent.signedtime import r1_holds
-from timeagent.trust import Purpose
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime, r1_holds
+from timeagent.trust import Keyring, Purpose
+from timeagent.units import MS, Instant, Span, rfc3339, span_text
 
 from ..bag.context import RecordNumbers
 from ..bag.writing import FrameFile
 from ..formats.hints import ANY_FILE, HintedFile
 from .held import Lease, LossReason
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from appliance.formats.paths import Bag, Grid
-    from appliance.formats.policy import Policy, PolicyNumbers
-    from appliance.formats.witness import SignedWitness
-    from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.signedtime import SignedTime
-    from timeagent.trust import Keyring
-    from timeagent.units import Instant, Span
 
 
 class Publication(msgspec.Struct, frozen=True, eq=False):

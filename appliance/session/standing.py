@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from threading import RLock
 
-if TYPE_CHECKING:
-    from threading import RLock
+from appliance.formats.lease import Holder
+from appliance.formats.policy import PolicyNumbers
+from appliance.lease.wire import LeaseView
+from timeagent.clock import NodeTime
 
-    from appliance.formats.lease import Holder
-    from appliance.formats.policy import PolicyNumbers
-    from appliance.lease.wire import LeaseView
-    from timeagent.clock import NodeTime
-
-    from .held import Lease
-    from .leasing import Leasing
-    from .recalls import LeaseCache
-    from .renewal import LeaseRenewer
+from .held import Lease
+from .leasing import Leasing
+from .recalls import LeaseCache
+from .renewal import LeaseRenewer
 
 
 class SessionStanding:
@@ -24,7 +21,6 @@ class SessionStanding:
     def __init__(
         self, time: NodeTime, policy: PolicyNumbers, leasing: Leasing, renewer: LeaseRenewer, cache: LeaseCache
     ) -> None:
-        """Look at what the session looks after."""
         self.time = time
         self.policy = policy
         self._leasing = leasing

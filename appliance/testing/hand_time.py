@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from timeagent.interval import TimeInterval
+from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.units import MS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from timeagent.keys import Signer
-    from timeagent.units import Instant, Span
+from timeagent.units import MS, Instant, Span
 
 
 class HandTime:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from appliance.bag.storage import Published
 from timeagent.errors import Environment
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-
-    from timeagent.units import Instant, Span
+from timeagent.units import Instant, Span
 
 
 class MemoryStorage:

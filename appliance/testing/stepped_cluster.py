@@ -22,39 +22,34 @@ import logging
 import random
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from appliance.admin.founding import found_cluster, publish_map
 from appliance.admin.trust import admit
 from appliance.bag.context import BagContext
+from appliance.bag.reader import Message
 from appliance.formats.lease import Holder
 from appliance.formats.paths import chain_path
 from appliance.formats.policy import Policy, check_policy
+from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.wire import Revoke
+from appliance.lease.wire import Reply, Request, Revoke
 from appliance.node.records import StoredChain, StoredLedger
 from appliance.recipes.mount_election import MountElection
+from appliance.session.held import Lease
 from appliance.session.open_logs import LogBook
 from appliance.session.session import Session
 from timeagent.errors import BadRequest, ShardUnavailable, TenureError
 from timeagent.keys import Signer
 from timeagent.trust import Purpose
-from timeagent.units import MS, SECOND, span_of
+from timeagent.units import MS, SECOND, Instant, Seconds, Span, span_of
 
 from ..formats.birth import BagKind
 from .hand_time import HandTime
 from .memory_storage import MemoryStorage
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from appliance.bag.reader import Message
-    from appliance.formats.shardmap import ShardMap
-    from appliance.lease.wire import Reply, Request
-    from appliance.session.held import Lease
-    from timeagent.units import Instant, Seconds, Span
 
 NODE: Final = "node1"
 BEGINS_NS: Final[Instant] = 1_795_212_600 * SECOND

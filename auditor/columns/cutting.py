@@ -32,7 +32,6 @@ class Cut:
     """The frames of some files, in order."""
 
     file: Column
-    """Which file each frame is in."""
     offset: Column
     """Where its piece begins in the file."""
     length: Column

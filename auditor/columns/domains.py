@@ -20,7 +20,7 @@ from auditor.rules.cluster import ClusterFacts
 from timeagent.sampled import STALENESS_NS
 
 from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, Bucket, Rows
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, RowBucket, Rows
 from .witnesses import MODES, OUTCOMES
 
 type Flags = NDArray[np.bool_]
@@ -41,8 +41,8 @@ class DomainsSeen:
 
 
 def judge_domains(
-    entries: Bucket,
-    uses: Bucket,
+    entries: RowBucket,
+    uses: RowBucket,
     heads: Heads,
     sessions: SessionColumns,
     cluster: ClusterFacts,
@@ -74,7 +74,7 @@ def judge_domains(
 class _Leases:
     """The entries of all domains, lease by lease in the order of their grants, those of each in order of time."""
 
-    def __init__(self, rows: Rows, entries: Bucket, heads: Heads, bad: Flags) -> None:
+    def __init__(self, rows: Rows, entries: RowBucket, heads: Heads, bad: Flags) -> None:
         """Put them in order. ``bad``: takes which domains are suspect."""
         self.bad = bad
         self.entries = entries
@@ -351,7 +351,7 @@ def _highest_before(name: Column, values: Column) -> Column:
     return found
 
 
-def _check_uses(leases: _Leases, uses: Bucket, heads: Heads, cluster: ClusterFacts) -> None:
+def _check_uses(leases: _Leases, uses: RowBucket, heads: Heads, cluster: ClusterFacts) -> None:
     """Check what was written under each lease: how much, up to where, after what was written before, and settled."""
     rows = uses.rows()
     count = len(leases.start)
@@ -407,7 +407,7 @@ def _check_last_frames(leases: _Leases, used: Column, digests: NDArray[np.uint64
     leases.bad[leases.name[end[other]]] = True
 
 
-def _unsettled(rows: Rows, uses: Bucket, cluster: ClusterFacts) -> Flags:
+def _unsettled(rows: Rows, uses: RowBucket, cluster: ClusterFacts) -> Flags:
     """Say of each use whether a bag that its lease asks to be closed may have been open still."""
     found = np.zeros(len(rows), np.bool_)
     logs: dict[str, int] = {}
@@ -424,7 +424,7 @@ type Writer = tuple[str, bytes]
 """Name and incarnation."""
 
 
-def judge_writers(frames: Bucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
+def judge_writers(frames: RowBucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
     """Return which writers of a bucket are suspect. ``by_rows``: of which there are frames that are in no column."""
     names: list[Writer] = list(frames.names.values)
     bad = np.fromiter((name in by_rows for name in names), np.bool_, len(names))

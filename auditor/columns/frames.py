@@ -19,7 +19,7 @@ from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader
-from auditor.parts import PartMaker, Reading
+from auditor.parts import EvidenceSource, PartMaker
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
@@ -51,7 +51,7 @@ class BagRules:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFile:
+class JudgedFile:
     """A file that a bag was closed with, and what its frames are judged by."""
 
     by: BagRules
@@ -77,7 +77,6 @@ class CleanFrame(NamedTuple):
     number: int
     """Which of all frames of these files it is."""
     file: int
-    """In which of the files it is."""
     offset: int
     length: int
     writer: str
@@ -96,7 +95,7 @@ class CleanFrame(NamedTuple):
 class CleanFrames:
     """The clean frames of some files, in order."""
 
-    files: Sequence[ListedFile]
+    files: Sequence[JudgedFile]
     tokens: list[SignedTime]
     frames: list[CleanFrame]
     firsts: list[int]
@@ -120,10 +119,10 @@ class FramesRead:
     """Where they are asked for."""
 
 
-class FrameColumns:
+class RackColumns:
     """Gathers the columns of one rack."""
 
-    def __init__(self, reading: Reading, told: PartMaker, *, listing: bool) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, *, listing: bool) -> None:
         """Take what is read, and who is told of batch heads. ``listing``: each clean frame is returned too."""
         self._listing = listing
         self._frames = reading.frames
@@ -138,7 +137,7 @@ class FrameColumns:
         """Return everything that was gathered."""
         return [*self._rows.chunks(), *self._uses.chunks()]
 
-    def read(self, files: Sequence[ListedFile], rank: int) -> FramesRead | None:
+    def read(self, files: Sequence[JudgedFile], rank: int) -> FramesRead | None:
         """Judge the frames of some files by columns, and keep rows about those that are clean.
 
         ``rank``: of the first frame. Takes the digests of clean frames as seen. None: nothing was judged, because
@@ -255,7 +254,7 @@ class FrameColumns:
 class _Batch:
     """The frames of some files, decoded. Raises NotPlain, Damaged, ValueError."""
 
-    def __init__(self, files: Sequence[ListedFile], found: Cut, shapes: Shapes) -> None:
+    def __init__(self, files: Sequence[JudgedFile], found: Cut, shapes: Shapes) -> None:
         self.files = files
         self.cut = found
         self.frames: Column = np.bincount(found.file, minlength=len(files))
@@ -273,7 +272,6 @@ class _Batch:
         """Name and incarnation of the writer of each file."""
 
     def where(self, frame: int) -> Evidence:
-        """Return where a frame stands."""
         path = self.files[self.cut.file[frame]].where.path
         return Evidence(path, int(self.places[frame]), int(self.cut.length[frame]))
 

@@ -116,7 +116,6 @@ class SessionColumns:
     """All session leases that are known, and behind them, in the last place, one that stands for all others."""
 
     def __init__(self, known: Mapping[SessionName, SessionHistory], heads: Heads) -> None:
-        """Take them in order of their names."""
         self._heads = heads
         self._number = {name: number for number, name in enumerate(known)}
         self.over = np.full(len(known) + 1, NEVER)

@@ -171,7 +171,6 @@ class Chunk(msgspec.Struct, array_like=True):
     kind: str
     bucket: int
     names: bytes
-    """Names, encoded."""
     rows: bytes
     raw: bytes
     place: ColumnPlace | None = None
@@ -214,7 +213,6 @@ class Numbering[T]:
         self.values: dict[T, int] = {}
 
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
-        """Return the numbers of several values."""
         known = self.values
         return np.array([known.setdefault(value, len(known)) for value in values], np.uint32)
 
@@ -299,7 +297,7 @@ def names_in(names: bytes) -> list[Any]:
     return msgspec.msgpack.decode(names, type=Names).names
 
 
-class Bucket:
+class RowBucket:
     """All rows of one kind in one bucket, with numbers that hold across its chunks."""
 
     def __init__(self, kind: str) -> None:

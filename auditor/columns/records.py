@@ -273,7 +273,6 @@ class _Table:
     def __init__(self, shape: Shape, rows: Column, whole: Octets) -> None:
         self.shape = shape
         self.rows = rows
-        """Which records these are."""
         self.whole = whole
 
     def at(self, place: Place) -> Octets | None:

@@ -58,7 +58,6 @@ class BlockPlace:
     """Incarnation, sequence and digest of its head."""
     entries: tuple[bytes, ...]
     path: str
-    """As it is shown."""
     where: Evidence
     rank: int
 
@@ -198,7 +197,6 @@ def _take_ending(
 
 
 def _token(raw: bytes) -> SignedTime | None:
-    """Return the signed time of a watermark, if it is one."""
     try:
         return SignedTime.decode(raw)
     except Damaged:
@@ -283,7 +281,6 @@ class Witnesses:
         """The same of session leases."""
 
     def head_names(self) -> list[tuple[bytes, int, bytes]]:
-        """Return the name of each batch head."""
         return [(known.head.incarnation, known.head.sequence, known.digest) for known, _ in self.batches]
 
     def session_ids(self) -> list[bytes]:

@@ -152,8 +152,6 @@ class HeldSession:
 
 @dataclass(frozen=True, slots=True)
 class FrameEvidence:
-    """A frame in the tree."""
-
     frame: Frame
     where: Evidence
     token: SignedTime
@@ -220,7 +218,6 @@ class FrameReader:
     """Reads frames and checks what they carry. One witness is checked once, however many frames carry it."""
 
     def __init__(self, signatures: Signatures, cluster_id: bytes) -> None:
-        """Take the answers so far."""
         self._signatures = signatures
         self._cluster_id = cluster_id
         self._witnesses: dict[tuple[int, bytes], HeldWitness | HeldSession | str] = {}

@@ -127,8 +127,6 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """One file of a ceiling chain."""
-
     map_number: int
     shard: int
     number: int
@@ -214,7 +212,6 @@ class Tree:
     """A copy of a cluster's root. Paths are relative to it, with forward slashes, and text: ``filenames``."""
 
     def __init__(self, root: Path) -> None:
-        """Take the root. Touches nothing yet."""
         self.root = root
         self.said = ""
         """Where it is, if that is not the root."""

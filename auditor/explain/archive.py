@@ -48,7 +48,6 @@ class Archive:
 
     @cached_property
     def records(self) -> ClusterRecords:
-        """The cluster's records. Reads the tree."""
         return load_records(self.tree, self.signatures, self.root_key)[0]
 
     def changed(self, lens: WhatIf) -> tuple[Timeline, Changes]:
@@ -78,7 +77,6 @@ class Archive:
 
     @cached_property
     def births(self) -> dict[str, LogBorn]:
-        """Return the birth of each log."""
         return {event.log: event for event in self.timeline.kinds(LogBorn)}
 
 

@@ -52,8 +52,6 @@ WORDS: Final = {True: "ok", False: "NO", None: "?"}
 
 
 class LinkKind(StrEnum):
-    """What a link is."""
-
     FINDING = "finding"
     FRAME = "frame"
     FILE = "file"

@@ -176,7 +176,6 @@ def _duckdb() -> _DuckDb:
 
 
 def rows_of(name: str, timeline: Timeline) -> Iterator[Row]:
-    """Yield the rows of one table."""
     columns, subjects = _TABLES[name]
     for subject in subjects(timeline):
         yield {column: value(subject) for column, (_, value) in columns.items()}

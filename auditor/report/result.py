@@ -76,12 +76,10 @@ def only(audit: Audit, patterns: Sequence[str]) -> Audit:
 
 
 def by_id(audit: Audit, identifiers: Collection[str]) -> Audit:
-    """Return the audit with some findings only."""
     return with_findings(audit, tuple(each for each in audit.findings if each.id in identifiers))
 
 
 def with_findings(audit: Audit, chosen: tuple[Finding, ...]) -> Audit:
-    """Return the audit with these findings, counted."""
     counts = {verdict: sum(each.verdict is verdict for each in chosen) for verdict in Verdict}
     summary = replace(
         audit.summary,

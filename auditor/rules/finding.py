@@ -318,7 +318,6 @@ class Check(msgspec.Struct, frozen=True):
 
     @property
     def value(self) -> str:
-        """What was found."""
         return self.words(self.found)
 
     @property

@@ -91,7 +91,6 @@ def head_facts(index: Index) -> Iterator[HeadFact]:
 
 
 def runs(index: Index) -> dict[bytes, ShardRun]:
-    """Return every run by incarnation."""
     found: dict[bytes, ShardRun] = {}
     for fact in head_facts(index):
         head = fact.head
@@ -213,7 +212,6 @@ def _without_late(
 
 
 def shard_of(head: BatchHead) -> int:
-    """Return the number of the shard that signed a batch, as maps have it."""
     return shard_number(head.map_number, head.shard)
 
 

@@ -296,7 +296,6 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
 
 
 def lease_name(held: HeldWitness | HeldSession) -> str:
-    """Return how a finding names the lease, or the session lease, of a witness."""
     if isinstance(held, HeldSession):
         return f"session lease {held.witness.session_id.hex()}"
     return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

@@ -50,7 +50,6 @@ class Layer[K, V](MutableMapping[K, V]):
     """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself."""
 
     def __init__(self, db: Database, kind: type[V], position: int) -> None:
-        """Take a checkpoint by its position."""
         self._db = db
         self._type = kind
         self._kind, self._values = _KINDS[kind]
@@ -178,7 +177,6 @@ class Marked:
         return any(True for _ in rows)
 
     def __iter__(self) -> Iterator[tuple[str, Instant]]:
-        """Yield every bag that has it."""
         yield from self._db.execute("SELECT log, start FROM marked WHERE mark = ?", (self._mark,))
 
     def __len__(self) -> int:

@@ -137,7 +137,6 @@ class FrameWritten(_Signed, frozen=True):
 
     log: str
     bag_ns: Instant
-    """Where its bag begins."""
     file: str
     """The path of the data file under the root, also where a pack holds its bytes."""
     writer: str

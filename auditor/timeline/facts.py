@@ -19,7 +19,7 @@ from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
-from auditor.columns.frames import CleanFrames, ListedFile
+from auditor.columns.frames import CleanFrames, JudgedFile
 from auditor.evidence.records import ClusterRecords
 from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing, Tree
@@ -193,7 +193,7 @@ class RackFacts:
         self._closings[bag.start_ns].files += 1
 
     def frame(
-        self, raw: FrameEvidence, file: ListedFile, judgement: Judgement, *, twice: bool, misplaced: bool, rank: int
+        self, raw: FrameEvidence, file: JudgedFile, judgement: Judgement, *, twice: bool, misplaced: bool, rank: int
     ) -> None:
         """Take a frame of a listed file. ``twice``: the bag has it already; ``rank``: how many were read before."""
         closing = self._closings[file.by.bag.start_ns]
@@ -215,7 +215,7 @@ class RackFacts:
         told = self._told(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why)
         self._take(JudgedFrame(evidence, told, closing.bag, closing.token))
 
-    def clean_from(self, files: Iterable[ListedFile], firsts: Iterable[int]) -> None:
+    def clean_from(self, files: Iterable[JudgedFile], firsts: Iterable[int]) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
         self._clean_from = {file.path: first for file, first in zip(files, firsts, strict=True) if first >= 0}
 
@@ -267,7 +267,6 @@ class RackFacts:
         self._take(JudgedFrame(evidence, told, bag, None))
 
     def open(self, listing: BagListing) -> None:
-        """Take that a bag is open."""
         if listing.begun:
             self._found.marked(("prelock", listing.bag.log, listing.bag.start_ns))
 

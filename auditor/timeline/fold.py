@@ -64,7 +64,6 @@ class Working:
         )
 
     def take(self, event: Event) -> None:
-        """Go on by one event."""
         if event.clock is not None:
             self._clock(event.clock, event.instant_ns)
         match event:

@@ -270,7 +270,6 @@ class StateAt:
     position: int
     """How many events lie at or before the instant."""
     last: Event | None
-    """The newest event."""
     findings: tuple[Finding, ...]
     """Those whose evidence was complete by then."""
     domains: Mapping[str, DomainState]
@@ -280,7 +279,6 @@ class StateAt:
     bags: Mapping[tuple[str, Instant], BagState]
     """By log and beginning."""
     clocks: Mapping[str, ClockState]
-    """By node."""
 
     def bag_phase(self, bag: BagState) -> BagPhase:
         """Return how far the closing of a bag had come."""

@@ -69,7 +69,6 @@ class StoredEvents(Sequence["Event"]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database) -> None:
-        """Read nothing yet."""
         self._db = db
         ((count,),) = db.execute("SELECT coalesce(max(position), 0) FROM event")
         self._count = int(count)
@@ -80,7 +79,6 @@ class StoredEvents(Sequence["Event"]):
         self._path = lru_cache(NAMES_AT_HAND)(partial(_text, db))
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return self._count
 
     @overload
@@ -88,7 +86,6 @@ class StoredEvents(Sequence["Event"]):
     @overload
     def __getitem__(self, index: slice) -> list[Event]: ...
     def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        """Return an event, or several."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(self._count))]
         number = index + self._count if index < 0 else index
@@ -215,7 +212,6 @@ class Timeline:
         return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        """Return the next finding after an instant, or None."""
         place = bisect_right(self.findings, instant, key=lambda each: each[0])
         return self.findings[place] if place < len(self.findings) else None
 
@@ -303,7 +299,6 @@ class Timeline:
         return self._first(BagClosed, "subject = ?", self._name(path))
 
     def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
-        """Yield the events of one kind, in order."""
         for event in self.events.where("kind = ? ORDER BY position", RANKS[kind]):
             assert isinstance(event, kind)
             yield event
@@ -353,7 +348,6 @@ class Timeline:
             self._at_hand.popitem(last=False)
 
     def _name(self, text: str) -> int:
-        """Return the number of a name."""
         return self._number("SELECT id FROM name WHERE text = ?", text)
 
     def _number(self, sql: str, *values: Value) -> int:

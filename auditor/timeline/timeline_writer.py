@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.columns.layout import ENDED, ENTRIES, USES, Bucket, bytes_of
+from auditor.columns.layout import ENDED, ENTRIES, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
 from auditor.index import Database, Index
@@ -188,7 +188,7 @@ class TimelineWriter:
 
     # What columns tell of leases.
 
-    def _columns(self, entries: Bucket, uses: Bucket) -> None:
+    def _columns(self, entries: RowBucket, uses: RowBucket) -> None:
         """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
         rows, carried = entries.rows(), uses.rows()
         numbered = {name: number for number, name in enumerate(entries.heads.values)}
@@ -210,7 +210,7 @@ class TimelineWriter:
         self._by_entry(uses, carried[chosen], every, every, gone, told)
         self.take(told.chunks())
 
-    def _plain(self, bucket: Bucket, rows: ColumnRows) -> Iterator[tuple[Value, ...]]:
+    def _plain(self, bucket: RowBucket, rows: ColumnRows) -> Iterator[tuple[Value, ...]]:
         """Return what is staged of entries of which every number is small."""
         raw, domains = bucket.raw(), [(self._name(each), each.encode()) for each in bucket.names.values]
         paths, digests = [self._name(each) for each in bucket.paths.values], [each[2] for each in bucket.heads.values]
@@ -251,7 +251,7 @@ class TimelineWriter:
 
     def _by_entry(
         self,
-        bucket: Bucket,
+        bucket: RowBucket,
         rows: ColumnRows,
         whole: NDArray[np.bool_],
         telling: NDArray[np.bool_],

@@ -16,7 +16,7 @@ from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import LedgersSeen, PartMaker, Reading, Value
+from auditor.parts import EvidenceSource, LedgersSeen, PartMaker, Value
 from auditor.rules.chains import check_heads
 from auditor.rules.cluster import ClusterFacts
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
@@ -62,7 +62,7 @@ def read_one_by_one(
     audit, which judges most of a tree by columns.
     """
     told, done = evidence or _Nobody(), 0
-    reading = Reading(tree, records, signatures, one_by_one=True)
+    reading = EvidenceSource(tree, records, signatures, one_by_one=True)
     facts = ShardFacts(found, lens, LEDGER_RANK)
     shards = ShardWalk(reading, told, facts)
     found.rank = FIRST_RANK
@@ -99,8 +99,6 @@ class _NothingMissing(Coverage):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a lens changes."""
-
     appear: tuple[Finding, ...]
     """Findings that there are only as the lens shows it."""
     vanish: tuple[Finding, ...]

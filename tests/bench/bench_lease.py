@@ -49,7 +49,7 @@ from appliance.lease.wire import (  # noqa: E402
     encode_call,
 )
 from tests.support.shards import MemoryChain, World, acquire, relinquish  # noqa: E402
-from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record  # noqa: E402
+from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record, witness_refused  # noqa: E402
 from timeagent.canonical import decode  # noqa: E402
 from timeagent.clock import SystemClock  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402
@@ -141,7 +141,7 @@ class Load:
             if isinstance(reply, Granted):
                 signed = decode(SignedWitness, reply.signed)
                 if verify:
-                    assert signed.refused_by(KEYRING, CLUSTER) is None
+                    assert witness_refused(signed, KEYRING, CLUSTER) is None
                     self.checked += 1
                     verify = False
                 given.append(relinquish(self._world, signed.witness()))

@@ -19,6 +19,7 @@ from appliance.formats.stamped import body_digest, open_signed, open_stamped
 from appliance.formats.view import open_checkpoint
 from appliance.formats.witness import SignedWitness
 from tests.support import values
+from tests.support.values import witness_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -98,7 +99,7 @@ def epoch(data: bytes) -> None:
 def witness(data: bytes) -> None:
     signed = decode(SignedWitness, data)
     assert signed.witness() == values.witness()
-    assert signed.refused_by(values.keyring(), values.CLUSTER) is None
+    assert witness_refused(signed, values.keyring(), values.CLUSTER) is None
 
 
 def ledger(data: bytes) -> None:
@@ -117,7 +118,7 @@ def frame(data: bytes) -> None:
 def session(data: bytes) -> None:
     signed = decode(SignedWitness, data)
     assert signed.statement() == values.session_entries()[1]
-    assert signed.refused_by(values.keyring(), values.CLUSTER) is None
+    assert witness_refused(signed, values.keyring(), values.CLUSTER) is None
 
 
 def session_ledger(data: bytes) -> None:

@@ -8,11 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from appliance.formats.birth import check_grid
-from appliance.formats.merkle import root, root_and_paths, root_of_path
+from appliance.formats.merkle import root, root_of_path
 from appliance.formats.names import check_node
 from appliance.formats.paths import DataName, Grid, parse_data_name, parse_record_name, record_name
 from appliance.formats.shardmap import ShardMap
-from tests.support.values import birth
+from tests.support.values import birth, root_and_paths
 from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import DAY, INSTANT_MAX, MS, SECOND
 

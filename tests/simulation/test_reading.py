@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import acceptance
-from appliance.formats import frame, lockfile, merkle, witness
+from appliance.formats import frame, lockfile, merkle
 from tests.simulation.actors import writer
 from tests.simulation.checkers import reading
 from tests.simulation.checkers.catalogue import violations
@@ -54,12 +54,6 @@ FAULTS: dict[str, tuple[str, tuple[Break, ...]]] = {
                 "Judge._read_witness",
                 "root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root",
                 "None",
-            ),
-            (
-                witness,
-                "SignedWitness.refused_by",
-                "root_of_path(self.entry, self.index, head.count, self.path) != head.root",
-                "False",
             ),
         ),
     ),

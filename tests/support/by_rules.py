@@ -9,7 +9,7 @@ import pytest
 
 from auditor.audit import audit
 from auditor.columns import domains
-from auditor.columns.frames import FrameColumns
+from auditor.columns.frames import RackColumns
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from auditor.columns.layout import Bucket
+    from auditor.columns.layout import RowBucket
     from auditor.evidence.signatures import Signatures
 
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 def all_suspect() -> Iterator[None]:
     """Within this, no column finds anything clean."""
 
-    def every_domain(entries: Bucket, uses: Bucket, *_: object) -> domains.DomainsSeen:
+    def every_domain(entries: RowBucket, uses: RowBucket, *_: object) -> domains.DomainsSeen:
         return domains.DomainsSeen(list({**entries.names.values, **uses.names.values}), 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FrameColumns, "read", lambda *_: None)
+        patch.setattr(RackColumns, "read", lambda *_: None)
         patch.setattr(domains, "judge_domains", every_domain)
         patch.setattr(domains, "judge_writers", lambda frames, _: list(frames.names.values))
         yield

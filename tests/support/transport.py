@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+import random
 
-if TYPE_CHECKING:
-    from appliance.lease.shard import Shard
-    from appliance.lease.wire import Reply, Request
-    from timeagent.units import Span
+from appliance.formats.policy import Policy, PolicyNumbers
+from appliance.lease.client import AcquireDeadline, LeaseClient, LeaseDenied, LeaseUnavailable, Result
+from appliance.lease.shard import Shard
+from appliance.lease.wire import Reply, Request
+from tests.support.values import CLUSTER
+from timeagent.clock import NodeTime
+from timeagent.units import Span
+
+POLICY = Policy(number=1, cluster_id=CLUSTER)
 
 
 class InProcessTransport:
@@ -22,3 +27,25 @@ class InProcessTransport:
         del timeout_ns
         with self._guard:
             return self._shard.turn(requests)
+
+
+def acquire_within(
+    client: LeaseClient,
+    time: NodeTime,
+    domain: str,
+    wait_ns: Span,
+    *,
+    policy: PolicyNumbers = POLICY,
+    term_ns: Span | None = None,
+    chance: random.Random | None = None,
+) -> Result:
+    """Ask for one domain until it is granted or the wait is over; the last answer then."""
+    ask = client.ask(domain)
+    deadline = AcquireDeadline(time, policy, wait_ns)
+    chance = chance or random.Random(5)
+    while True:
+        wait, keep = deadline.next_call()
+        (result,) = client.acquire([ask], term_ns=term_ns, wait_ns=wait, keep_ns=keep)
+        if not isinstance(result, LeaseDenied | LeaseUnavailable) or deadline.over():
+            return result
+        deadline.pause(chance, result.earliest_ns if isinstance(result, LeaseDenied) else None)

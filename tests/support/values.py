@@ -4,6 +4,7 @@ import hashlib
 
 import msgspec
 
+from appliance.formats import merkle
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.epoch import EpochKind, EpochRecord
@@ -25,9 +26,11 @@ from appliance.formats.witness import (
     Ended,
     Entry,
     Half,
+    SignedWitness,
     Stopped,
     Witness,
     WitnessKind,
+    head_refused,
     sign_batch,
 )
 from tests.support.clocks import HandTime
@@ -340,3 +343,16 @@ def all_files() -> dict[str, bytes]:
         "view": checkpoint_bytes(checkpoint()),
         "seal": stamp(Kind.SEAL, seal(), hand_time(NOW_NS + 700 * SECOND)),
     }
+
+
+def witness_refused(signed: SignedWitness, keyring: Keyring, cluster_id: bytes) -> str | None:
+    """Why a witness proves nothing, or None: path, head signature and signed time all verify."""
+    head = signed.batch_head()
+    if merkle.root_of_path(signed.entry, signed.index, head.count, signed.path) != head.root:
+        return "the witness is not in the batch that its head signs"
+    return head_refused(signed.head, signed.signature, keyring, cluster_id)
+
+
+def root_and_paths(leaves: list[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
+    levels = merkle.tree(leaves)
+    return levels[-1][0], [merkle.path(levels, index) for index in range(len(leaves))]

@@ -153,7 +153,7 @@ def test_metronome_leaves_an_idle_log_until_its_racks_can_be_sealed(node: Node, 
     assert report.next_ns == T0 + POLICY.rack_ns + POLICY.seal_delay_ns
     node.time.advance(5 * SECOND)
     report = node.metronome.turn(node.time.now())
-    assert (report.bags_closed, report.racks_sealed, report.reached_ns) == (0, 1, T0 + POLICY.rack_ns)
+    assert (report.bags_closed, report.racks_sealed, node.metronome.reached) == (0, 1, T0 + POLICY.rack_ns)
     assert report.next_ns == T0 + 2 * POLICY.rack_ns + POLICY.seal_delay_ns
     assert locked(server) == []
 

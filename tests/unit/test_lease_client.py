@@ -21,7 +21,7 @@ from appliance.lease.shard import Shard
 from appliance.lease.wire import LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
-from tests.support.transport import InProcessTransport
+from tests.support.transport import InProcessTransport, acquire_within
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.canonical import decode, encode
 from timeagent.errors import ShardUnavailable
@@ -133,7 +133,7 @@ def test_waiting_ends_at_the_instant_that_the_denial_names(world: World) -> None
     shard = world.started()
     one(shard, acquire(world, "a", holder=RIVAL, term_ns=2 * SECOND))
     line = Line(shard)
-    result = client_of(world, line).acquire_within("a", 5 * SECOND)
+    result = acquire_within(client_of(world, line), world.time, "a", 5 * SECOND)
     assert isinstance(result, LeaseGranted)
     earliest = NOW_NS + 2 * SECOND + world.time.radius_ns + 1
     assert earliest <= world.time.midpoint_ns <= earliest + 100 * MS
@@ -153,7 +153,7 @@ def test_waiting_notices_that_the_lease_was_relinquished_early(world: World) -> 
             client_of(world, InProcessTransport(shard)).relinquish([Giving("a", page.leases[0].correlation_id)])
 
     line.meanwhile = give_back
-    assert isinstance(client_of(world, line).acquire_within("a", 5 * SECOND), LeaseGranted)
+    assert isinstance(acquire_within(client_of(world, line), world.time, "a", 5 * SECOND), LeaseGranted)
     assert len(line.calls) == 4
 
 
@@ -161,7 +161,7 @@ def test_waiting_has_an_end(world: World) -> None:
     shard = world.started()
     one(shard, acquire(world, "a", holder=RIVAL))
     line = Line(shard)
-    assert isinstance(client_of(world, line).acquire_within("a", SECOND), LeaseDenied)
+    assert isinstance(acquire_within(client_of(world, line), world.time, "a", SECOND), LeaseDenied)
     assert world.time.midpoint_ns == NOW_NS + SECOND
     assert len(line.calls) <= 12
 
@@ -169,7 +169,7 @@ def test_waiting_has_an_end(world: World) -> None:
 def test_waiting_outlasts_a_shard_that_does_not_answer(world: World) -> None:
     line = Line(world.started())
     line.script = ["request lost"] * (ATTEMPTS + 1)
-    assert isinstance(client_of(world, line).acquire_within("a", 20 * SECOND), LeaseGranted)
+    assert isinstance(acquire_within(client_of(world, line), world.time, "a", 20 * SECOND), LeaseGranted)
 
 
 def test_those_who_wait_do_not_come_all_at_once(world: World) -> None:
@@ -178,8 +178,8 @@ def test_those_who_wait_do_not_come_all_at_once(world: World) -> None:
     for seed in range(8):
         assert isinstance(one(shard, acquire(world, f"d{seed}", holder=RIVAL, term_ns=300 * MS)), wire.Granted)
         began = world.time.midpoint_ns
-        client = LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, random.Random(seed))
-        assert isinstance(client.acquire_within(f"d{seed}", 5 * SECOND), LeaseGranted)
+        client = LeaseClient(InProcessTransport(shard), world.time, POLICY, HOLDER, chance := random.Random(seed))
+        assert isinstance(acquire_within(client, world.time, f"d{seed}", 5 * SECOND, chance=chance), LeaseGranted)
         delays.add(world.time.midpoint_ns - began)
     assert len(delays) == 8
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from appliance.daemon import lease_desk as module
-from appliance.daemon.lease_desk import LeaseDesk, Line
+from appliance.daemon.lease_desk import DeskConnection, LeaseDesk
 from appliance.formats.lease import Mode
 from appliance.node import desk_wire as wire
 from tests.support.cluster import Site, sites, wait_until
@@ -71,7 +71,7 @@ class Desk:
 
         def serve() -> None:
             with its, contextlib.suppress(OSError):
-                self.desk.serve(Line(its), [wire.LEASE, wire.VERSION, domain, mode, wait, "a test"])
+                self.desk.serve(DeskConnection(its), [wire.LEASE, wire.VERSION, domain, mode, wait, "a test"])
 
         self.threads.append(Thread(target=serve, daemon=True))
         self.threads[-1].start()

@@ -25,7 +25,7 @@ from appliance.lease.wire import (
 )
 from tests.support.sessions import begin, drop, prolong, session_of, stated, under
 from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, granted, one, relinquish, renew, upgrade
-from tests.support.values import CLUSTER, NOW_NS, trust_record
+from tests.support.values import CLUSTER, NOW_NS, trust_record, witness_refused
 from timeagent.canonical import decode
 from timeagent.errors import Environment
 from timeagent.trust import Keyring
@@ -58,7 +58,7 @@ def test_session_lease_states_its_holder_and_expiry_and_verifies(world: World) -
     assert session.ended == ()
     assert isinstance(reply, SessionGranted)
     keyring = Keyring(trust_record().keys)
-    assert decode(SignedWitness, reply.signed).refused_by(keyring, CLUSTER) is None
+    assert witness_refused(decode(SignedWitness, reply.signed), keyring, CLUSTER) is None
 
 
 def test_one_renewal_keeps_every_lease_and_touches_none(world: World) -> None:

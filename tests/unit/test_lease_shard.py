@@ -34,7 +34,7 @@ from tests.support.shards import (
     renew,
     upgrade,
 )
-from tests.support.values import CLUSTER, NOW_NS, page_token, trust_record
+from tests.support.values import CLUSTER, NOW_NS, page_token, trust_record, witness_refused
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime
@@ -61,7 +61,7 @@ def test_witness_verifies_against_the_trust_record(world: World) -> None:
     keyring = Keyring(trust_record().keys)
     for reply in replies:
         signed, _ = opened(reply)
-        assert signed.refused_by(keyring, CLUSTER) is None
+        assert witness_refused(signed, keyring, CLUSTER) is None
 
 
 def test_term_is_a_maximum_and_the_policy_has_the_last_word(world: World) -> None:

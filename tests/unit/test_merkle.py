@@ -9,10 +9,10 @@ from appliance.formats.merkle import (
     joined_paths,
     leaf_hash,
     root,
-    root_and_paths,
     root_of_path,
     tree,
 )
+from tests.support.values import root_and_paths
 
 # The leaves and roots that implementations of RFC 6962 are tested with.
 LEAVES = [

@@ -143,7 +143,6 @@ def test_log_born_in_the_middle_of_a_rack_begins_there() -> None:
     of = Grid(msgspec.structs.replace(birth(), created_ns=born))
     rack = of.rack(born)
     assert rack.start_ns == born - 3 * MINUTE
-    assert of.previous_rack(rack) is None
     assert of.parse_rack("2026-11-20", "22-10") == rack
     bags = of.bags(rack)
     assert bags[0].start_ns == born
@@ -151,14 +150,8 @@ def test_log_born_in_the_middle_of_a_rack_begins_there() -> None:
     assert of.parse_bag(rack, "22-13-00.000-1000-2000") == bags[0]
     assert of.parse_bag(rack, "22-12-59.000-1000-2000") is None
     following = of.next_rack(rack)
-    assert of.previous_rack(following) == rack
+    assert of.rack(following.start_ns - 1) == rack
     assert len(of.bags(following)) == 600
-
-
-def test_log_born_with_a_rack_has_none_before() -> None:
-    of = grid()
-    assert of.previous_rack(of.rack(MIDNIGHT)) is None
-    assert of.previous_rack(of.rack(MIDNIGHT + 10 * MINUTE)) == of.rack(MIDNIGHT)
 
 
 # A birth record states the start of a bag; should it not, the log begins with the bag that holds the instant.
@@ -173,7 +166,7 @@ def test_racks_follow_each_other_over_midnight() -> None:
     last = of.rack(MIDNIGHT + DAY - 1)
     first = of.next_rack(last)
     assert (last.path, first.path) == ("logs/events/2026-11-20/23-50", "logs/events/2026-11-21/00-00")
-    assert of.previous_rack(first) == last
+    assert of.rack(first.start_ns - 1) == last
 
 
 def test_bags_of_a_rack_tile_it() -> None:

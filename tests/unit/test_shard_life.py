@@ -29,7 +29,7 @@ from tests.support.shards import (
     relinquish,
     renew,
 )
-from tests.support.values import CLUSTER, NOW_NS, TIME_KEY, trust_record
+from tests.support.values import CLUSTER, NOW_NS, TIME_KEY, trust_record, witness_refused
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
@@ -218,5 +218,5 @@ def test_many_new_domains_in_one_turn_do_not_exceed_the_budget(world: World) -> 
 def test_other_key_does_not_pass_for_the_shards(world: World) -> None:
     signed, _ = opened(one(world.started(), acquire(world, "a")))
     forged = msgspec.structs.replace(signed, signature=Signer(bytes(32)).sign("witness batch", signed.head))
-    assert forged.refused_by(Keyring(trust_record().keys), CLUSTER) is not None
+    assert witness_refused(forged, Keyring(trust_record().keys), CLUSTER) is not None
     assert TIME_KEY.id != Signer(bytes(32)).id

@@ -29,6 +29,7 @@ from tests.support.values import (
     page_token,
     trust_record,
     witness,
+    witness_refused,
 )
 from timeagent.canonical import decode, encode
 from timeagent.errors import Damaged
@@ -44,7 +45,7 @@ def signed(index: int = 0) -> SignedWitness:
 def test_signed_witness_proves_its_statement() -> None:
     one = decode(SignedWitness, encode(signed()))
     assert one.witness() == witness()
-    assert one.refused_by(keyring(), CLUSTER) is None
+    assert witness_refused(one, keyring(), CLUSTER) is None
     assert one.batch_head().signed_time() == page_token()
 
 
@@ -53,16 +54,16 @@ def test_every_entry_of_a_batch_is_proved_by_its_own_path(count: int) -> None:
     of = batch([witness(f"accounts/{index}") for index in range(count)])
     for index in range(count):
         one = of.signed_witness(index)
-        assert one.refused_by(keyring(), CLUSTER) is None
+        assert witness_refused(one, keyring(), CLUSTER) is None
         assert one.witness().domain == f"accounts/{index}"
         assert of.encoded_witnesses()(index) == encode(one)
         moved = msgspec.structs.replace(one, index=(index + 1) % count if count > 1 else 1)
-        assert "not in the batch" in str(moved.refused_by(keyring(), CLUSTER))
+        assert "not in the batch" in str(witness_refused(moved, keyring(), CLUSTER))
 
 
 def test_altered_statement_is_not_in_the_batch() -> None:
     forged = encode(msgspec.structs.replace(witness(), fence=witness().fence + 1))
-    reason = msgspec.structs.replace(signed(), entry=forged).refused_by(keyring(), CLUSTER)
+    reason = witness_refused(msgspec.structs.replace(signed(), entry=forged), keyring(), CLUSTER)
     assert reason == "the witness is not in the batch that its head signs"
 
 
@@ -113,7 +114,7 @@ def test_every_flipped_bit_of_a_head_or_its_signature_is_noticed() -> None:
             flipped = bytearray(raw)
             flipped[bit // 8] ^= 1 << bit % 8
             try:
-                reason = msgspec.structs.replace(one, **{name: bytes(flipped)}).refused_by(ring, CLUSTER)
+                reason = witness_refused(msgspec.structs.replace(one, **{name: bytes(flipped)}), ring, CLUSTER)
             except Damaged:
                 continue
             assert reason is not None, (name, bit)
@@ -134,7 +135,7 @@ def test_every_flipped_bit_of_an_entry_or_path_is_noticed() -> None:
         flipped[bit // 8] ^= 1 << bit % 8
         entry, path = bytes(flipped[: len(one.entry)]), bytes(flipped[len(one.entry) :])
         other = msgspec.structs.replace(one, entry=entry, path=(path[:32], path[32:]))
-        assert other.refused_by(ring, CLUSTER) is not None, bit
+        assert witness_refused(other, ring, CLUSTER) is not None, bit
 
 
 def test_each_kind_of_entry_is_read_back_as_itself() -> None:

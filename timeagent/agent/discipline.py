@@ -96,7 +96,6 @@ class AgentState:
 
     @property
     def bound(self) -> Bound | None:
-        """What is said now, or None."""
         return self.said if self.status.usable else None
 
 

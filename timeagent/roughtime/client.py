@@ -142,8 +142,6 @@ def retry_after(failures: int) -> Span:
 
 
 class RoughtimeSource:
-    """One Roughtime server."""
-
     def __init__(
         self,
         machine: MachineClock,

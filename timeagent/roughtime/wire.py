@@ -51,7 +51,6 @@ class RoughtimeAnswer:
     version: int
     midpoint_s: int
     radius_s: int
-    delegated_from_s: int
     delegated_until_s: int
 
     @property
@@ -110,7 +109,7 @@ def open_answer(public: bytes, request: bytes, answer: bytes) -> RoughtimeAnswer
     except (RoughtimeError, ValueError, struct.error, OverflowError) as problem:
         raise Damaged("roughtime-malformed", f"the answer is no Roughtime answer to this request: {problem}") from None
     said, delegated = response.signed_response, response.certificate.delegation
-    return RoughtimeAnswer(response.version, said.midpoint, said.radius, delegated.min_time, delegated.max_time)
+    return RoughtimeAnswer(response.version, said.midpoint, said.radius, delegated.max_time)
 
 
 def _check_form(request: bytes, response: VerifiableResponse) -> None:

@@ -36,8 +36,6 @@ _REASON_BYTES_MAX: Final = 200
 
 
 class NonceKind(IntEnum):
-    """What is asked for."""
-
     SIGN = 1
     """A signed time over the 32 bytes. By the Unix socket only."""
     PEER = 2

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.formats.witness import SignedWitness
+from tests.support.values import witness_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 
@@ -126,7 +127,7 @@ def verify(data: bytes, keyring: Keyring, cluster_id: bytes, *, signed: bool = T
         try:
             witness = decode(SignedWitness, raw, "a sampled witness")
             about = witness.witness().domain
-            why = witness.refused_by(keyring, cluster_id)
+            why = witness_refused(witness, keyring, cluster_id)
         except Damaged as problem:
             raise NotBelieved(f"lease: {problem.message}") from None
         if about != name:

@@ -55,7 +55,8 @@ class Ours:
             purpose="bench",
         )
         transport = UnixTransport(Path(target), SystemClock())
-        self._client = LeaseClient(transport, node_time(numbers), numbers, holder, random.Random())
+        self._time, self._policy = node_time(numbers), numbers
+        self._client = LeaseClient(transport, self._time, numbers, holder, random.Random())
         self._names = itertools.count()
         self.sampled: list[tuple[str, Any]] = []
 
@@ -76,9 +77,10 @@ class Ours:
 
     def contender(self, name: str) -> tuple[Callable[..., Any], Callable[[list[Any]], object]]:
         from appliance.lease.client import LeaseGranted
+        from tests.support.transport import acquire_within
 
         def take(term_ns: int | None = None) -> list[Any]:
-            result = self._client.acquire_within(name, 30 * 10**9, term_ns=term_ns)
+            result = acquire_within(self._client, self._time, name, 30 * 10**9, policy=self._policy, term_ns=term_ns)
             assert isinstance(result, LeaseGranted), result
             if len(self.sampled) < ROUNDS_VERIFIED:
                 self.sampled.append((name, result.signed))
@@ -88,11 +90,11 @@ class Ours:
 
     def verified(self) -> int:
         from tests.bench.leases.served import KEYRING
-        from tests.support.values import CLUSTER
+        from tests.support.values import CLUSTER, witness_refused
 
         for name, signed in self.sampled:
             assert signed.witness().domain == name
-            why = signed.refused_by(KEYRING, CLUSTER)
+            why = witness_refused(signed, KEYRING, CLUSTER)
             assert why is None, why
         count, self.sampled = len(self.sampled), []
         return count

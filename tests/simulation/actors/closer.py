@@ -101,10 +101,8 @@ class Closing:
 
     def _seal(self, kit: Kit, log: LogKit) -> None:
         rack = log.grid.rack(max(log.grid.first_ns, kit.time.now().midpoint - self._world.policy.seal_delay_ns))
-        previous = log.grid.previous_rack(rack)
-        for each in (previous, rack):
-            if each is None:
-                continue
+        first = rack if rack.start_ns <= log.grid.first_ns else log.grid.rack(rack.start_ns - 1)
+        for each in dict.fromkeys((first, rack)):
             seal = log.authority.sealer.seal(each)
             if isinstance(seal, NotDue):
                 continue
@@ -124,7 +122,8 @@ class Closing:
         self._world.scheduler.note("has settled", f"{log.name} to {log.horizon.reached}")
 
     def _turn(self, kit: Kit, log: LogKit) -> None:
-        self._see_horizon(kit, log.name, log.metronome.turn(kit.time.now()).reached_ns)
+        log.metronome.turn(kit.time.now())
+        self._see_horizon(kit, log.name, log.metronome.reached)
 
     def _see_horizon(self, kit: Kit, log: str, reached_ns: Instant, how: str = "") -> None:
         who = f"{kit.process.name}{how}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from appliance.daemon.lease_desk import LeaseDesk, Line
+from appliance.daemon.lease_desk import DeskConnection, LeaseDesk
 from appliance.formats.lease import Mode
 from appliance.node import desk_wire as wire
 from appliance.recipes import quick_run
@@ -50,7 +50,7 @@ class Socket:
         self.world.scheduler.wake(self.process)
 
 
-class DeskLine(Line):
+class DeskLine(DeskConnection):
     """The daemon's end. Who waits, or has hung up, is looked for as there; the rest is as a socket has it."""
 
     def __init__(self, socket: Socket) -> None:

@@ -108,6 +108,7 @@ class TopApp(App[None]):
         self.archives = ArchiveLoader(feed, self.work, self.complain)
         """The evidence that was read, for the screens that show it."""
         self.export_to = EXPORT_DIRECTORY
+        """Where exports are written."""
         self._first = first
         self._screens: dict[str, TopScreen] = {}
         self._one_more = False

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from auditor.explain.archive import Archive
 from timeagent.clock import MachineClock
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
 from .model.state import AuditedCopy, ClusterState, Freshness, Reach
-from .model.subjects import DetailLine, Subject
+
+if TYPE_CHECKING:
+    from auditor.explain.archive import Archive
+
+    from .model.subjects import DetailLine, Subject
 
 
 class StateSource(Protocol):

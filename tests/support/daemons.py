@@ -74,8 +74,8 @@ class Daemons:
     def start_with_release(self, node: str, release: str) -> None:
         """Start a daemon that calls itself another release."""
         program = (
-            "import importlib.metadata as told, sys\n"
-            f"told.version = lambda name: {release!r}\n"
+            "import timeagent as told, sys\n"
+            f"told.VERSION = {release!r}\n"
             "from tenure.__main__ import entry\n"
             "sys.exit(entry())\n"
         )

@@ -88,6 +88,7 @@ STALE_NS: Final = 10_000_000_000
 READINGS_KEPT: Final = 60
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AXIS_COLUMN: Final = 3
+"""The column that is an axis."""
 LIVE_COLUMNS: Final = (
     Column("", 1),
     Column("node", 9, most=16, name=True),

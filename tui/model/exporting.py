@@ -20,6 +20,8 @@ EXPORT_DIRECTORY: Final = Path()
 
 
 class ExportForm(StrEnum):
+    """How it is written."""
+
     JSONL = "jsonl"
     CSV = "csv"
     SVG = "svg"

@@ -10,13 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from auditor.explain.archive import Archive
 from auditor.explain.context import context_of
 from auditor.explain.lineage import Link, LinkKind, lineage
 from auditor.explain.words import context_lines, explain_lines
-from auditor.report.result import Summary
 from auditor.rules.finding import Check, Finding, Severity, Verdict, own_words
 from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
@@ -26,6 +24,11 @@ from .columns import Column
 from .lease_list import GroupHeading, ListOptions
 from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
 from .words import clock_text, matching
+
+if TYPE_CHECKING:
+    from auditor.explain.archive import Archive
+    from auditor.report.result import Summary
+
 
 FINDING_COLUMNS: Final = (
     Column("", 1),
@@ -211,6 +214,8 @@ def wrapped_lines(lines: Collection[str], width: int) -> list[DetailLine]:
 
 @dataclass(frozen=True, slots=True)
 class FindingEvidence:
+    """What is known of one finding."""
+
     link: Link
     """The top of its chain of evidence."""
     explanation: list[str]

@@ -10,18 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
 from auditor.explain.context import Traces
 from auditor.rules.finding import Finding
 from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, event_fields, leases_of
 from auditor.timeline.gathering import WhatIf
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
-from auditor.timeline.timeline_reader import Timeline
-from auditor.timeline.what_if import Changes
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import MINUTE, MS, SECOND, Instant, Span, parse_instant, rfc3339, span_text
@@ -31,6 +27,13 @@ from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
 from .gantt import BarWindow, axis, gantt
 from .subjects import Cell, Tone
 from .words import clock_text
+
+if TYPE_CHECKING:
+    from auditor.evidence.tree import Tree
+    from auditor.explain.archive import Archive
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
+
 
 SHIFTS: Final[tuple[Span, ...]] = (
     *(-n * SECOND for n in (60, 10, 5, 2, 1)),

@@ -150,6 +150,7 @@ class NodeView:
 
     name: str
     own: bool
+    """Whether it is the node that asks."""
     shards: tuple[ShardView, ...]
     answers: bool | None = None
     """Whether it does, at the address of the trust record. None: it has none there, or was not asked yet."""
@@ -203,6 +204,7 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     watermark_ns: Instant | None = None
     """The highest timestamp that is known to be written under it."""
     session: str | None = None
+    """The session lease that it is under."""
     where: PlaceSubject | None = None
     """Of its newest witness, where the bytes of that are known."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 from textual.widget import Widget
 
-from auditor.explain.archive import Archive
-from auditor.explain.lineage import Link
 from auditor.rules.finding import Finding
 from timeagent.console import printable
 from timeagent.errors import TenureError
@@ -40,6 +38,10 @@ from ..model.subjects import Cell, FindingSubject, Subject, Tone
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, PickTable
 from .screen import EvidenceScreen
+
+if TYPE_CHECKING:
+    from auditor.explain.archive import Archive
+    from auditor.explain.lineage import Link
 
 
 class FindingTable(PickTable):

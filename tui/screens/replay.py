@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 from textual.screen import ModalScreen, Screen
@@ -17,8 +16,6 @@ from textual.widgets import Static
 
 from auditor.timeline.events import NAME_THE_COPY
 from auditor.timeline.gathering import WhatIf
-from auditor.timeline.timeline_reader import Timeline
-from auditor.timeline.what_if import Changes
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import Instant, rfc3339
@@ -52,6 +49,13 @@ from ..widgets.lines import TabLine, TitleBar, WordsLine
 from ..widgets.replay import EventTable, InstantField, MomentParts, ScrubberLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from auditor.timeline.timeline_reader import Timeline
+    from auditor.timeline.what_if import Changes
+
 
 HELD: Final = 0.05
 """Seconds for which nothing is drawn while the thread works: mostly it is ready by then, and all is drawn at once."""

@@ -28,6 +28,8 @@ from ..widgets.row_table import DetailTable, PickTable, RowTable
 
 
 class ScreenEntry(NamedTuple):
+    """One screen."""
+
     key: str
     name: str
     title: str
@@ -266,6 +268,7 @@ class EvidenceScreen(TopScreen):
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
     def draw(self, state: ClusterState) -> None:
+        """Take the evidence when it is there."""
         del state
         self.top.archives.take_record()
         self.look()
@@ -293,6 +296,7 @@ class DetailScreen(TopScreen):
         self._trail = trail
 
     def parts(self) -> Iterable[Widget]:
+        """The way here, and the lines."""
         yield WordsLine(self._trail, id="trail", cut=True)
         yield DetailTable(id="details")
 

@@ -59,6 +59,7 @@ LABEL: Final = 12
 
 
 def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
+    """Return a line: what, and how it is."""
     return DetailLine((Cell(f"{label:{LABEL}} ", Tone.DIM), Cell(text, tone)), subject)
 
 

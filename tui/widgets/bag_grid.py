@@ -167,6 +167,7 @@ class BagGrid(RowTable, inherit_bindings=False):
             self.go_to(self._start - self._start % span + cells * span)
 
     def action_newest(self) -> None:
+        """Go to the newest bag, and stay on the newest."""
         if self._bags:
             self.go_to(self._bags[-1].start_ns)
             self._follows = True

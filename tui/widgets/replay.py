@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -11,7 +11,6 @@ from textual.containers import Vertical
 from textual.widgets import Input
 
 from auditor.timeline.events import Event, about_domain, event_words, leases_of
-from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.units import Instant, span_text
 
@@ -22,6 +21,9 @@ from ..model.subjects import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.words import clock_text
 from .lines import TextPart, WordsLine
 from .row_table import PickTable
+
+if TYPE_CHECKING:
+    from auditor.timeline.timeline_reader import Timeline
 
 
 class ScrubberLine(WordsLine):

@@ -113,7 +113,7 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
     keys = cluster.registers.trust(cluster.registers.newest().trust).keys
     spared = sorted({entry.node for entry in keys if entry.revoked_from_ns is None} - set(nodes))
     if spared:
-        note(f"tenure: {', '.join(spared)} gets no shard: --nodes names those that do")
+        note(f"tenure: no shard for {', '.join(spared)}: --nodes names those that get one")
     return _carried_out(cluster, options, lambda before: resharded(before, options.count, nodes))
 
 

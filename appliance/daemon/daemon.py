@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import Final
 
 from timeagent.console import counted
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
@@ -59,6 +59,9 @@ LOCK_PAUSE_NS: Final = 10 * MS
 TRUST_NS: Final = 3 * SECOND
 """How long the trust record may say that this node's keys end, with no next ones here, before the node stops."""
 
+AGENT_NS: Final = 15 * SECOND
+"""How long the start waits for an agent that says no time: it has just begun, or saw the clock set (sampled.py)."""
+
 HTTP_SOCKET: Final = "http.sock"
 """The read-only door, in the tmpfs directory; the settings may name another place beside it."""
 
@@ -95,10 +98,12 @@ class Node:
         """Run this node's shards and its writer, open its doors; return the shards' numbers.
 
         A shard that an application runs here is not among them: it gives way, and the shard begins when it has. Call
-        stop() and close() whatever comes of it. Raises Environment if there is a daemon, or an address is taken.
+        stop() and close() whatever comes of it. Blocks while the node's agent says no time. Raises Environment if there
+        is a daemon, or an address is taken, BadTime.
         """
         routes = self._cluster.routes
         self._be_the_only_one()
+        self._await_agent()
         shards = routes.own_shards()
         trust = self._cluster.watch_trust()
         pulse = self._pulse = Pulse(self._notifier, self._cluster.time.boot_ns)
@@ -301,6 +306,22 @@ class Node:
             f"another process of this machine runs node {self._cluster.settings.node}",
             hint="stop it first: there is one daemon per node",
         )
+
+    def _await_agent(self) -> None:
+        time, why = self._cluster.time, ""
+        until = time.boot_ns() + AGENT_NS if self._cluster.time_by_agent else 0
+        while True:
+            try:
+                time.now()
+            except BadTime as problem:
+                if time.boot_ns() >= until:
+                    raise
+                if problem.code != why:
+                    _log.warning("time-awaited code=%s reason=%s", problem.code, problem)
+                why = problem.code
+                time.sleep(BEAT_NS)
+            else:
+                return
 
     def _start_writer(self) -> None:
         """Batch what the processes of this machine write, and hand out sub-leases to them."""

@@ -84,9 +84,9 @@ class Keeper:
         """Return how many lines begin so."""
         return sum(line.startswith(words) for line in self.said)
 
-    def wrong(self) -> list[str]:
+    def wrong(self, *also: str) -> list[str]:
         """Return what should not have happened."""
-        return [line for line in self.said if line.startswith(("lost", "doubt", "refused"))]
+        return [line for line in self.said if line.startswith(("lost", "doubt", "refused", *also))]
 
     def finish(self) -> None:
         """End it in good order."""
@@ -137,7 +137,9 @@ class Work:
         assert self.wrong() == []
 
     def wrong(self) -> list[str]:
-        return [line for each in self.keepers for line in each.wrong()]
+        """Return what should not have happened. Nobody has the time for a moment where this machine's clock was set."""
+        clock_moved = "clock-moved" in (self.site.node_dir("node1") / "agent.log").read_text()
+        return [line for each in self.keepers for line in each.wrong(*(() if clock_moved else ("untimed",)))]
 
     def root(self, node: str, *words: str) -> None:
         """Run a command of whoever has the root key."""

@@ -2,7 +2,7 @@
 
 Run as a script: ``keeper.py ROOT NODE-DIR NAME``. Says ``ready``, then a line for each thing that happens:
 ``committed``, ``key ID`` and ``policy NUMBER`` when it has taken them up, and whatever should not be: ``lost WHY``,
-``doubt WHY``, ``refused WHY``. When its input ends it says for how many messages it has held its leases, and gives them
+``doubt WHY``, ``refused WHY``, ``untimed WHY``. When its input ends it says for how many messages it has held its leases, and gives them
 back.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from appliance.bag.outcome import Committed
 from appliance.cluster import Cluster
-from timeagent.errors import LeaseLost, TenureError
+from timeagent.errors import BadTime, LeaseLost, TenureError
 from timeagent.units import MS
 
 LOG = "kept"
@@ -50,20 +50,22 @@ def main(root: Path, node_dir: Path, name: str) -> None:
             if select.select([sys.stdin], [], [], 0)[0]:
                 say(f"held {number}")
                 return
-            for what, value in (
-                ("key", cluster.time.token().key_id.hex()),
-                ("policy", str(cluster.policy.newest.number)),
-            ):
-                if known.setdefault(what, value) != value:
-                    known[what] = value
-                    say(f"{what} {value}")
             try:
+                for what, value in (
+                    ("key", cluster.time.token().key_id.hex()),
+                    ("policy", str(cluster.policy.newest.number)),
+                ):
+                    if known.setdefault(what, value) != value:
+                        known[what] = value
+                        say(f"{what} {value}")
                 for lease in leases:
                     lease.check()
                 outcome = session.publish(LOG, [b"%d" % number], under=leases)
             except LeaseLost as problem:
                 say(f"lost {problem}")
                 raise
+            except BadTime as problem:
+                say(f"untimed {problem.code}: {problem}")
             except TenureError as problem:
                 say(f"refused {problem.code}: {problem}")
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from itertools import count
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,14 @@ from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
-from timeagent.errors import Environment, ShardUnavailable
+from timeagent.errors import BadTime, Environment, ShardUnavailable
 from timeagent.notify import Notifier
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from timeagent.interval import TimeInterval
 
 
 def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
@@ -39,6 +43,33 @@ def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:
         second.stop()
         second.close()
         node.close()
+
+
+@pytest.mark.parametrize("silent", [3, 10**6])
+def test_start_waits_for_an_agent_that_says_no_time_but_not_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silent: int
+) -> None:
+    with site.open() as cluster:
+        said, asked = cluster.time.now, count()
+
+        def now() -> TimeInterval:
+            if next(asked) < silent:
+                raise BadTime("no-time", "the time agent has no bound")
+            return said()
+
+        monkeypatch.setattr("appliance.daemon.daemon.AGENT_NS", SECOND)
+        monkeypatch.setattr(Cluster, "time_by_agent", True)
+        monkeypatch.setattr(cluster.time, "now", now)
+        node = Node(cluster)
+        if silent == 3:
+            assert node.start() == [0]
+        else:
+            with pytest.raises(BadTime):
+                node.start()
+            assert next(asked) > 3
+        assert caplog.text.count("time-awaited code=no-time") == 1
+        node.stop()
+    node.close()
 
 
 def test_daemon_says_of_a_shard_that_it_waits_for_and_from_whom_until_it_runs_here(

@@ -2,8 +2,8 @@
 
 Run as a script: ``keeper.py ROOT NODE-DIR NAME``. Says ``ready``, then a line for each thing that happens:
 ``committed``, ``key ID`` and ``policy NUMBER`` when it has taken them up, and whatever should not be: ``lost WHY``,
-``doubt WHY``, ``refused WHY``, ``untimed WHY``. When its input ends it says for how many messages it has held its leases, and gives them
-back.
+``doubt WHY``, ``refused WHY``, ``untimed WHY``. When its input ends it says for how many messages it has held its
+leases, and gives them back.
 """
 
 from __future__ import annotations

@@ -28,7 +28,15 @@ from ..node.runtime import runtime_of
 from ..recipes.election import Election
 from ..recipes.held_leases import Held
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, note_at_once, program_missing
+from ..recipes.processes import (
+    NOT_FOUND,
+    SIGNALLED,
+    ProcessTree,
+    Signals,
+    close_all_but,
+    note_at_once,
+    program_missing,
+)
 from ..recipes.quick_run import WAIT
 from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
@@ -63,6 +71,8 @@ def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
     chosen = [each for each in (options.lease, options.semaphore, options.elect) if each is not None]
     if len(chosen) != 1:
         raise BadRequest("no-lease", "run takes --lease, --semaphore or --elect", hint="one of the three")
+    if options.mode is not None and options.lease is None:
+        raise BadRequest("no-mode", "--mode is that of a --lease", hint="leave it out: slot and lead are one's own")
     purpose = options.purpose or f"run {Path(options.words[0]).name}"
     if options.lease is not None:
         with _taken(cluster, options.lease, purpose, options) as leases:
@@ -118,7 +128,7 @@ def _taken(
     with cluster.session(purpose) as session:
         with _waiting() as show:
             leases = session.acquire(
-                *names, mode=Mode(options.mode), timeout_s=timeout_s, waiting=show, given_up=given_up
+                *names, mode=Mode(options.mode or Mode.X), timeout_s=timeout_s, waiting=show, given_up=given_up
             )
         with leases:
             yield leases
@@ -182,6 +192,7 @@ def _be_the_keeper(options: Namespace, owner: Owner, caller: socket.socket) -> N
 
 def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
     """Take the lease, tell who called, and keep it to the end of the lock. Gives up where the caller has gone."""
+    close_all_but(caller.fileno(), owner.descriptor)  # who reads a pipe of the caller's waits for its end
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -256,7 +267,6 @@ does that); unlock exits with 76 then, and whatever receives what is written sho
 _TAKING: Final = (
     argument(
         "--mode",
-        default="X",
         choices=[str(mode) for mode in Mode],
         help="X, or shared with others: S, IX, IS, SIX (default X)",
     ),

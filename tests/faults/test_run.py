@@ -94,6 +94,13 @@ def test_file_that_is_no_program_is_told_by_its_code(stage: Stage, tmp_path: Pat
     assert run_to_the_end(stage, stage.fresh_name(), str(script)).returncode == 126
 
 
+@pytest.mark.parametrize("chosen", [("--semaphore", "s:2"), ("--elect", "e")])
+def test_mode_of_what_has_none_is_refused(stage: Stage, chosen: tuple[str, str]) -> None:
+    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), *chosen, "--mode", "S", "--", "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "[no-mode]" in done.stderr) == (2, True)
+
+
 def test_lease_that_another_has_is_not_had_in_time(stage: Stage) -> None:
     name = stage.fresh_name()
     with stage.session.acquire(name):

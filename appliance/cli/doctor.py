@@ -51,6 +51,7 @@ from ..doctor.directory import (
     judge_server_clock,
     room_of,
 )
+from ..doctor.fitness import probe_store
 from ..doctor.health import ASSUMED_WORDS, judge_clock
 from ..doctor.machine import (
     MOUNTINFO,
@@ -66,7 +67,6 @@ from ..doctor.machine import (
     mount_of,
     parse_mountinfo,
 )
-from ..doctor.store_probe import StoreProbe
 from ..doctor.two_client_probe import LocalHands, TwoHands
 from ..formats.paths import MARKER
 from ..node.own_keys import OwnKeys, check_own_keys
@@ -445,7 +445,7 @@ def run_probe(options: Namespace) -> int:
     """Run every experiment, say a line for each."""
     path = parse_root(options.path)
     if not isinstance(path, Path):
-        return told("tenure.probe", {"path": path, "other": None}, probe_store(path), options)
+        return told("tenure.probe", {"path": path, "other": None}, probe_store(path, os.urandom(6).hex()), options)
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
@@ -461,13 +461,6 @@ def run_probe(options: Namespace) -> int:
     except OSError as problem:
         raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
-
-
-def probe_store(address: str) -> list[HealthCheck]:
-    """Try out an object store. Raises Environment, BadConfiguration. Blocks for some hundred requests."""
-    from ..bag.bucket import RemoteBucket
-
-    return StoreProbe([RemoteBucket(address) for _ in range(4)], os.urandom(6).hex()).run()
 
 
 def _experiments(two: TwoHands) -> list[HealthCheck]:

@@ -1,5 +1,8 @@
 """Which log's metronome has its turn when: where something can be due, or somebody of this machine has woken it.
 
+The logs at the root have their turns one after another, in the thread that beats. Those in another store have theirs in
+a thread of that store: one that does not answer holds up its own logs, and no others.
+
 A log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each log at
 another instant. A log that processes of this machine use is looked at once a bag: what it costs the mount goes by who
 uses it, and not by how many nodes there are.
@@ -10,6 +13,8 @@ from __future__ import annotations
 import heapq
 import logging
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from timeagent.errors import TenureError
@@ -18,6 +23,7 @@ from timeagent.units import MINUTE, MS, SECOND
 from ..bag.context import wake_nobody
 from ..bag.logs import names_there, open_log
 from ..bag.metronome import Metronome, Packing
+from ..formats.birth import store_of
 from ..formats.paths import Grid
 
 if TYPE_CHECKING:
@@ -62,6 +68,17 @@ class _Paced:
     """When the metronome is due: a turn before that is for packing alone."""
     follow_to_ns: Instant = 0
     """Bags that begin before this may be of processes of this machine."""
+    woken: bool = False
+    """Whether it was woken during its turn, in the thread of its store."""
+
+    @property
+    def store(self) -> str:
+        """Where it is, if not at the root."""
+        return store_of(self.grid.birth)
+
+
+type _Turns = SimpleQueue[tuple[str, TimeInterval]]
+"""The logs of one store that are due, each with the time at which it was taken from the queue."""
 
 
 class Pace:
@@ -87,6 +104,10 @@ class Pace:
         self._queue: list[tuple[Instant, str]] = []
         """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
         self._looked_ns: int | None = None
+        self._elsewhere: dict[str, _Turns] = {}
+        """By store: what its thread does."""
+        self._done: SimpleQueue[tuple[str, Instant | Exception]] = SimpleQueue()
+        """The logs that had their turn there, each with when it is due again, or what broke."""
 
     def horizons(self) -> dict[str, Instant]:
         """Return up to where each log was closed when it last had its turn. Touches nothing."""
@@ -100,10 +121,15 @@ class Pace:
         except TenureError as problem:
             _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
             return
+        self._take_back(now)
         for name in self._woken():
             self._wake(name, now)
         for name in self._due(now):
-            self._turn(name, now)
+            store = self._logs[name].store
+            if store:
+                self._turns_at(store).put((name, now))
+            else:
+                self._set_due(name, self._turn(name, now))
 
     def _due(self, now: TimeInterval) -> list[str]:
         """Take from the queue what is due, the longest due first."""
@@ -115,7 +141,35 @@ class Pace:
                 found.append(name)
         return found
 
-    def _turn(self, name: str, now: TimeInterval) -> None:
+    def _turns_at(self, store: str) -> _Turns:
+        """Return what the thread of a store waits for; the first to ask begins it."""
+        turns = self._elsewhere.get(store)
+        if turns is None:
+            turns = self._elsewhere[store] = SimpleQueue()
+            Thread(target=self._serve, args=(turns,), name="tenure-pace", daemon=True).start()
+        return turns
+
+    def _serve(self, turns: _Turns) -> None:
+        """Give turns for ever: the body of a thread."""
+        while True:
+            name, now = turns.get()
+            try:
+                self._done.put((name, self._turn(name, now)))
+            except Exception as problem:  # noqa: BLE001 - raised in the thread that beats
+                self._done.put((name, problem))
+
+    def _take_back(self, now: TimeInterval) -> None:
+        while not self._done.empty():
+            name, next_ns = self._done.get()
+            if isinstance(next_ns, Exception):
+                raise next_ns
+            self._set_due(name, next_ns)
+            if self._logs[name].woken:
+                self._logs[name].woken = False
+                self._wake(name, now)
+
+    def _turn(self, name: str, now: TimeInterval) -> Instant:
+        """Give a log its turn; return when it is due again. Touches the mount, or its store."""
         log = self._logs[name]
         try:
             if now.surely_past(log.close_ns):
@@ -129,7 +183,7 @@ class Pace:
         except TenureError as problem:
             next_ns = log.close_ns = now.latest + RETRY_NS
             _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
-        self._set_due(name, next_ns)
+        return next_ns
 
     def _set_due(self, name: str, due_ns: Instant) -> None:
         self._logs[name].due_ns = due_ns
@@ -139,6 +193,9 @@ class Pace:
         log = self._logs.get(name)
         if log is None:
             self._open(name)
+            return
+        if log.due_ns == _TAKEN:
+            log.woken = True
             return
         birth = log.grid.birth
         soon_ns = now.latest + min(WOKEN_NS, birth.grace_ns // 2)

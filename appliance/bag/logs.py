@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.birth import BagKind, LogBirth, PlacedBirth, check_grid, open_birth, store_of
+from appliance.formats.birth import BagKind, LogBirth, PlacedBirth, check_grid, check_store, open_birth, store_of
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Grid, Rack
@@ -69,7 +69,7 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, 
         created_by=context.node,
     )
     if store is not None:
-        birth = PlacedBirth(**msgspec.structs.asdict(birth), store=store.named)
+        birth = PlacedBirth(**msgspec.structs.asdict(birth), store=check_store(store.named))
     raw = signed_for_ever(Kind.BIRTH, encode_for_ever(birth), context.time, context.records.keyring(numbers.trust))
     if store is not None:
         raw = _placed(store, birth, raw, context.tmp(name))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -77,8 +78,29 @@ class _Paced:
         return store_of(self.grid.birth)
 
 
-type _Turns = SimpleQueue[tuple[str, TimeInterval]]
-"""The logs of one store that are due, each with the time at which it was taken from the queue."""
+type Apart = Callable[[str, Callable[[], object]], object]
+"""Does something for the logs of a store, by its name, so that no other store waits for it."""
+
+
+class StoreThreads:
+    """A thread for each store, which does one thing after another. They end with the process."""
+
+    def __init__(self) -> None:
+        """Begin none yet."""
+        self._waiting: dict[str, SimpleQueue[Callable[[], object]]] = {}
+
+    def __call__(self, store: str, do: Callable[[], object]) -> None:
+        """Let the store's thread do it, when all that was handed in before is done. ``do`` raises nothing."""
+        waiting = self._waiting.get(store)
+        if waiting is None:
+            waiting = self._waiting[store] = SimpleQueue()
+            Thread(target=self._run, args=(waiting,), name="tenure-pace", daemon=True).start()
+        waiting.put(do)
+
+    @staticmethod
+    def _run(waiting: SimpleQueue[Callable[[], object]]) -> None:
+        while True:
+            waiting.get()()
 
 
 class Pace:
@@ -91,10 +113,12 @@ class Pace:
         *,
         packs: bool = True,
         keep_ns: Span | None = None,
+        apart: Apart | None = None,
     ) -> None:
         """Touch nothing yet. ``woken``: return the names of logs that were woken since it was called last.
 
-        ``packs``: pack sealed racks; ``keep_ns``: and delete packs that are older, None: never.
+        ``packs``: pack sealed racks; ``keep_ns``: and delete packs that are older, None: never. ``apart``: by what logs
+        have their turns that are not at the root; by default, threads.
         """
         self._context = replace(context, wake=wake_nobody)  # one's own looks wake nobody
         self._woken = woken
@@ -104,8 +128,7 @@ class Pace:
         self._queue: list[tuple[Instant, str]] = []
         """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
         self._looked_ns: int | None = None
-        self._elsewhere: dict[str, _Turns] = {}
-        """By store: what its thread does."""
+        self._apart = apart or StoreThreads()
         self._done: SimpleQueue[tuple[str, Instant | Exception]] = SimpleQueue()
         """The logs that had their turn there, each with when it is due again, or what broke."""
 
@@ -127,7 +150,7 @@ class Pace:
         for name in self._due(now):
             store = self._logs[name].store
             if store:
-                self._turns_at(store).put((name, now))
+                self._apart(store, partial(self._turn_apart, name, now))
             else:
                 self._set_due(name, self._turn(name, now))
 
@@ -141,22 +164,11 @@ class Pace:
                 found.append(name)
         return found
 
-    def _turns_at(self, store: str) -> _Turns:
-        """Return what the thread of a store waits for; the first to ask begins it."""
-        turns = self._elsewhere.get(store)
-        if turns is None:
-            turns = self._elsewhere[store] = SimpleQueue()
-            Thread(target=self._serve, args=(turns,), name="tenure-pace", daemon=True).start()
-        return turns
-
-    def _serve(self, turns: _Turns) -> None:
-        """Give turns for ever: the body of a thread."""
-        while True:
-            name, now = turns.get()
-            try:
-                self._done.put((name, self._turn(name, now)))
-            except Exception as problem:  # noqa: BLE001 - raised in the thread that beats
-                self._done.put((name, problem))
+    def _turn_apart(self, name: str, now: TimeInterval) -> None:
+        try:
+            self._done.put((name, self._turn(name, now)))
+        except Exception as problem:  # noqa: BLE001 - raised in the thread that beats
+            self._done.put((name, problem))
 
     def _take_back(self, now: TimeInterval) -> None:
         while not self._done.empty():

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from timeagent.canonical import U64, Bytes16, Record, decode
-from timeagent.errors import BadConfiguration, Damaged
+from timeagent.errors import BadConfiguration, BadRequest, Damaged
 from timeagent.units import DAY, MS, SECOND, span_text
 
 from .framing import Kind
@@ -56,6 +56,17 @@ _PLACED: Final = b"\x99"
 """What an array of nine items begins with."""
 
 
+def check_store(named: str) -> str:
+    """Return the name of a store. Raises BadRequest for what can be none."""
+    if not (len(named) <= STORE_CHARACTERS_MAX and named.isprintable() and (named.startswith("/") or "://" in named)):
+        raise BadRequest(
+            "bad-store",
+            f"{named[:80]!r} is no store",
+            hint=f"an absolute path or an address, of at most {STORE_CHARACTERS_MAX} characters that can be printed",
+        )
+    return named
+
+
 def store_of(birth: LogBirth) -> str:
     """Return the store that a log's bags are in; nothing where that is the root."""
     return birth.store if isinstance(birth, PlacedBirth) else ""
@@ -65,11 +76,11 @@ def open_birth(data: bytes, where: str) -> tuple[LogBirth, Stamped]:
     """Read a birth record, of whichever log. Raises Damaged."""
     stamped = open_stamped(Kind.BIRTH, data, where)
     birth = decode(PlacedBirth if stamped.body.startswith(_PLACED) else LogBirth, stamped.body, where)
-    named = store_of(birth)
-    if isinstance(birth, PlacedBirth) and not (
-        len(named) <= STORE_CHARACTERS_MAX and named.isprintable() and (named.startswith("/") or "://" in named)
-    ):
-        raise Damaged("birth-damaged", f"{where}: {named[:80]!r} is no store")
+    if isinstance(birth, PlacedBirth):
+        try:
+            check_store(birth.store)
+        except BadRequest as problem:
+            raise Damaged("birth-damaged", f"{where}: {problem.message}") from None
     return birth, stamped
 
 

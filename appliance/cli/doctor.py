@@ -36,8 +36,9 @@ from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span
 
 from ..admin.founding import read_marker
+from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
-from ..bag.roots import is_address, parse_root
+from ..bag.roots import cluster_storage_at, is_address, parse_root
 from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
 from ..doctor.directory import (
     Probe,
@@ -68,7 +69,8 @@ from ..doctor.machine import (
     parse_mountinfo,
 )
 from ..doctor.two_client_probe import LocalHands, TwoHands
-from ..formats.paths import MARKER
+from ..formats.birth import open_birth, store_of
+from ..formats.paths import BIRTH, LOGS, MARKER
 from ..node.own_keys import OwnKeys, check_own_keys
 from ..node.record_watch import TrustWatch
 from ..node.records import Registers
@@ -124,6 +126,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("randomness", False, _randomness),
         ("core", False, lambda: [passed("core", core.said())]),
         ("node", True, lambda: _node(path, node_dir)),
+        ("stores", False, lambda: _stores(path) if not hangs else []),
     ]
     progress, hangs = Progress("doctor", len(looks)), False
     found: list[HealthCheck] = []
@@ -298,6 +301,24 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     check_own_keys(registers, settings)  # reads the key files, and their modes
     found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
     return found + _addresses(settings, registers)
+
+
+def _stores(path: Path) -> list[HealthCheck]:
+    """Say of each log that is not at the root whether it is found where its birth record says, from here."""
+    root, found = PosixStorage(path), []
+    storage = cluster_storage_at(path)
+    for log in names_there(root):
+        birth = root.read(f"{LOGS}/{log}/{BIRTH}")
+        named = "" if birth is None else store_of(open_birth(birth, log)[0])
+        if not named:
+            continue
+        try:
+            storage.look(f"{LOGS}/{log}", ())
+        except TenureError as problem:
+            found.append(failed("store", problem.message, problem.hint))
+        else:
+            found.append(passed("store", f"the log {log} is in {named}, and found there"))
+    return found
 
 
 def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:

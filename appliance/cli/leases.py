@@ -45,11 +45,11 @@ def _who(view: LeaseView) -> str:
 
 def _line(view: LeaseView, now: Instant) -> str:
     left = view.expiry_ns - now
-    until = f"{span_text(left)} left" if left > 0 else f"expired {span_text(-left)} ago"
+    phase, until = (view.phase, f"{span_text(left)} left") if left > 0 else ("expired", f"{span_text(-left)} ago")
     purpose = f"  ({view.holder.purpose})" if view.holder.purpose else ""
     queue = f"  {view.waiting} waiting" if view.waiting else ""
     session = "" if view.session_id is None else f"  session {view.session_id.hex()[-8:]}"
-    return f"{view.domain}  {view.mode} {view.phase}  {_who(view)}  {until}{session}{queue}{purpose}"
+    return f"{view.domain}  {view.mode} {phase}  {_who(view)}  {until}{session}{queue}{purpose}"
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:

@@ -53,12 +53,7 @@ def _run(options: Namespace) -> int:
     tree = ProcessTree(options.words)  # while this process has no second thread
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
         signal.signal(signal.SIGHUP, _hung_up)
-    with (
-        contextlib.closing(tree),
-        open_cluster(options) as cluster,
-        _held(cluster, options) as leases,
-        contextlib.closing(tree),
-    ):
+    with tree, open_cluster(options) as cluster, _held(cluster, options) as leases, tree:
         return _run_under(cluster, leases, tree)
 
 

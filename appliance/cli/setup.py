@@ -181,7 +181,9 @@ def _join(options: Namespace, storage: Storage, root: Root, there: Settings | No
         return _ask_and_wait(options, storage, root)
     now, key_file = SystemClock().realtime_ns(), Path(options.root_key)
     settings = join_cluster(storage, root, _node_name(options), key_file, now, _node_dir(options), _listen(options))
-    return _joined(options, settings)
+    code = _joined(options, settings)
+    note(f"tenure: it has no shard yet; once it runs: tenure shards share {settings.node} --root-key {key_file}")
+    return code
 
 
 def _joined(options: Namespace, settings: Settings, *, already: bool = False) -> int:

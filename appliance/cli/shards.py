@@ -110,6 +110,10 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
             f"map {newest.number} has {options.count} shards already",
             hint="tenure shards move gives one to another node",
         )
+    keys = cluster.registers.trust(cluster.registers.newest().trust).keys
+    spared = sorted({entry.node for entry in keys if entry.revoked_from_ns is None} - set(nodes))
+    if spared:
+        note(f"tenure: {', '.join(spared)} gets no shard: --nodes names those that do")
     return _carried_out(cluster, options, lambda before: resharded(before, options.count, nodes))
 
 

@@ -179,18 +179,23 @@ def judge_silent_shard(
     way_out: str = "",
     *,
     stopped: bool = False,
+    alone: bool = False,
 ) -> HealthCheck:
     """Say how a shard is that does not answer. ``runner``: who has it, by the newest record of its chain.
 
-    ``stopped``: that record says that it ended in good order.
+    ``stopped``: that record says that it ended in good order. ``alone``: the cluster has one node, whose applications
+    run the shard where no daemon does.
     """
+    name = f"shard {shard_text(shard)}"
     if stopped:
         way_out = f"tenure node run, on {owner}: nobody has to wait for what it granted before"
-        return unsure(f"shard {shard_text(shard)}", f"stopped in good order by {runner}", way_out)
-    why = why.removeprefix(f"shard {shard_text(shard)} at node {runner}: ")  # it stands there already
+        return unsure(name, f"stopped in good order by {runner}", way_out)
+    why = why.removeprefix(f"{name} at node {runner}: ")  # it stands there already
     who = runner if runner == owner else f"{runner}, which stands in for {owner},"
     said = f"no answer from {who}{for_long(silent_ns)}" + (f": {why}" if why else "")
-    return failed(f"shard {shard_text(shard)}", said, way_out or f"is {runner} stopped, or down? tenure status, there")
+    if alone:
+        return unsure(name, said, "the next application runs it; tenure node run does all the time")
+    return failed(name, said, way_out or f"is {runner} stopped, or down? tenure status, there")
 
 
 # -- other nodes -------------------------------------------------------------------------------------------------------

@@ -381,7 +381,8 @@ class CeilingChain:
             return
 
     def _depose(self, reason: str) -> Deposed:
-        self._deposed = Deposed(f"{reason}; the right to grant ended before {rfc3339(self._ceiling_ns)}")
+        ended = f"ended before {rfc3339(self._ceiling_ns)}" if self._ceiling_ns else "never began"
+        self._deposed = Deposed(f"{reason}; the right to grant {ended}")
         return self._deposed
 
 

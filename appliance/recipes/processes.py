@@ -10,7 +10,6 @@ it; any other process by a pidfd, once its start time has been compared behind i
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
@@ -126,8 +125,10 @@ class Signals:
 
     def wake(self) -> None:
         """End a wait early, from any thread."""
-        with contextlib.suppress(OSError):  # full: it wakes all the same; closed: nobody waits any more
+        try:
             os.write(self._write, b"\0")
+        except OSError:
+            pass  # full: it wakes all the same; closed: nobody waits any more
 
     def wait(self, span: Span, *descriptors: int) -> list[int]:
         """Return what has come, after at most that long; sooner where one of these descriptors can be read."""
@@ -161,11 +162,21 @@ class ProcessTree:
             finally:
                 os._exit(NOT_EXECUTABLE)
         os.close(gate)
-        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+        try:
             os.setpgid(self.pid, self.pid)
+        except OSError:
+            pass  # the child does the same: whoever comes first
         self._reaped = False
         self._code: int | None = None
         self._terminal = _Terminal(self.pid)
+
+    def __enter__(self) -> Self:
+        """Close it at the end of a block."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Close it."""
+        self.close()
 
     def close(self) -> None:
         """End at once what lives of it, and take the terminal back. Idempotent. Waits until nothing lives."""
@@ -183,8 +194,10 @@ class ProcessTree:
         """Let the command begin, with these variables beside those of this process."""
         told = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
         self._terminal.give()
-        with contextlib.suppress(BrokenPipeError):  # it was killed before: its status says so
+        try:
             os.write(self._gate, told)
+        except BrokenPipeError:
+            pass  # it was killed before: its status says so
         self._close_gate()
 
     def status(self) -> int | None:
@@ -300,8 +313,10 @@ class _Terminal:
     @staticmethod
     def _put(group: int) -> None:
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # else who is not in front is stopped for trying
-        with contextlib.suppress(OSError):
+        try:
             os.tcsetpgrp(0, group)
+        except OSError:
+            pass  # the terminal is gone
         signal.signal(signal.SIGTTOU, before)
 
 
@@ -333,7 +348,7 @@ def _named(each: ProcessSeen) -> tuple[int, int]:
 
 def _send(to: ProcessSeen, number: int) -> None:
     """Signal this very process, if it still lives and this one may."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    try:
         descriptor = os.pidfd_open(to.pid)
         try:
             now = process(to.pid)
@@ -341,6 +356,8 @@ def _send(to: ProcessSeen, number: int) -> None:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def _childless() -> bool:
@@ -352,8 +369,10 @@ def _childless() -> bool:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
+    try:
         os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
 
 
 def _prctl(option: int, value: int) -> None:

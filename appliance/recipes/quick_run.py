@@ -8,14 +8,13 @@ at hand is left to the whole command: nothing has happened then.
 
 from __future__ import annotations
 
+import _socket as socket  # what `socket` adds takes as long to load as all of this
 import os
 import signal
-import socket
 import stat
 import struct
 import sys
 import time
-from contextlib import closing
 
 from timeagent.errors import LeaseLost
 
@@ -26,7 +25,7 @@ from .run import HEARD, Run
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
+    from typing import Final, Self
 
     from timeagent.errors import TenureError
     from timeagent.units import Span
@@ -112,6 +111,14 @@ class Line:
         self._socket = connection
         self._data = bytearray()
 
+    def __enter__(self) -> Self:
+        """Hang up at the end of a block."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def fileno(self) -> int:
         """Return what can be waited for."""
         return self._socket.fileno()
@@ -164,8 +171,7 @@ def quick_run(arguments: Sequence[str]) -> int | None:
     connection = _connected(options["--root"], options.get("--node-dir"))
     if connection is None:
         return None
-    with connection:
-        line = Line(connection)
+    with Line(connection) as line:
         try:
             line.say(
                 wire.LEASE, wire.VERSION, options["--lease"], options["--mode"], options["--wait"], _purpose(words)
@@ -255,7 +261,7 @@ def _run(line: Line, name: str, words: list[str], answer: list[str]) -> int | No
     _, fence, expiry, grace = answer
     tree = ProcessTree(words)
     try:
-        with closing(tree):
+        with tree:
             try:
                 held = SubLease(line, int(grace))
             except (OSError, ValueError):

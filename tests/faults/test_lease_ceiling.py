@@ -72,7 +72,9 @@ def test_orderly_record_gives_its_two_numbers(world: World) -> None:
 def test_nobody_links_after_a_terminal_record(world: World) -> None:
     foreign(world, 7, CeilingKind.TERMINAL)
     chain = chain_of(world)
-    assert isinstance(chain.begin(), Deposed)
+    deposed = chain.begin()
+    assert isinstance(deposed, Deposed)
+    assert "the right to grant never began" in str(deposed)
     assert sorted(world.chain.records) == [7]
 
 

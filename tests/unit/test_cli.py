@@ -118,7 +118,9 @@ def test_init_and_join_speak_to_people_too(tmp_path: Path, capsys: pytest.Captur
     assert "assumed to be good to 5 ms" in err
     words = ["join", str(tmp_path / "r"), "--allow-root", "--root-key", str(tmp_path / "n" / "root.key")]
     assert main([*words, "--node", "two", "--node-dir", str(tmp_path / "m")]) == 0
-    assert "node two" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "node two" in out
+    assert "tenure shards share two --root-key" in err
 
 
 # -- publish and read --------------------------------------------------------------------------------------------------

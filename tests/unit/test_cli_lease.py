@@ -138,6 +138,7 @@ def test_lease_that_was_over_is_not_renewed_and_giving_it_back_says_so(
     wait_until(SystemClock(), lambda: node.time.now().surely_past(taken["expiry_ns"]))
     shown = say("show", "a", "--json", status=1).object["lease"]
     assert (shown["correlation_id"], shown["expiry_ns"]) == (taken["correlation_id"], taken["expiry_ns"])
+    assert "a  X expired " in say("show", "a", status=1).out
     assert say("renew", "a", "--json", status=1).object["outcome"] == "expired"
     assert say("show", "a", "--json", status=1).object["lease"]["expiry_ns"] == taken["expiry_ns"]
     assert say("relinquish", "a", status=1).out == f"a: expired at {taken['expiry']}\n"

@@ -77,8 +77,9 @@ def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:
     out, _ = changed(say, site, "reshard", "4")
     assert out == "Map 3: 4 shards (0 node1, 1 node2, 2 node1, 3 node2).\n"
     assert owners(site) == (3, ("node1", "node2", "node1", "node2"))
-    changed(say, site, "reshard", "2", "--nodes", "node2")
+    _, err = changed(say, site, "reshard", "2", "--nodes", "node2")
     assert owners(site) == (5, ("node2", "node2"))
+    assert "node1 gets no shard" in err
 
 
 def test_move_that_was_cut_off_goes_on_and_no_other_begins_meanwhile(say: Say, site: Site) -> None:

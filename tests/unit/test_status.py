@@ -53,6 +53,17 @@ def test_node_that_does_not_answer_is_named_with_its_own_address(site: Site, say
     assert "7420" not in found["reason"] + found["way_out"]
 
 
+def test_shard_that_applications_run_is_no_failure_while_none_does(tmp_path: Path, say: Callable[..., Said]) -> None:
+    with contextlib.closing(Site(tmp_path, ("node1",))) as alone:
+        found = line(say("status", "--json", *alone.options()), "shard 0")
+    assert found["verdict"] == "UNSURE"
+    assert "the next application" in found["way_out"]
+
+
+def test_shard_of_one_node_among_several_fails_while_none_runs_it(site: Site, say: Callable[..., Said]) -> None:
+    assert line(say("status", "--json", *site.options()), "shard 0")["verdict"] == "FAIL"
+
+
 STANDING_STILL = """
 import socket, sys
 from pathlib import Path

@@ -78,7 +78,7 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
         yield judge_clock(radius, clock.problem, source, state.radius_ns_max)
     yield from state.checks
     for shard in state.shards:
-        yield from _shard_health(shard, now)
+        yield from _shard_health(shard, now, alone=len(state.nodes) == 1)
     clocks = agreement(state.clocks)
     yield judge_clocks(clocks.good, agreement_words(clocks))
     for log in state.logs:
@@ -87,7 +87,7 @@ def _health_lines(state: ClusterState) -> Iterator[HealthCheck]:
         yield judge_ends(*counted_ends(state.leases, now))
 
 
-def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
+def _shard_health(shard: ShardView, now: TimeInterval, *, alone: bool) -> Iterator[HealthCheck]:
     name, fresh = f"shard {shard_text(shard.shard)}", shard.freshness
     match fresh.reach:
         case Reach.ANSWERS:
@@ -105,7 +105,9 @@ def _shard_health(shard: ShardView, now: TimeInterval) -> Iterator[HealthCheck]:
             stopped = shard.ceiling_kind is CeilingKind.ORDERLY
             why, way_out = fresh.problem, fresh.way_out
             runner = shard.runner or shard.node
-            yield judge_silent_shard(shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped)
+            yield judge_silent_shard(
+                shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped, alone=alone
+            )
         case Reach.WAITING:
             yield unknown(name, f"no answer yet from {shard.node}", "wait a moment")
         case Reach.NOT_ASKED if fresh.problem:

@@ -21,7 +21,6 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,7 @@ import msgspec
 
 from appliance.formats.marker import FORMAT
 from release import manual
+from timeagent import VERSION
 
 REPOSITORY: Final = Path(__file__).parents[1]
 SCRIPTS: Final = Path(__file__).parent / "debian"
@@ -256,7 +256,7 @@ def _papers(tree: Path) -> None:
     (documents / "LICENSE").rename(documents / "copyright")
     changes = (REPOSITORY / "CHANGELOG.md").read_bytes()
     (documents / "changelog.gz").write_bytes(gzip.compress(changes, mtime=0))
-    told = {"schema": "tenure.release", "version": 1, "release": version("tenure"), "root_format": FORMAT}
+    told = {"schema": "tenure.release", "version": 1, "release": VERSION, "root_format": FORMAT}
     (tree / RELEASE).parent.mkdir(parents=True)
     (tree / RELEASE).write_bytes(msgspec.json.encode(told) + b"\n")
 
@@ -271,7 +271,7 @@ def pack(tree: Path, depends: Iterable[str], revision: str, out: Path) -> Path:
         path for path in tree.rglob("*") if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.parts
     )
     size = sum(path.stat().st_size for path in files) // 1024
-    number = f"{version('tenure')}-{revision}"
+    number = f"{VERSION}-{revision}"
     control = tree / "DEBIAN"
     shutil.rmtree(control, ignore_errors=True)
     control.mkdir(mode=0o755)

@@ -14,13 +14,13 @@ import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import shtab
 
 from tenure.__main__ import FAMILIES, overview
+from timeagent import VERSION
 
 REPOSITORY: Final = Path(__file__).parents[1]
 BY_HAND: Final = REPOSITORY / "release/man"
@@ -108,7 +108,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _head(name: str, summary: str, date: str) -> Iterator[str]:
-    yield f'.TH "{escaped(name.upper())}" "1" "{date}" "tenure {version("tenure")}" "tenure"'
+    yield f'.TH "{escaped(name.upper())}" "1" "{date}" "tenure {VERSION}" "tenure"'
     yield ".SH NAME"
     yield f"{escaped(name)} \\- {escaped(summary)}"
     yield ".SH SYNOPSIS"
@@ -164,7 +164,7 @@ def exit_codes() -> list[tuple[str, str]]:
 def manual(date: str) -> dict[str, str]:
     """Return every page by its file name."""
     pages = {"tenure.1": page_of_all(date)} | {f"tenure-{word}.1": page(word, date) for word in FAMILIES}
-    marks = {"@DATE@": date, "@VERSION@": version("tenure")}
+    marks = {"@DATE@": date, "@VERSION@": VERSION}
     for path in sorted(BY_HAND.glob("*.[1-9]")):
         text = path.read_text(encoding="utf-8")
         for mark, value in marks.items():

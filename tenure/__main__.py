@@ -67,14 +67,12 @@ INPUT_OUTPUT: Final = 74
 
 
 class _Release(argparse.Action):
-    """``--version``: looked up only when it is asked for."""
+    """``--version``."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version
+        from timeagent import VERSION, core
 
-        from timeagent import core
-
-        sys.stdout.write(f"tenure {version('tenure')}, core: {core.said()}\n")
+        sys.stdout.write(f"tenure {VERSION}, core: {core.said()}\n")
         parser.exit()
 
 

@@ -12,9 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from timeagent.lazily import NDArray, np
 from timeagent.units import Instant
 
 from .message import FrameOrigin, Message, Position, before

@@ -20,13 +20,12 @@ import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
 from appliance.cluster import node_time, time_sources
-from timeagent import core
+from timeagent import VERSION, core
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
@@ -330,7 +329,7 @@ def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     sources = time_sources(SystemClock(), policy)
     time = node_time(settings, keys, registers.cluster_id, policy, sources)
     trust = TrustWatch(registers, time)
-    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, version("tenure"))
+    others = Releases(settings.node, keys.tls, registers.cluster_id, trust, time, VERSION)
     others.look()
     return [*found, *others.checks()]
 

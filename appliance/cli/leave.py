@@ -26,7 +26,7 @@ from . import service
 from .opening import add_cluster_options, named_root, open_cluster, root_key
 from .shards import carry_out
 
-if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the fork of service.as_own_user
+if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster
 
 _LOOK_NS: Final = 500 * MS

@@ -19,13 +19,13 @@ import signal
 import subprocess
 from argparse import Namespace
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from timeagent import VERSION
 from timeagent.console import argument, command, note, present, print_json, with_verbs
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
@@ -40,7 +40,7 @@ from . import service
 from .daemon import keeping, running_release
 from .opening import add_cluster_options, open_cluster, stop_on_signals
 
-if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the fork of service.as_own_user
+if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster
 
 
@@ -54,7 +54,7 @@ def run_node(options: Namespace) -> int:
         cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
     if options.http:
         cluster.settings = replace(cluster.settings, http=parse_address(options.http))
-    node = Node(cluster, version=version("tenure"))
+    node = Node(cluster, version=VERSION)
     try:
         with cluster:
             shards = node.start()
@@ -128,7 +128,7 @@ def run_upgrade(options: Namespace) -> int:
 
 
 def own_release() -> Release:
-    return Release(version("tenure"), FORMAT)
+    return Release(VERSION, FORMAT)
 
 
 def read_package(path: Path) -> Release:

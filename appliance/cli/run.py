@@ -34,7 +34,7 @@ from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
 from .opening import add_cluster_options, cluster_command, open_cluster
 
-if TYPE_CHECKING:  # numpy, which a cluster loads, begins a thread: it is loaded behind the forks here
+if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the forks here
     from appliance.cluster import Cluster
     from appliance.session.lease_set import Leases
     from appliance.session.session import Session

@@ -74,7 +74,7 @@ def _setting_up(work: Mounted, options: Namespace) -> int:
     """Do what is done on the mount, as whom that should be; then see to this machine's units."""
 
     def on_the_mount() -> int:
-        # Not above: numpy, which a cluster loads, begins a thread, and this may be behind a fork.
+        # Not above: what a cluster loads may begin threads, and this may be behind a fork.
         from appliance.cluster import refuse_root_user
 
         refuse_root_user(os.geteuid(), allow_root=options.allow_root)

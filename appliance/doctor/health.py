@@ -184,7 +184,7 @@ def judge_silent_shard(
     """Say how a shard is that does not answer. ``runner``: who has it, by the newest record of its chain.
 
     ``stopped``: that record says that it ended in good order. ``alone``: the cluster has one node, whose applications
-    run the shard where no daemon does.
+    run the shard where no daemon does, and nobody was seen to go.
     """
     name = f"shard {shard_text(shard)}"
     if stopped:

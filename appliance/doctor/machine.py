@@ -22,7 +22,7 @@ def judge_user(user: int, umask: int) -> list[HealthCheck]:
             failed(
                 "user",
                 "this is the superuser, whom no file mode stops, and whom root_squash makes nobody",
-                "run it as the user that runs the node (tenure); --allow-root in throw-away machines",
+                "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root",
             )
         ]
     else:

@@ -14,11 +14,10 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode_for_ever
 from timeagent.errors import BadRequest, Damaged
+from timeagent.lazily import NDArray, np
 from timeagent.signedtime import SignedTime
 
 from .framing import Kind, Piece, pack

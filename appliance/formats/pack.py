@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
 from timeagent.errors import Damaged
+from timeagent.lazily import NDArray, np
 from timeagent.units import Instant
 
 from .frame import open_frame
@@ -51,7 +49,7 @@ _FRAME_COLUMNS: Final = (
     ("I", "<u4"),
     ("Q", "<u8"),
 )
-_FRAME_BYTES: Final = sum(np.dtype(form).itemsize for _, form in _FRAME_COLUMNS)
+_FRAME_BYTES: Final = sum(int(form[-1]) for _, form in _FRAME_COLUMNS)
 
 type ReadAt = Callable[[int, int], bytes | None]
 """Return at most so many bytes from an offset of the pack: (offset, length); None if there is no pack."""

@@ -17,22 +17,24 @@ import ssl
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
 
 from timeagent.errors import NotTrusted
 from timeagent.keys import key_id
+from timeagent.lazily import LazyModule
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from cryptography import x509
+
     from timeagent.keys import KeyInUse, Signer
 
     from ..formats.address import Address
-
+else:
+    x509 = LazyModule("cryptography.x509")
 
 _ISSUER_SEED: Final = hashlib.sha256(b"tenure: the issuer that anybody can be").digest()
 _FROM: Final = datetime(2000, 1, 1, tzinfo=UTC)
@@ -44,8 +46,8 @@ _RELEASE_CHARACTERS_MAX: Final = 64
 
 
 def _name(text: str, release: str = "") -> x509.Name:
-    told = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, release)] if release else []
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text), *told])
+    told = [x509.NameAttribute(x509.oid.NameOID.ORGANIZATIONAL_UNIT_NAME, release)] if release else []
+    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text), *told])
 
 
 def certificate(public: bytes, *, release: str = "", start: datetime = _FROM, end: datetime = _UNTIL) -> bytes:
@@ -158,7 +160,8 @@ def peer_release(connection: ssl.SSLSocket) -> str:
 
     Raises NotTrusted.
     """
-    told = _shown(connection, lambda shown: shown.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME))
+    unit = x509.oid.NameOID.ORGANIZATIONAL_UNIT_NAME
+    told = _shown(connection, lambda shown: shown.subject.get_attributes_for_oid(unit))
     return str(told[0].value)[:_RELEASE_CHARACTERS_MAX] if told else ""
 
 

@@ -16,9 +16,9 @@ everybody would settle up to a ceiling for nothing.
 from __future__ import annotations
 
 import logging
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
+from timeagent import VERSION
 from timeagent.canonical import decode
 from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.units import MS, SECOND, rfc3339
@@ -377,7 +377,7 @@ class ShardHost:
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
-        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=version("tenure"))
+        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
     def _gone_on(self, fresh: ShardIdentity) -> HostedShard | None:
         left = self._shard_runtime.taken_over(fresh.number)

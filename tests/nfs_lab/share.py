@@ -84,10 +84,6 @@ def stage_version(checkout: Path, target: Path) -> None:
     """Copy one version of tenure."""
     for package in PACKAGES:
         shutil.copytree(checkout / package, target / package, ignore=shutil.ignore_patterns("__pycache__"))
-    own = distribution("tenure")
-    metadata = target / f"tenure-{own.version}.dist-info" / "METADATA"
-    metadata.parent.mkdir()
-    metadata.write_text(own.read_text("METADATA") or "")  # the daemon says its version
 
 
 def make_disk(image: Path, versions: dict[str, Path], given: Sequence[Path], scratch: Path) -> None:

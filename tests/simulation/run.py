@@ -1,6 +1,7 @@
 """Try the promises in many schedules: ``make sim SEEDS=100000``; and what a failing seed is replayed with.
 
     python -m tests.simulation.run --seeds 100000            all scenarios, all cores; exit 0 only when clean
+    python -m tests.simulation.run --only bags                one scenario
     python -m tests.simulation.run --audit-one-in 1           the auditor judges each of them, not one in 23
     python -m tests.simulation.run --replay bags 17           one seed, with its trace
     python -m tests.simulation.run --mutants [SCENARIO]       every mutant has to be killed; writes the table
@@ -99,29 +100,29 @@ def simulate(scenario: str, seed: int, *, audit: bool) -> Tally:
     return tally
 
 
-def batch(span: tuple[int, int], one_in: int = AUDITED_ONE_IN) -> Tally:
-    """Run some seeds of the mix, and the auditor on one in so many."""
+def batch(span: tuple[int, int], one_in: int = AUDITED_ONE_IN, only: str | None = None) -> Tally:
+    """Run some seeds of the mix, or of one scenario, and the auditor on one in so many."""
     tally = Tally()
     gc.freeze()  # what was there before is there for good
     gc.disable()  # a world is one large cycle: collected once a batch
     try:
         with silence():
             for seed in range(*span):
-                tally.add(simulate(scenario_of(seed), seed, audit=is_audited(seed, one_in)))
+                tally.add(simulate(only or scenario_of(seed), seed, audit=is_audited(seed, one_in)))
     finally:
         gc.enable()
         gc.collect()
     return tally
 
 
-def run_all(first: int, count: int, processes: int, one_in: int = AUDITED_ONE_IN) -> Tally:
-    """Run many seeds, on several cores, with a progress bar on a terminal. Who is interrupted returns what is done.
+def run_all(first: int, count: int, processes: int, one_in: int = AUDITED_ONE_IN, only: str | None = None) -> Tally:
+    """Run many seeds, ``only`` of one scenario or of the mix, on several cores, with a progress bar on a terminal.
 
-    A broken seed is told on stderr as soon as it is found: a sitting takes an hour.
+    Who is interrupted returns what is done. A broken seed is told on stderr at once: a sitting takes an hour.
     """
     spans = [(start, min(start + BATCH, first + count)) for start in range(first, first + count, BATCH)]
     total, began, live = Tally(), time.perf_counter(), sys.stderr.isatty()
-    results = enumerate(spread(partial(batch, one_in=one_in), spans, processes), 1)
+    results = enumerate(spread(partial(batch, one_in=one_in, only=only), spans, processes), 1)
     while True:
         try:
             done, tally = next(results)
@@ -238,6 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="N",
         help="run the auditor on the tree of one seed in N (default: %(default)s)",
     )
+    parser.add_argument("--only", choices=sorted(scenarios.SCENARIOS), metavar="SCENARIO")
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
     parser.add_argument("--mutants", nargs="?", const="all", metavar="SCENARIO", help="all, or those of one scenario")
     parser.add_argument("--bench", action="store_true")
@@ -252,7 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
         return replay(options.replay[0], int(options.replay[1]))
     first = options.first if options.first >= 0 else fresh_seed()
     began = time.perf_counter()
-    tally = run_all(first, options.seeds, options.processes, options.audit_one_in)
+    tally = run_all(first, options.seeds, options.processes, options.audit_one_in, options.only)
     for complaint in complaints(tally):
         print(complaint)
     print(summary(tally, time.perf_counter() - began))

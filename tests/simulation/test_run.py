@@ -49,6 +49,18 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+def test_only_one_scenario_is_run_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def simulated(scenario: str, seed: int, **_: bool) -> Tally:
+        seen.append((scenario, seed))
+        return Tally()
+
+    monkeypatch.setattr(run, "simulate", simulated)
+    run.run_all(7, 3, 1, only="objects")
+    assert seen == [("objects", 7), ("objects", 8), ("objects", 9)]
+
+
 @pytest.mark.parametrize(("processes", "seeds"), [("1", "60"), ("2", "20")])
 def test_clean_run_ends_with_0_and_its_summary(processes: str, seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--first", "0", "--seeds", seeds, "--processes", processes]) == 0

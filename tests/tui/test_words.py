@@ -6,6 +6,7 @@ import pytest
 
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
+from appliance.formats.shardmap import shard_number
 from tests.support.screens import (
     NOW_NS,
     clock_view,
@@ -149,8 +150,9 @@ def test_filter_wants_every_word(words: str, found: list[str]) -> None:
 
 
 def row_text(node: NodeView) -> str:
-    as_laid = layout(NODE_COLUMNS, 118)
-    return " | ".join(text_of(laid_out(NODE_COLUMNS, as_laid, row)) for row in node_rows(node, NOW))
+    rows = node_rows(node, NOW)
+    as_laid = layout(NODE_COLUMNS, 118, rows)
+    return " | ".join(text_of(laid_out(NODE_COLUMNS, as_laid, row)) for row in rows)
 
 
 def test_silent_shard_is_not_zero() -> None:
@@ -159,6 +161,11 @@ def test_silent_shard_is_not_zero() -> None:
     assert "?" in text
     assert " 0 s" not in text
     assert "resumes 22:10:17 once back" in text
+
+
+def test_shard_that_moved_shows_place_and_chain() -> None:
+    moved = replace(shard(), shard=shard_number(8, 0))
+    assert " 0 (chain 8) " in row_text(NodeView("node1", False, (moved,)))  # noqa: FBT003
 
 
 def test_shard_without_leases_is_zero() -> None:

@@ -7,7 +7,6 @@ import importlib
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pytest
 import tenure
 import tenure.__main__ as entry
 from release.manual import family
-from timeagent import core, errors
+from timeagent import VERSION, core, errors
 from timeagent.console import Command
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def test_version_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         entry.main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr() == (f"tenure {version('tenure')}, core: {core.said()}\n", "")
+    assert capsys.readouterr() == (f"tenure {VERSION}, core: {core.said()}\n", "")
 
 
 def test_help_of_a_verb_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,8 +380,15 @@ def test_other_names_are_attribute_errors() -> None:
         _ = tenure.nonsense
 
 
-def test_importing_the_public_package_loads_nothing_heavy(repository: Path) -> None:
-    script = "import sys, tenure; print([m for m in ('apsw', 'numpy', 'textual', 'cryptography') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("tenure", ("apsw", "numpy", "textual", "cryptography")),
+        ("appliance.cluster", ("numpy", "cryptography.x509", "email", "textual")),
+    ],
+)
+def test_importing_loads_nothing_heavy(module: str, heavy: tuple[str, ...], repository: Path) -> None:
+    script = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=repository, timeout=60
     )

@@ -140,7 +140,7 @@ MANY_LEASE_COLUMNS: Final = (
 )
 NODE_COLUMNS: Final = (
     Column("node", 8, most=22, name=True),
-    Column("shard", 5, right=True),
+    Column("shard", 5, most=16, right=True),
     Column("answers", 18),
     Column("leases", 6, right=True),
     Column("ceiling", 7, right=True),

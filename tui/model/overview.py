@@ -105,8 +105,9 @@ def _shard_health(shard: ShardView, now: TimeInterval, *, alone: bool) -> Iterat
             stopped = shard.ceiling_kind is CeilingKind.ORDERLY
             why, way_out = fresh.problem, fresh.way_out
             runner = shard.runner or shard.node
+            unused = alone and fresh.age_ns is None
             yield judge_silent_shard(
-                shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped, alone=alone
+                shard.shard, shard.node, runner, fresh.silent_ns, why, way_out, stopped=stopped, alone=unused
             )
         case Reach.WAITING:
             yield unknown(name, f"no answer yet from {shard.node}", "wait a moment")

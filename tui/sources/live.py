@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from operator import is_
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +25,7 @@ from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import root_path
+from timeagent import VERSION
 from timeagent.clock import AgentClock, SystemClock, boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
@@ -117,7 +117,7 @@ class LiveSource:
             if self._own is None:
                 trust = cluster.watch_trust()
                 others = Releases(
-                    cluster.settings.node, cluster.keys.tls, answer.cluster_id, trust, cluster.time, version("tenure")
+                    cluster.settings.node, cluster.keys.tls, answer.cluster_id, trust, cluster.time, VERSION
                 )
                 self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
                 self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)

@@ -159,7 +159,7 @@ class FetchedTree(Tree):
         """Return what tells whether an object is still the one that it was."""
         return self._files[path].mark if path in self._files else ""
 
-    def _open(self, path: str) -> Opened | None:
+    def open_file(self, path: str) -> Opened | None:
         if path not in self._files:
             return None
         if not self._files[path].size:  # as a prelock is: there is nothing to fetch

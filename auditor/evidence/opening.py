@@ -228,6 +228,9 @@ class JoinedTree(Tree):
             found = sorted({*found, *self._top.names(directory)})
         return found
 
+    def size(self, path: str) -> int:
+        return self._of(path).size(path)
+
     def identity(self, path: str) -> str:
         return self._of(path).identity(path)
 

@@ -36,11 +36,12 @@ from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
 from .bag.reader import Message, Reading, checked_level
-from .bag.roots import Root, storage_at
+from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.storage import Storage
 from .bag.writing import Writer
+from .doctor.fitness import refuse_unfit
 from .doctor.machine import is_local
-from .formats.birth import BagKind
+from .formats.birth import BagKind, store_of
 from .formats.paths import Grid
 from .formats.policy import Policy
 from .formats.shardmap import ShardMap
@@ -120,11 +121,7 @@ class Cluster:
             self.time,
             self.policy,
         )
-        chosen = settings.node_writer
-        shares = chosen is Sharing.ALWAYS or (
-            chosen is Sharing.AUTO and not (isinstance(root, Path) and is_local(root))
-        )
-        self.logs = LogBook(self.context, self._shared if shares else None)
+        self.logs = LogBook(self.context, self._shared)
         self._random = random.Random(os.urandom(32))  # noqa: S311 - names and jitter, seeded from the system
         self._process = os.getpid()
         self._lock = Lock()
@@ -166,7 +163,7 @@ class Cluster:
         check_type(str | os.PathLike | None, node_dir=node_dir)
         refuse_root_user(os.geteuid(), allow_root=allow_root)
         path = root_path(root)
-        storage = storage or storage_at(path)
+        storage = storage or cluster_storage_at(path)
         marker = read_marker(storage, path)
         settings = find_settings(marker.cluster_id, path, Path(node_dir) if node_dir else None)
         if settings.root_key != marker.root_key:
@@ -244,7 +241,10 @@ class Cluster:
             raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
 
     def _shared(self, own: Writer, grid: Grid, horizon: Horizon) -> Writer:
-        """Hand frames to the node's writer first, where a daemon runs one."""
+        """Hand frames to the node's writer first, where a daemon runs one, if that is worth it for the log's place."""
+        chosen, place = self.settings.node_writer, parse_root(store_of(grid.birth) or self.root)
+        if chosen is Sharing.NEVER or (chosen is Sharing.AUTO and isinstance(place, Path) and is_local(place)):
+            return own
         files = ListedFiles(self._storage)
         return SharedWriter(own, self._door, grid, horizon.authority, files)
 
@@ -290,16 +290,24 @@ class Cluster:
                 hint="tenure shards ls",
             )
 
-    def create_log(self, name: str, kind: str = "maildir") -> None:
+    def create_log(self, name: str, kind: str = "maildir", *, store: str | Path | None = None) -> None:
         """Make a log of a kind, ``maildir`` or ``log``, unless it is there already. Touches the mount.
 
-        Publishing makes a log too, of kind maildir. Raises BadRequest for a bad name, for a kind that does not exist,
-        and if there is a log of that name and of the other kind.
+        ``store``: where its bags are to be for ever, if not at the root: a directory, by the same path on every node,
+        or an address in an object store as ``s3://bucket/prefix``. It is tried out first.
+
+        Publishing makes a log too, of kind maildir, at the root. Raises BadRequest for a bad name, for a kind that does
+        not exist, and if there is a log of that name that is of the other kind or elsewhere; Environment for a store
+        that is not fit, or cannot be asked.
         """
+        check_type(str | os.PathLike | None, store=store)
         if kind not in BagKind:
             kinds = " or ".join(BagKind)
             raise BadRequest("bad-kind", f"{kind!r} is no kind of log", hint=f"name {kinds}")
-        self.logs.opened_or_made(name, BagKind(kind))
+        place = None if store is None else parse_root(store)
+        if place is not None and self.logs.find(name) is None:
+            refuse_unfit(place, self.chance().randbytes(6).hex())
+        self.logs.opened_or_made(name, BagKind(kind), place)
 
     def log_names(self) -> list[str]:
         """Return the names of all logs. Touches the mount."""

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from appliance.formats.birth import store_of
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.pack import PACK
@@ -16,6 +17,7 @@ from appliance.formats.paths import (
     MARKER,
     PRELOCK,
     SEAL,
+    STORE,
     TMP,
     Bag,
     Grid,
@@ -31,7 +33,7 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
 from .columns.frames import BagRules, JudgedFile, RackColumns
-from .evidence.records import RECORD_BYTES_MAX, Stranger, open_birth, take_latest
+from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
@@ -130,7 +132,7 @@ class BagWalk:
         )
 
     def _grid(self, log: str) -> Grid | None:
-        path = f"{LOGS}/{log}/{BIRTH}"
+        path = birth_path(self._tree, log)
         data = self._tree.read(path, RECORD_BYTES_MAX)
         if data is None:
             if path not in self._tree.unreadable:
@@ -139,7 +141,7 @@ class BagWalk:
             return None
         where = Evidence(path, 0, len(data))
         try:
-            birth, stamped = open_birth(data, log, self._records.cluster_id)
+            birth, stamped = checked_birth(data, path, log, self._records.cluster_id)
         except TenureError as problem:
             self._told.report(
                 found(
@@ -151,11 +153,29 @@ class BagWalk:
                 )
             )
             return None
+        if store_of(birth) and not self._store_there(log, data, store_of(birth), where):
+            return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         grid = Grid(birth)
         if self._timeline:
             self._timeline.born(grid, birth, stamped.signed_time(path), where)
         return grid
+
+    def _store_there(self, log: str, birth: bytes, named: str, where: Evidence) -> bool:
+        """Whether the copy holds what is in the store of a log: its birth record is in there, too. Says so if not."""
+        path = f"{LOGS}/{log}/{STORE}"
+        there = self._tree.read(path, RECORD_BYTES_MAX)
+        if there is None and path not in self._tree.unreadable:
+            reason = f"the bags of log {log} are in {named}, which this copy lacks: none of them is judged"
+            title = "the bags of a log are in a store that was not copied"
+            self._told.report(found("unverifiable-log", path, reason, [where], title=title))
+        elif there is not None and there != birth:
+            reason = f"{path} is not {where.path}: it is of another log of that name, whose bags these are"
+            title = "the bags beside a log's birth record are of another log"
+            self._told.report(
+                found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title=title)
+            )
+        return there == birth
 
     def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:
@@ -506,7 +526,7 @@ _OURS: Final[tuple[tuple[str, Callable[[str], bool]], ...]] = (
     *((register, _is_record) for register in ("policy", "trust", "map")),
     *(("shards", _nothing), ("shards/*", _nothing), ("shards/*/*", _is_record)),
     *(("ledger", _nothing), ("ledger/*", _nothing), ("ledger/*/*", _is_ledger)),
-    *((LOGS, _nothing), (f"{LOGS}/*", BIRTH.__eq__), (f"{LOGS}/*/*", _nothing)),
+    *((LOGS, _nothing), (f"{LOGS}/*", {BIRTH, STORE}.__contains__), (f"{LOGS}/*/*", _nothing)),
 )
 """Above the racks: which files of a directory are ours, by their names."""
 

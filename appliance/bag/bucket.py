@@ -38,6 +38,7 @@ class RemoteBucket:
             ) from None
         from obstore.exceptions import AlreadyExistsError, BaseError  # noqa: PLC0415 - as above
 
+        self._url = url
         self._library = obstore
         self._problem, self._exists = BaseError, AlreadyExistsError
         try:
@@ -60,7 +61,7 @@ class RemoteBucket:
         except self._exists:
             return False
         except (self._problem, OSError) as problem:
-            raise _failed("put", key, problem) from None
+            raise self._failed("put", key, problem) from None
         return True
 
     def get(self, key: str, offset: int = 0, limit: int | None = None) -> bytes | None:
@@ -75,7 +76,7 @@ class RemoteBucket:
         except FileNotFoundError:
             return None
         except (self._problem, OSError) as problem:
-            raise _failed("get", key, problem) from None
+            raise self._failed("get", key, problem) from None
 
     def status(self, key: str) -> ObjectStatus | None:
         try:
@@ -83,7 +84,7 @@ class RemoteBucket:
         except FileNotFoundError:
             return None
         except (self._problem, OSError) as problem:
-            raise _failed("look for", key, problem) from None
+            raise self._failed("look for", key, problem) from None
         modified = found["last_modified"]
         return ObjectStatus(found["size"], int(modified.timestamp()) * 10**9 + modified.microsecond * 1_000)
 
@@ -91,7 +92,7 @@ class RemoteBucket:
         try:
             found = self._library.list_with_delimiter(self._store, directory or None)
         except (self._problem, OSError) as problem:
-            raise _failed("list", directory or "the root", problem) from None
+            raise self._failed("list", directory, problem) from None
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         return [path.rpartition("/")[2] for path in paths]
 
@@ -101,14 +102,13 @@ class RemoteBucket:
         except FileNotFoundError:
             return
         except (self._problem, OSError) as problem:
-            raise _failed("delete", key, problem) from None
+            raise self._failed("delete", key, problem) from None
 
-
-def _failed(verb: str, key: str, problem: Exception) -> Environment:
-    said = f"{verb} {key}: {_said(problem)}"
-    if type(problem).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError"):
-        return Environment("store-refused", said, hint="check the keys, and what they may do in this bucket")
-    return Environment("store-failed", said, hint="the request may or may not have been done: ask again")
+    def _failed(self, verb: str, key: str, problem: Exception) -> Environment:
+        said = f"{verb} {self._url}/{key}: {_said(problem)}"
+        if type(problem).__name__ in ("PermissionDeniedError", "UnauthenticatedError", "PermissionError"):
+            return Environment("store-refused", said, hint="check the keys, and what they may do in this bucket")
+        return Environment("store-failed", said, hint="the request may or may not have been done: ask again")
 
 
 def _said(problem: Exception) -> str:

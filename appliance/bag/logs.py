@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from appliance.formats.birth import BagKind, LogBirth, check_grid
+import msgspec
+
+from appliance.formats.birth import BagKind, LogBirth, PlacedBirth, check_grid, check_store, open_birth, store_of
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
-from appliance.formats.paths import BIRTH, LOGS, Grid, Rack
-from appliance.formats.stamped import open_stamped
-from timeagent.canonical import decode, encode_for_ever
+from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Grid, Rack
+from timeagent.canonical import encode_for_ever
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 from timeagent.units import Instant
 
@@ -34,11 +36,21 @@ def is_there(storage: Storage, directory: str) -> bool:
     return storage.look(directory, ()) is not None
 
 
-def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) -> LogBirth:
+@dataclass(frozen=True, slots=True)
+class Store:
+    """What is not the root, and may hold a log: its name, as the birth record says it, and the way to it."""
+
+    named: str
+    storage: Storage
+
+
+def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, store: Store | None = None) -> LogBirth:
     """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
 
-    Of several that make it at once the first wins, and all return its birth, which may be of another kind. Raises
-    BadRequest for a bad name, NotTrusted for a node whose key is revoked. Touches the mount.
+    Of several that make it at once the first wins, and all return its birth, which may be of another kind or elsewhere.
+    ``store``: where its bags are to be; whoever names one has made sure that it is fit (``doctor.fitness``). Raises
+    BadRequest for a bad name, or a store in which another log or a root is; NotTrusted for a node whose key is revoked.
+    Touches the mount, and the store.
     """
     found = open_log(context, name)
     if found is not None:
@@ -56,7 +68,11 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) 
         rack_ns=policy.rack_ns,
         created_by=context.node,
     )
+    if store is not None:
+        birth = PlacedBirth(**msgspec.structs.asdict(birth), store=check_store(store.named))
     raw = signed_for_ever(Kind.BIRTH, encode_for_ever(birth), context.time, context.records.keyring(numbers.trust))
+    if store is not None:
+        raw = _placed(store, birth, raw, context.tmp(name))
     context.storage.ensure_directory(f"{LOGS}/{name}")
     context.storage.publish(_path(name), raw, context.tmp(name))
     found = open_log(context, name)
@@ -65,8 +81,33 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR) 
     return found
 
 
+def _placed(store: Store, birth: LogBirth, raw: bytes, tmp: str) -> bytes:
+    """Put a birth record in its store; return the one that is there then.
+
+    It may be of somebody else who makes this log, or who died before it was at the root.
+    """
+    if store.storage.look(".", (MARKER,)):
+        raise BadRequest(
+            "store-is-root", f"{store.named} is the root of a cluster", hint="name a directory or a prefix beside it"
+        )
+    path = f"{LOGS}/{birth.log}/{STORE}"
+    store.storage.ensure_directory(f"{LOGS}/{birth.log}")
+    store.storage.publish(path, raw, tmp)
+    there = store.storage.read(path) if store.storage.look(f"{LOGS}/{birth.log}", (STORE,)) else None
+    if there is None:
+        raise Environment("log-vanished", f"{path} is not in {store.named} after it was put there", hint="check it")
+    found = open_birth(there, path)[0]
+    if (found.cluster_id, found.log, store_of(found)) != (birth.cluster_id, birth.log, store.named):
+        raise BadRequest(
+            "store-taken",
+            f"{store.named} holds a log {found.log!r} of cluster {found.cluster_id.hex()[:12]} already",
+            hint="name another directory or prefix, or another log",
+        )
+    return there
+
+
 def open_log(context: BagContext, name: str) -> LogBirth | None:
-    """Return a log's birth, or None if there is no such log. Raises BadRequest, Damaged. Touches the mount."""
+    """Return a log's birth, or None if there is no such log. Raises BadRequest, Damaged. Touches the root only."""
     check_log(name)
     if not context.storage.look(f"{LOGS}/{name}", (BIRTH,)):
         return None
@@ -74,7 +115,7 @@ def open_log(context: BagContext, name: str) -> LogBirth | None:
     data = context.storage.read(where)
     if data is None:
         return None
-    birth = decode(LogBirth, open_stamped(Kind.BIRTH, data, where).body, where)
+    birth = open_birth(data, where)[0]
     if birth.cluster_id != context.records.cluster_id or birth.log != name:
         raise Damaged(
             "birth-misplaced",

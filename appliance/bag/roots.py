@@ -1,4 +1,4 @@
-"""What a cluster's root is named by: a directory, or an address in an object store; and the storage there."""
+"""What a root, or a store of logs, is named by: a directory or an address in an object store; and what is there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from timeagent.errors import BadRequest
 
+from .placed import PlacedStorage
 from .posix import PosixStorage
 from .storage import Storage
 
@@ -45,3 +46,8 @@ def storage_at(root: Root) -> Storage:
     from .objects import ObjectStorage  # noqa: PLC0415 - as above
 
     return ObjectStorage(RemoteBucket(root))
+
+
+def cluster_storage_at(root: Root) -> Storage:
+    """Return the storage of the cluster at a root, with the stores that its logs are in; as ``storage_at``."""
+    return PlacedStorage(storage_at(root), lambda named: storage_at(parse_root(named)))

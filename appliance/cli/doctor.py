@@ -35,8 +35,9 @@ from timeagent.showing import known_by_agent, known_without_agent
 from timeagent.units import SECOND, Span
 
 from ..admin.founding import read_marker
+from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
-from ..bag.roots import is_address, parse_root
+from ..bag.roots import cluster_storage_at, is_address, parse_root
 from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
 from ..doctor.directory import (
     Probe,
@@ -50,6 +51,7 @@ from ..doctor.directory import (
     judge_server_clock,
     room_of,
 )
+from ..doctor.fitness import probe_store
 from ..doctor.health import ASSUMED_WORDS, judge_clock
 from ..doctor.machine import (
     MOUNTINFO,
@@ -65,9 +67,9 @@ from ..doctor.machine import (
     mount_of,
     parse_mountinfo,
 )
-from ..doctor.store_probe import StoreProbe
 from ..doctor.two_client_probe import LocalHands, TwoHands
-from ..formats.paths import MARKER
+from ..formats.birth import open_birth, store_of
+from ..formats.paths import BIRTH, LOGS, MARKER
 from ..node.own_keys import OwnKeys, check_own_keys
 from ..node.record_watch import TrustWatch
 from ..node.records import Registers
@@ -123,6 +125,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
         ("randomness", False, _randomness),
         ("core", False, lambda: [passed("core", core.said())]),
         ("node", True, lambda: _node(path, node_dir)),
+        ("stores", False, lambda: _stores(path) if not hangs else []),
     ]
     progress, hangs = Progress("doctor", len(looks)), False
     found: list[HealthCheck] = []
@@ -299,6 +302,24 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     return found + _addresses(settings, registers)
 
 
+def _stores(path: Path) -> list[HealthCheck]:
+    """Say of each log that is not at the root whether it is found where its birth record says, from here."""
+    root, found = PosixStorage(path), []
+    storage = cluster_storage_at(path)
+    for log in names_there(root):
+        birth = root.read(f"{LOGS}/{log}/{BIRTH}")
+        named = "" if birth is None else store_of(open_birth(birth, log)[0])
+        if not named:
+            continue
+        try:
+            storage.look(f"{LOGS}/{log}", ())
+        except TenureError as problem:
+            found.append(failed("store", problem.message, problem.hint))
+        else:
+            found.append(passed("store", f"the log {log} is in {named}, and found there"))
+    return found
+
+
 def _addresses(settings: Settings, registers: Registers) -> list[HealthCheck]:
     found = []
     if settings.listen is not None:
@@ -444,7 +465,7 @@ def run_probe(options: Namespace) -> int:
     """Run every experiment, say a line for each."""
     path = parse_root(options.path)
     if not isinstance(path, Path):
-        return told("tenure.probe", {"path": path, "other": None}, probe_store(path), options)
+        return told("tenure.probe", {"path": path, "other": None}, probe_store(path, os.urandom(6).hex()), options)
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
@@ -460,13 +481,6 @@ def run_probe(options: Namespace) -> int:
     except OSError as problem:
         raise Environment("mount-refused", f"{path}: {problem.strerror}", hint="tenure doctor says more") from None
     return told("tenure.probe", {"path": options.path, "other": options.peer or options.second}, checks, options)
-
-
-def probe_store(address: str) -> list[HealthCheck]:
-    """Try out an object store. Raises Environment, BadConfiguration. Blocks for some hundred requests."""
-    from ..bag.bucket import RemoteBucket
-
-    return StoreProbe([RemoteBucket(address) for _ in range(4)], os.urandom(6).hex()).run()
 
 
 def _experiments(two: TwoHands) -> list[HealthCheck]:

@@ -74,9 +74,9 @@ def _publish(cluster: Cluster, session: Session, stream: BinaryIO, options: Name
     try:
         with session.acquire(*options.lease, timeout_s=parse_span(options.wait) / SECOND, record_only=True) as leases:
             for batch in _batches(stream):
-                if options.kind and not done:
+                if (options.kind or options.store) and not done:
                     check_payloads(batch)  # what nobody can publish makes no log
-                    cluster.create_log(options.log, options.kind)
+                    cluster.create_log(options.log, options.kind or BagKind.MAILDIR, store=options.store)
                 outcome = session.publish(options.log, batch, under=leases)
                 if not isinstance(outcome, Committed):
                     break
@@ -307,6 +307,12 @@ COMMANDS: Final = {
             "--lease", metavar="NAME", action="append", required=True, help="the domain to write under; may be repeated"
         ),
         argument("--kind", choices=tuple(BagKind), help="the kind of a log that this makes; default: maildir"),
+        argument(
+            "--store",
+            metavar="STORE",
+            help="where the bags of a log that this makes are: a directory, the same on every node, or "
+            "s3://BUCKET/PREFIX; default: at the root",
+        ),
         argument("--wait", metavar="SPAN", default="30s", help="how long to wait for the leases (default 30s)"),
         argument("--purpose", metavar="TEXT", default="publish", help="what others see as the reason"),
         add_cluster_options,

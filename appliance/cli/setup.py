@@ -20,7 +20,7 @@ from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty
 from ..admin.joining import ask, finish, prepared
 from ..bag.roots import Root, storage_at
 from ..bag.storage import Storage
-from ..doctor.check import CheckVerdict
+from ..doctor.fitness import refuse_unfit
 from ..formats.address import parse_address
 from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
@@ -130,7 +130,7 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
         return _founded(options, there, policy, key_file, said, already=True)
     refuse_not_empty(storage, root)
     if not isinstance(root, Path):
-        _refuse_bad_store(root)
+        refuse_unfit(root, os.urandom(6).hex())
     from appliance.cluster import time_sources
 
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
@@ -150,15 +150,6 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
             f"{span_text(policy.assumed_radius_ns)}; times made so are labelled"
         )
     return 0
-
-
-def _refuse_bad_store(address: str) -> None:
-    """Raise Environment for a store that does not keep what is asked of it."""
-    from .doctor import probe_store
-
-    for check in probe_store(address):
-        if check.verdict is CheckVerdict.FAIL:
-            raise Environment("store-unfit", f"{address}: {check.words}", hint=check.way_out)
 
 
 def _founded(

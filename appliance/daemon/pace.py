@@ -1,5 +1,8 @@
 """Which log's metronome has its turn when: where something can be due, or somebody of this machine has woken it.
 
+The logs at the root have their turns one after another, in the thread that beats. Those in another store have theirs in
+a thread of that store: one that does not answer holds up its own logs, and no others.
+
 A log is looked at once a rack, when that can be sealed, and once more when it can be packed; each node and each log at
 another instant. A log that processes of this machine use is looked at once a bag: what it costs the mount goes by who
 uses it, and not by how many nodes there are.
@@ -11,6 +14,9 @@ import heapq
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final
 
 from timeagent.errors import TenureError
@@ -20,6 +26,7 @@ from timeagent.units import MINUTE, MS, SECOND, Instant, Span
 from ..bag.context import BagContext, wake_nobody
 from ..bag.logs import names_there, open_log
 from ..bag.metronome import Metronome, Packing
+from ..formats.birth import store_of
 from ..formats.paths import Grid
 
 _log = logging.getLogger(__name__)
@@ -54,6 +61,38 @@ class _Paced:
     """When the metronome is due: a turn before that is for packing alone."""
     follow_to_ns: Instant = 0
     """Bags that begin before this may be of processes of this machine."""
+    woken: bool = False
+    """Whether it was woken during its turn, in the thread of its store."""
+
+    @property
+    def store(self) -> str:
+        """Where it is, if not at the root."""
+        return store_of(self.grid.birth)
+
+
+type Apart = Callable[[str, Callable[[], object]], object]
+"""Does something for the logs of a store, by its name, so that no other store waits for it."""
+
+
+class StoreThreads:
+    """A thread for each store, which does one thing after another. They end with the process."""
+
+    def __init__(self) -> None:
+        """Begin none yet."""
+        self._waiting: dict[str, SimpleQueue[Callable[[], object]]] = {}
+
+    def __call__(self, store: str, do: Callable[[], object]) -> None:
+        """Let the store's thread do it, when all that was handed in before is done. ``do`` raises nothing."""
+        waiting = self._waiting.get(store)
+        if waiting is None:
+            waiting = self._waiting[store] = SimpleQueue()
+            Thread(target=self._run, args=(waiting,), name="tenure-pace", daemon=True).start()
+        waiting.put(do)
+
+    @staticmethod
+    def _run(waiting: SimpleQueue[Callable[[], object]]) -> None:
+        while True:
+            waiting.get()()
 
 
 class Pace:
@@ -66,10 +105,12 @@ class Pace:
         *,
         packs: bool = True,
         keep_ns: Span | None = None,
+        apart: Apart | None = None,
     ) -> None:
         """Touch nothing yet. ``woken``: return the names of logs that were woken since it was called last.
 
-        ``packs``: pack sealed racks; ``keep_ns``: and delete packs that are older, None: never.
+        ``packs``: pack sealed racks; ``keep_ns``: and delete packs that are older, None: never. ``apart``: by what logs
+        have their turns that are not at the root; by default, threads.
         """
         self._context = replace(context, wake=wake_nobody)  # one's own looks wake nobody
         self._woken = woken
@@ -79,6 +120,9 @@ class Pace:
         self._queue: list[tuple[Instant, str]] = []
         """When each log is due, the soonest first; what is not its ``due_ns`` any more is passed over."""
         self._looked_ns: int | None = None
+        self._apart = apart or StoreThreads()
+        self._done: SimpleQueue[tuple[str, Instant | Exception]] = SimpleQueue()
+        """The logs that had their turn there, each with when it is due again, or what broke."""
 
     def horizons(self) -> dict[str, Instant]:
         """Return up to where each log was closed when it last had its turn. Touches nothing."""
@@ -92,10 +136,15 @@ class Pace:
         except TenureError as problem:
             _log.warning("beat-failed code=%s reason=%s", problem.code, problem.message)
             return
+        self._take_back(now)
         for name in self._woken():
             self._wake(name, now)
         for name in self._due(now):
-            self._turn(name, now)
+            store = self._logs[name].store
+            if store:
+                self._apart(store, partial(self._turn_apart, name, now))
+            else:
+                self._set_due(name, self._turn(name, now))
 
     def _due(self, now: TimeInterval) -> list[str]:
         """Take from the queue what is due, the longest due first."""
@@ -107,7 +156,24 @@ class Pace:
                 found.append(name)
         return found
 
-    def _turn(self, name: str, now: TimeInterval) -> None:
+    def _turn_apart(self, name: str, now: TimeInterval) -> None:
+        try:
+            self._done.put((name, self._turn(name, now)))
+        except Exception as problem:  # noqa: BLE001 - raised in the thread that beats
+            self._done.put((name, problem))
+
+    def _take_back(self, now: TimeInterval) -> None:
+        while not self._done.empty():
+            name, next_ns = self._done.get()
+            if isinstance(next_ns, Exception):
+                raise next_ns
+            self._set_due(name, next_ns)
+            if self._logs[name].woken:
+                self._logs[name].woken = False
+                self._wake(name, now)
+
+    def _turn(self, name: str, now: TimeInterval) -> Instant:
+        """Give a log its turn; return when it is due again. Touches the mount, or its store."""
         log = self._logs[name]
         try:
             if now.surely_past(log.close_ns):
@@ -121,7 +187,7 @@ class Pace:
         except TenureError as problem:
             next_ns = log.close_ns = now.latest + RETRY_NS
             _log.warning("metronome-failed log=%s code=%s reason=%s", name, problem.code, problem.message)
-        self._set_due(name, next_ns)
+        return next_ns
 
     def _set_due(self, name: str, due_ns: Instant) -> None:
         self._logs[name].due_ns = due_ns
@@ -131,6 +197,9 @@ class Pace:
         log = self._logs.get(name)
         if log is None:
             self._open(name)
+            return
+        if log.due_ns == _TAKEN:
+            log.woken = True
             return
         birth = log.grid.birth
         soon_ns = now.latest + min(WOKEN_NS, birth.grace_ns // 2)

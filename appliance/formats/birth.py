@@ -1,13 +1,19 @@
-"""A log's birth record: what is fixed about it for ever. Immutable, stamped by the node that made it."""
+"""A log's birth record: what is fixed about it for ever. Immutable, stamped by the node that made it.
+
+It stands at the cluster's root. The bags stand there too, or in the store that it names.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final
 
-from timeagent.canonical import U64, Bytes16, Record
-from timeagent.errors import BadConfiguration
+from timeagent.canonical import U64, Bytes16, Record, decode
+from timeagent.errors import BadConfiguration, BadRequest, Damaged
 from timeagent.units import DAY, MS, SECOND, span_text
+
+from .framing import Kind
+from .stamped import Stamped, open_stamped
 
 
 class BagKind(StrEnum):
@@ -36,6 +42,46 @@ class LogBirth(Record, frozen=True):
     grace_ns: U64
     rack_ns: U64
     created_by: str
+
+
+class PlacedBirth(LogBirth, frozen=True):
+    """The birth of a log whose bags are not at the root."""
+
+    store: str
+    """Where they are: an absolute path, the same on all nodes, or an address in an object store."""
+
+
+STORE_CHARACTERS_MAX: Final = 1024
+_PLACED: Final = b"\x99"
+"""What an array of nine items begins with."""
+
+
+def check_store(named: str) -> str:
+    """Return the name of a store. Raises BadRequest for what can be none."""
+    if not (len(named) <= STORE_CHARACTERS_MAX and named.isprintable() and (named.startswith("/") or "://" in named)):
+        raise BadRequest(
+            "bad-store",
+            f"{named[:80]!r} is no store",
+            hint=f"an absolute path or an address, of at most {STORE_CHARACTERS_MAX} characters that can be printed",
+        )
+    return named
+
+
+def store_of(birth: LogBirth) -> str:
+    """Return the store that a log's bags are in; nothing where that is the root."""
+    return birth.store if isinstance(birth, PlacedBirth) else ""
+
+
+def open_birth(data: bytes, where: str) -> tuple[LogBirth, Stamped]:
+    """Read a birth record, of whichever log. Raises Damaged."""
+    stamped = open_stamped(Kind.BIRTH, data, where)
+    birth = decode(PlacedBirth if stamped.body.startswith(_PLACED) else LogBirth, stamped.body, where)
+    if isinstance(birth, PlacedBirth):
+        try:
+            check_store(birth.store)
+        except BadRequest as problem:
+            raise Damaged("birth-damaged", f"{where}: {problem.message}") from None
+    return birth, stamped
 
 
 SPAN_NS_MIN: Final = 10 * MS

@@ -2,6 +2,7 @@
 
 ```
 logs/<log>/log                                the birth record
+logs/<log>/store                              the birth record again, in the store that it names; there is the rest too
 logs/<log>/tmp/<node>/                        files are prepared here before link(2)
 logs/<log>/2026-11-20/22-10/                  a rack; 22-10-30 where racks are not whole minutes
 logs/<log>/2026-11-20/22-10/22-10-07.000-1000-2000/    a bag: start, span and grace in milliseconds
@@ -31,6 +32,7 @@ SEAL: Final = "seal"
 RETAINED: Final = "retained"
 """Retention says so in the rack before it deletes the pack: without it, what is gone was deleted by hand."""
 BIRTH: Final = "log"
+STORE: Final = "store"
 TMP: Final = "tmp"
 LOGS: Final = "logs"
 

@@ -49,7 +49,7 @@ class Sharing(StrEnum):
     """Whether a process hands what it publishes to its node's writer, where a daemon runs one."""
 
     AUTO = "auto"
-    """If the root is not on a local file system: there a publication costs more than asking somebody to make it."""
+    """If the log is not on a local file system: there a publication costs more than asking somebody to make it."""
     ALWAYS = "always"
     NEVER = "never"
 

@@ -24,6 +24,7 @@ from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
 
 from appliance.bag.outcome import Committed, Outcome, Unknown
+from appliance.formats.birth import store_of
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Bag, DataName, Grid
@@ -193,6 +194,11 @@ class NodeWriter:
         self.node = node
         self.incarnation = incarnation
         self.batcher = Batcher(self._write)
+        """Of the logs at the root."""
+        self.elsewhere: dict[str, Batcher] = {}
+        """Of each store that other logs are in: one that does not answer holds up its own logs, and no others."""
+        self.begun: Callable[[Batcher], object] = lambda _: None
+        """Told of each of those when it begins."""
         self._opened = opened
         self._logs: dict[str, WritableLog] = {}
         self._sequence = 0
@@ -207,7 +213,24 @@ class NodeWriter:
             bag = self._checked(submission)
         except TenureError as problem:
             return str(problem)
-        return self.batcher.submit(bag, submission.frames, told)
+        return self._batcher_of(bag.log).submit(bag, submission.frames, told)
+
+    def _batcher_of(self, log: str) -> Batcher:
+        store = store_of(self._log(log).grid.birth)
+        if not store:
+            return self.batcher
+        with self._lock:
+            batcher = self.elsewhere.get(store)
+            if batcher is None:
+                batcher = self.elsewhere[store] = Batcher(self._write)
+                self.begun(batcher)
+            return batcher
+
+    def close(self) -> None:
+        """Take nothing more; what was taken is written. Idempotent."""
+        with self._lock:
+            for batcher in (self.batcher, *self.elsewhere.values()):
+                batcher.close()
 
     def _checked(self, submission: Submit) -> Bag:
         """Return the bag if these are whole frames of it: one bad one would spoil the file for everybody."""
@@ -289,8 +312,23 @@ class NodeWriterServer:
             raise Environment(
                 "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
             ) from None
-        self._writing = [Thread(target=writer.batcher.run, name="tenure-writer", daemon=True) for _ in range(writers)]
+        self._writers = writers
+        self._writing = self._threads_of(writer.batcher)
         self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
+        writer.begun = self._begin
+
+    def _threads_of(self, batcher: Batcher) -> list[Thread]:
+        return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(self._writers)]
+
+    def _begin(self, batcher: Batcher) -> None:
+        """Write what comes for a store, or refuse it where this is ending."""
+        if self._ending.is_set():
+            batcher.close()
+            return
+        threads = self._threads_of(batcher)
+        self._writing += threads
+        for thread in threads:
+            thread.start()
 
     def start(self) -> None:
         """Begin to answer."""
@@ -306,7 +344,7 @@ class NodeWriterServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._writer.batcher.close()
+        self._writer.close()
         for thread in self._writing:
             thread.join()
         with self._lock:

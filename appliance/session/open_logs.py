@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from appliance.bag.batch import MessageBatch
 from appliance.bag.horizon import Horizon
 from appliance.bag.reader import Level, Message, Reader
-from appliance.formats.birth import BagKind
+from appliance.formats.birth import BagKind, store_of
 from appliance.formats.names import check_log
 from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest, check_type
 from timeagent.units import INSTANT_MAX, Instant
 
 from ..bag.context import BagContext
-from ..bag.logs import create_log, open_log
+from ..bag.logs import Store, create_log, open_log
 from ..bag.message import before
+from ..bag.roots import Root, storage_at
 from ..bag.writing import Writer, writer_for
 from ..formats.hints import ANY_FILE
 from .held import Lease
@@ -57,13 +58,24 @@ class LogBook:
             raise BadRequest("no-such-log", f"there is no log {name!r} in this cluster", hint="publish to it first")
         return log
 
-    def opened_or_made(self, name: str, kind: BagKind | None = None) -> OpenLog:
+    def opened_or_made(self, name: str, kind: BagKind | None = None, store: Root | None = None) -> OpenLog:
         """Return the log; the first to ask makes it. Touches the mount once.
 
-        ``kind``: of the log that is made, a maildir by default. Raises BadRequest if that is named, and there is a log
-        of another kind.
+        ``kind``: of the log that is made, a maildir by default; ``store``: where its bags are to be, by default at the
+        root. Raises BadRequest if these are named, and there is a log of another kind, or elsewhere.
         """
-        log = self.find(name) or self._wired(Grid(create_log(self._context, name, kind or BagKind.MAILDIR)))
+        log = self.find(name)
+        if log is None:
+            place = None if store is None else Store(str(store), storage_at(store))
+            log = self._wired(Grid(create_log(self._context, name, kind or BagKind.MAILDIR, place)))
+        where = store_of(log.grid.birth)
+        if store is not None and where != str(store):
+            raise BadRequest(
+                "other-store",
+                f"the log {name!r} is {f'in {where}' if where else 'at the root'}, not in {store}: its birth record "
+                "fixes that for ever",
+                hint="publish to it without naming a store, or choose another name for a log in that one",
+            )
         there = log.grid.birth.kind
         if kind not in (None, there):
             raise BadRequest(
@@ -83,6 +95,8 @@ class LogBook:
 
     def _wired(self, grid: Grid) -> OpenLog:
         context = self._context
+        if store_of(grid.birth):
+            context.storage.look(grid.log_path, ())  # a store that cannot be asked is found out before it is used
         horizon = Horizon(context, grid)
         writer = writer_for(context, grid, horizon.authority)
         if self._share is not None:

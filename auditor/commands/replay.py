@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Show the state at an instant, or the steps between two. Returns the exit code (docs/exit-codes.md)."""
     _check(arguments)
     lens = _lens(arguments)
-    tree = None if arguments.path is None else open_tree(arguments.path)
+    tree = None if arguments.path is None else open_tree(arguments.path, arguments.store)
     timeline, changed = _read(arguments, tree, lens)
     try:
         return _shown(arguments, tree, lens, timeline, changed)

@@ -32,6 +32,14 @@ def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, neede
         type=Path,
         help="the cluster's public root key, one ssh-ed25519 line; without it the tree's own is taken",
     )
+    parser.add_argument(
+        "--store",
+        metavar="COPY",
+        type=Path,
+        action="append",
+        default=[],
+        help="a store that logs of the tree are in, or a copy of it, named as PATH; repeatable",
+    )
     if not index:
         return
     parser.add_argument(
@@ -123,7 +131,7 @@ def _opened(arguments: argparse.Namespace) -> Tree:
             "--reread is of --db: without one nothing was kept that could be believed, and everything is read anyway",
             hint="leave out --reread, or name the index with --db FILE",
         )
-    tree = open_tree(arguments.path)
+    tree = open_tree(arguments.path, arguments.store)
     there = tree.logs()
     absent = next((log for log in arguments.log if log not in there), None)
     if absent is not None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import posixpath
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 from appliance.formats.marker import FORMAT, format_of
-from appliance.formats.paths import MARKER
+from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
-from timeagent.errors import Damaged, Environment
+from timeagent.errors import BadRequest, Damaged, Environment
 
 from .fetched import FetchedTree, address_of
 from .tree import LINK, NOT_REGULAR, TOPS, Opened, Tree, is_hidden, open_at, text_of_bytes
@@ -147,7 +148,7 @@ class TarTree(Tree):
         """Return what tells whether a member is still the one that it was."""
         return f"{self._identity} {self._places.get(path)}"
 
-    def _open(self, path: str) -> Opened | None:
+    def open_file(self, path: str) -> Opened | None:
         parent, _, last = path.rpartition("/")
         kind = self._children.get(parent, {}).get(last)
         if kind is None:
@@ -198,6 +199,50 @@ def _inside(name: str, root: str) -> str:
     return plain
 
 
+class JoinedTree(Tree):
+    """A copy of a cluster's root, with copies of the stores that the bags of some of its logs are in."""
+
+    def __init__(self, root: Tree, stores: Sequence[Tree]) -> None:
+        """Find the logs of each store. Raises BadRequest for one that holds none of this root."""
+        super().__init__(root.root)
+        self.said, self.inside, self.stores = root.said, root.inside, tuple(stores)
+        self._top, self.unreadable = root, root.unreadable
+        self._logs: dict[str, Tree] = {}
+        for store in stores:
+            store.unreadable = self.unreadable
+            found = [log for log in store.logs() if _is_of(root, store, log)]
+            if not found:
+                what = f"{store.said or store.root} holds the bags of no log of {root.said or root.root}"
+                raise BadRequest("no-store", what, hint="name the copy of a store that a log's birth record names")
+            self._logs |= dict.fromkeys(found, store)
+
+    def _of(self, path: str) -> Tree:
+        top, _, below = path.partition("/")
+        log, _, rest = below.partition("/")
+        return self._top if top != LOGS or rest == BIRTH else self._logs.get(log, self._top)
+
+    def names(self, directory: str) -> list[tuple[str, bool]]:
+        """Return the names in a directory, of a log's own those at the root too."""
+        found = self._of(directory).names(directory)
+        if directory.count("/") == 1 and self._of(directory) is not self._top:
+            found = sorted({*found, *self._top.names(directory)})
+        return found
+
+    def size(self, path: str) -> int:
+        return self._of(path).size(path)
+
+    def identity(self, path: str) -> str:
+        return self._of(path).identity(path)
+
+    def open_file(self, path: str) -> Opened | None:
+        return self._of(path).open_file(path)
+
+
+def _is_of(root: Tree, store: Tree, log: str) -> bool:
+    there = store.read(f"{LOGS}/{log}/{STORE}")
+    return there is not None and there == root.read(f"{LOGS}/{log}/{BIRTH}")
+
+
 PART: Final = f"a part of a tree: it holds no file {MARKER}"
 NAMED_MAX: Final = 4
 """So many trees below a directory are named."""
@@ -241,11 +286,15 @@ def find_root(path: Path, *, part: bool = False) -> Path:
     raise Damaged("not-a-tree", f"{what}; {there}", hint=f"name it: {names}" if len(below) == 1 else "name one of them")
 
 
-def open_tree(path: Path) -> Tree:
+def open_tree(path: Path, stores: Sequence[Path] = ()) -> Tree:
     """Return the tree at a path, or at the address that it stands for.
 
-    Raises Damaged with the way out where there is none, Environment for no access.
+    ``stores``: where what is in the stores of its logs is, named in the same way.
+
+    Raises Damaged with the way out where there is none, Environment for no access, BadRequest for other stores.
     """
+    if stores:
+        return JoinedTree(open_tree(path), [open_tree(each) for each in stores])
     address = address_of(path)
     if address is not None:
         return _of_our_format(FetchedTree(address))
@@ -254,14 +303,16 @@ def open_tree(path: Path) -> Tree:
 
 def whereabouts(tree: Tree) -> dict[str, Any]:
     """Return what JSON shows of where a tree is: a report without it may be of another one than its reader thinks."""
-    return {
+    place = {
         "path": printable(tree.said or str(tree.root.resolve())),
         "inside": tree.inside,
         "marker": any(name == MARKER for name, _ in tree.names("")),
     }
+    return place | {"stores": [whereabouts(each) for each in tree.stores]} if isinstance(tree, JoinedTree) else place
 
 
 def where_words(place: dict[str, Any]) -> str:
     """Return the same in words."""
     inside = f", in it {printable(place['inside'])}" if place["inside"] else ""
-    return f"{place['path']}{inside}" + ("" if place["marker"] else f" ({PART})")
+    stores = "".join(f" and {printable(each['path'])}" for each in place.get("stores", ()))
+    return f"{place['path']}{inside}" + ("" if place["marker"] else f" ({PART})") + stores

@@ -16,17 +16,17 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.birth import LogBirth, check_grid
+from appliance.formats.birth import LogBirth, check_grid, open_birth
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import RECORDS_LAG_NS
 from appliance.formats.marker import Marker, decode_marker
 from appliance.formats.names import check_log
-from appliance.formats.paths import BIRTH, LOGS, MARKER, Rack, record_name
+from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Rack, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.stamped import CONTEXTS, Stamped, open_signed, open_stamped
+from appliance.formats.stamped import CONTEXTS, Stamped, open_signed
 from auditor.rules.finding import Evidence, Finding, found
 from auditor.rules.records import check_trust
 from timeagent.canonical import decode
@@ -48,9 +48,9 @@ def named_clusters(tree: Tree) -> Iterator[bytes]:
     Nothing is believed of it: without keys nothing in a copy can be verified, and all of it is judged as of the first.
     """
     for log in tree.logs():
-        path = f"{LOGS}/{log}/{BIRTH}"
+        path = birth_path(tree, log)
         with suppress(Damaged):
-            yield decode(LogBirth, open_stamped(Kind.BIRTH, _read(tree, path), path).body, path).cluster_id
+            yield open_birth(_read(tree, path), path)[0].cluster_id
     for chained in tree.chains():
         with suppress(Damaged):
             yield open_ceiling(_read(tree, chained.path), chained.path)[0].cluster_id
@@ -59,6 +59,12 @@ def named_clusters(tree: Tree) -> Iterator[bytes]:
         if isinstance(first, Piece):
             with suppress(Damaged):
                 yield open_block(first, file.path).batch_head(file.path).cluster_id
+
+
+def birth_path(tree: Tree, log: str) -> str:
+    """Return where a log's birth record is; in a copy of the store that its bags are in, alone, where it is again."""
+    there = {name for name, is_directory in tree.names(f"{LOGS}/{log}") if not is_directory}
+    return f"{LOGS}/{log}/{STORE if STORE in there and BIRTH not in there else BIRTH}"
 
 
 def _read(tree: Tree, path: str) -> bytes:
@@ -320,11 +326,9 @@ def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:
             yield found(code, f"{directory}/{record_name(1)}", reason, [Evidence(directory)])
 
 
-def open_birth(data: bytes, log: str, cluster_id: bytes) -> tuple[LogBirth, Stamped]:
+def checked_birth(data: bytes, path: str, log: str, cluster_id: bytes) -> tuple[LogBirth, Stamped]:
     """Read the birth record of a log. Raises TenureError for one that is damaged, of another log, or of no grid."""
-    path = f"{LOGS}/{log}/{BIRTH}"
-    stamped = open_stamped(Kind.BIRTH, data, path)
-    birth = decode(LogBirth, stamped.body, path)
+    birth, stamped = open_birth(data, path)
     check_log(birth.log)
     if birth.log != log or birth.cluster_id != cluster_id:
         says = f"{path} is the birth record of log {birth.log} of cluster {birth.cluster_id.hex()}"

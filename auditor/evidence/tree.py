@@ -273,7 +273,7 @@ class Tree:
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | None:
         """Return at most so many bytes (-1: all) of a file from an offset, or None where none can be read."""
-        opened = self._open(path)
+        opened = self.open_file(path)
         if opened is None:
             return None
         length = opened.size if length < 0 else length
@@ -290,7 +290,7 @@ class Tree:
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes; 0 where there is no file that can be read."""
-        opened = self._open(path)
+        opened = self.open_file(path)
         if opened is None:
             return 0
         opened.close()
@@ -306,7 +306,7 @@ class Tree:
 
     def pieces(self, path: str) -> Iterator[Piece | Rest]:
         """Yield the whole pieces of a file, their offsets in the file, and at last what is left over, if anything."""
-        opened = self._open(path)
+        opened = self.open_file(path)
         if opened is None:
             return
         try:
@@ -418,7 +418,8 @@ class Tree:
                 if is_directory and name.isascii() and name.isdecimal() and f"{int(name):04d}" == name:
                     yield map_number, int(name), f"{top}/{map_name}/{name}"
 
-    def _open(self, path: str) -> Opened | None:
+    def open_file(self, path: str) -> Opened | None:
+        """Return an open file, or None where there is no file that can be read."""
         try:
             descriptor = os.open(self._at + name_of(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as problem:

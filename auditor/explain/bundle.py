@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Any, Final
 
-from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL
+from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, PRELOCK, SEAL, STORE
 from auditor.audit import audit
 from auditor.evidence.opening import TarTree
 from auditor.evidence.tree import Tree, name_of
@@ -146,7 +146,7 @@ def _companions(path: str) -> Iterator[str]:
     parts = path.split("/")
     if parts[0] != LOGS or len(parts) < 2:  # noqa: PLR2004 - logs, and the name of one
         return
-    yield "/".join([*parts[:2], BIRTH])
+    yield from ("/".join([*parts[:2], name]) for name in (BIRTH, STORE))
     if len(parts) > _RACK_PARTS:
         rack = "/".join(parts[:_RACK_PARTS])
         yield from (f"{rack}/{PRELOCK}", f"{rack}/{SEAL}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from appliance.formats.birth import LogBirth
+from appliance.formats.birth import open_birth, store_of
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.frame import open_frame
 from appliance.formats.framing import Kind, Piece, piece_at
@@ -13,7 +13,7 @@ from appliance.formats.lease import Ending
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.stamped import open_signed, open_stamped
+from appliance.formats.stamped import open_signed
 from appliance.formats.witness import (
     BatchHead,
     CeilingCopy,
@@ -156,9 +156,10 @@ def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[S
             text = f"seal of {seal.rack}, by {seal.sealer} at {_time(stamped.time)}, with {len(seal.entries)} bags"
             yield Said(text, "node", seal.sealer)
         case Kind.BIRTH:
-            stamped = open_stamped(Kind.BIRTH, data, path)
-            birth = decode(LogBirth, stamped.body, path)
+            birth, stamped = open_birth(data, path)
             yield Said(f"birth of log {birth.log} ({birth.kind}) by {birth.created_by} at {_time(stamped.time)}")
+            if store_of(birth):
+                yield Said(f"its bags are in {store_of(birth)}")
         case Kind.CEILING:
             record, _ = open_ceiling(data, path)
             text = f"ceiling record {record.number} ({record.kind}) of {record.node}, run {record.incarnation.hex()}"

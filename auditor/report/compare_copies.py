@@ -13,7 +13,7 @@ from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Piece
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK
-from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, TMP, parse_data_name
+from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
 from auditor.rules.finding import Evidence, Finding, NamedInterval, found, in_order
 from timeagent.errors import BadRequest, Damaged
@@ -25,7 +25,7 @@ from .result import Audit, with_findings
 CHUNK_BYTES: Final = 1024 * 1024
 DEPTH_MAX: Final = 5
 """Log, day, rack, bag, file."""
-_ONCE: Final = frozenset({LOCK, SEAL, PACK, BIRTH})
+_ONCE: Final = frozenset({LOCK, SEAL, PACK, BIRTH, STORE})
 _DAMAGED: Final = frozenset(
     {
         *("damaged-record", "damaged-lock", "damaged-seal", "damaged-ledger", "damaged-frame", "damaged-pack"),

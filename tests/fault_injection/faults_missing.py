@@ -94,6 +94,22 @@ def no_birth(root: Path) -> ClusterTree:
 
 
 @plants("unverifiable-log")
+def no_copy_of_the_store_that_a_log_is_in(root: Path) -> ClusterTree:
+    tree = small_tree(root, "s3://bucket/elsewhere")
+    for path in tree.files():
+        if path.startswith("logs/orders/") and path != "logs/orders/log":
+            tree.remove(path)
+    return tree
+
+
+@plants("damaged-record")
+def bags_of_another_log_in_the_store_that_a_log_is_in(root: Path) -> ClusterTree:
+    tree = small_tree(root, "s3://bucket/elsewhere")
+    tree.put("logs/orders/store", tree.get("logs/orders/store") + b"?")
+    return tree
+
+
+@plants("unverifiable-log")
 def no_birth_of_the_log_that_a_committed_frame_is_in(root: Path) -> ClusterTree:
     story = Story(root)
     other = story.tree.log("other")

@@ -15,10 +15,13 @@ from .tree import ClusterTree
 from .writer import Writer
 
 
-def small_tree(root: Path) -> ClusterTree:
-    """The smallest closed story: one lease, two frames, relinquished, bags closed, rack sealed."""
+def small_tree(root: Path, store: str = "") -> ClusterTree:
+    """The smallest closed story: one lease, two frames, relinquished, bags closed, rack sealed.
+
+    ``store``: what the log's birth says that it is in.
+    """
     tree = ClusterTree(root)
-    grid = tree.log()
+    grid = tree.log(store=store)
     shard, writer = Shard(tree), Writer(tree)
     tree.advance(SECOND + 100 * MS)
     lease = shard.grant("alice", writer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.marker import Marker
@@ -154,7 +154,8 @@ class ClusterTree:
 
     # Logs, bags and racks.
 
-    def log(self, name: str = "orders", *, node: str = "n1", change: Change | None = None) -> Grid:
+    def log(self, name: str = "orders", *, node: str = "n1", change: Change | None = None, store: str = "") -> Grid:
+        """Make a log. ``store``: what its birth says that it is in; the tree is a copy of both then."""
         policy = self.policy
         birth = changed(
             LogBirth(
@@ -169,7 +170,11 @@ class ClusterTree:
             ),
             change,
         )
-        self.put(f"logs/{name}/log", stamp(Kind.BIRTH, birth, self.nodes[node].time))
+        if store:
+            birth = PlacedBirth(**msgspec.structs.asdict(birth), store=store)
+        raw = stamp(Kind.BIRTH, birth, self.nodes[node].time)
+        for place in ("log", "store")[: 2 if store else 1]:
+            self.put(f"logs/{name}/{place}", raw)
         self.grids[name] = Grid(birth)
         return self.grids[name]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.formats.birth import LogBirth
+from appliance.formats.birth import LogBirth, open_birth, store_of
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.epoch import open_epoch
 from appliance.formats.frame import open_frame
@@ -15,7 +15,7 @@ from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.marker import decode_marker
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.stamped import body_digest, open_signed, open_stamped
+from appliance.formats.stamped import body_digest, open_signed
 from appliance.formats.view import open_checkpoint
 from appliance.formats.witness import SignedWitness
 from tests.support import values
@@ -80,8 +80,17 @@ def shard_map(data: bytes) -> None:
 
 
 def birth(data: bytes) -> None:
-    stamped = open_stamped(Kind.BIRTH, data, "f")
-    assert decode(LogBirth, stamped.body) == values.birth()
+    _birth(data, values.birth(), "")
+
+
+def placed_birth(data: bytes) -> None:
+    _birth(data, values.placed_birth(), "s3://acme-bags/archive")
+
+
+def _birth(data: bytes, expected: LogBirth, store: str) -> None:
+    found, stamped = open_birth(data, "f")
+    assert found == expected
+    assert store_of(found) == store
     assert stamped.signed_time("f").verified_by(TIME_KEY, body_digest(Kind.BIRTH, stamped.body))
 
 
@@ -158,6 +167,7 @@ READERS: dict[str, Callable[[bytes], None]] = {
     "trust": trust,
     "map": shard_map,
     "birth": birth,
+    "placed-birth": placed_birth,
     "ceiling": ceiling,
     "epoch": epoch,
     "witness": witness,

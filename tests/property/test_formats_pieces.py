@@ -24,6 +24,7 @@ ONE_PIECE = {
     "trust": Kind.TRUST,
     "map": Kind.MAP,
     "birth": Kind.BIRTH,
+    "placed-birth": Kind.BIRTH,
     "ceiling": Kind.CEILING,
     "epoch": Kind.EPOCH,
     "ledger": Kind.LEDGER,
@@ -93,7 +94,7 @@ def test_every_flipped_bit_and_every_cut_of_a_file_is_noticed(name: str) -> None
 
 
 # A checksum notices accidents; a payload that was changed and packed again is noticed by the signature.
-@pytest.mark.parametrize("name", ["policy", "trust", "map", "ceiling", "birth", "lock", "seal"])
+@pytest.mark.parametrize("name", ["policy", "trust", "map", "ceiling", "birth", "placed-birth", "lock", "seal"])
 def test_every_flipped_bit_under_a_new_checksum_is_noticed_by_the_signature(name: str) -> None:
     kind = ONE_PIECE[name]
     payload = unpack(FILES[name], kind, name)

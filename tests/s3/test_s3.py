@@ -137,6 +137,45 @@ def copied(storage: ObjectStorage, copy: Path, directory: str = ".") -> None:
             (copy / path).write_bytes(data)
 
 
+@pytest.mark.parametrize("way", ["logs in the store", "root in the store"])
+def test_logs_on_two_stores_survive_a_killed_writer_and_are_judged_together(
+    way: str, root: str, tmp_path: Path
+) -> None:
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    at, other = (None, root) if way == "logs in the store" else (root, str(mount))
+    founded = set_up_place(tmp_path / "demo", 1, SystemClock().realtime_ns(), random.Random(root), at)
+    try:
+        with opened(founded) as cluster:
+            cluster.create_log("ledger", "log", store=other)
+        words = [str(founded.root), str(founded.machines[0].directory), "ledger"]
+        writer = subprocess.Popen([sys.executable, "-m", "tests.s3.writer", *words], stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        acknowledged = [writer.stdout.readline().strip() for _ in range(8)]
+        writer.kill()
+        acknowledged += writer.stdout.read().split()
+        writer.stdout.close()
+        writer.wait()
+        with opened(founded) as cluster, cluster.session("successor") as session:
+            with session.acquire("account/7", "account/8", record_only=True) as leases:
+                for log in ("ledger", "here"):
+                    assert isinstance(session.publish(log, [b"the end"], under=leases), Committed)
+            *messages, end = settled(cluster, "ledger")
+            assert settled(cluster, "here") == [end] == ["the end"]
+        assert set(acknowledged) <= set(messages)
+        assert messages == sorted(set(messages), key=int)
+        done = tenure("audit", str(founded.root), "--store", other, "--json")
+        found = json.loads(done.stdout)
+        assert (done.returncode, found["findings"]) == (0, [])
+        assert found["summary"]["messages"] == len(messages) + 2
+        alone = tenure("audit", str(founded.root), "--json")
+        (finding,) = json.loads(alone.stdout)["findings"]
+        assert (alone.returncode, finding["code"]) == (3, "unverifiable-log")
+        assert other in finding["explanation"]
+    finally:
+        founded.forget()
+
+
 def test_good_store_passes_the_probe(root: str) -> None:
     done = tenure("probe", root)
     assert (done.returncode, done.stdout.count("PASS")) == (0, 4), done.stdout

@@ -12,7 +12,7 @@ import msgspec
 from appliance.admin.founding import found_cluster, publish_map
 from appliance.admin.trust import admit
 from appliance.bag.context import BagContext
-from appliance.bag.logs import create_log
+from appliance.bag.logs import Store, create_log
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
@@ -90,10 +90,24 @@ def signer(name: str, *, real: bool) -> Signer:
     return Signer(seed) if real else FastSigner(seed)
 
 
-class Founded:
-    """A tree with marker, records, map and a log of each kind, by policy, kind of keys, nodes and number of shards."""
+ELSEWHERE = "s3://bucket/elsewhere"
 
-    def __init__(self, policy: Policy, shards: int, *, real: bool, nodes: tuple[str, ...] = NODES) -> None:
+
+class Founded:
+    """A tree with marker, records, map and a log of each kind, by policy, kind of keys, nodes and number of shards.
+
+    ``placed``: the logs that are in another store.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        shards: int,
+        *,
+        real: bool,
+        nodes: tuple[str, ...] = NODES,
+        placed: tuple[str, ...] = (),
+    ) -> None:
         self.policy = policy
         self.real = real
         self.root = signer("root", real=real)
@@ -110,8 +124,11 @@ class Founded:
         publish_map(registers, self.root, [nodes[shard] for shard in range(shards)])
         self.map = registers.newest_map()
         time = SimulatedTime(self.server.scheduler, self.keys["n1"][Purpose.TIME])
+        self.elsewhere = Server(self.server.scheduler)
+        store = Store(ELSEWHERE, SimulatedMount(self.elsewhere, "founder elsewhere"))
         for log in LOGS:
-            create_log(BagContext(mount, time, registers, "n1"), log, KINDS[log])
+            where = store if log in placed else None
+            create_log(BagContext(mount, time, registers, "n1"), log, KINDS[log], where)
 
     def registers(self, mount: Storage) -> Registers:
         """Return the records as one process reads them."""
@@ -128,7 +145,8 @@ def founded(
     patient: bool = False,
     untuned: bool = False,
     nodes: tuple[str, ...] = NODES,
+    placed: tuple[str, ...] = (),
 ) -> Founded:
     """Return a founded cluster; the same object for the same question."""
     policy = UNTUNED if untuned else PATIENT if patient else SHORT if short else DEFAULT
-    return Founded(msgspec.structs.replace(policy), shards, real=real, nodes=nodes)
+    return Founded(msgspec.structs.replace(policy), shards, real=real, nodes=nodes, placed=placed)

@@ -60,6 +60,11 @@ MINIMA: Final[Mapping[str, Mapping[str, int]]] = {
         "sealed racks": 33, "packed racks": 2, "grants": 50, "hand-overs": 26, "latest readings": 2, "crashes": 20,
         "pauses": 330, "mount faults": 340, "lying clocks": 25, "settled readings": 34,
     },
+    "elsewhere": {
+        "committed": 70, "not-committed": 6, "in doubt": 16, "decided later": 12, "closed bags": 66,
+        "sealed racks": 22, "packed racks": 1, "grants": 26, "hand-overs": 12, "latest readings": 4, "crashes": 14,
+        "advances at the pace": 4, "pauses": 280, "mount faults": 210, "lying clocks": 16, "settled readings": 20,
+    },
     "leases": {
         "committed": 80, "grants": 130, "hand-overs": 40, "sets": 40, "renewals": 120, "relinquished": 70, "expired": 6,
         "withdrawn": 30, "runs that granted": 70, "orderly stops": 12, "readings under leases": 28, "changed modes": 2,

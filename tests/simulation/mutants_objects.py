@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import objects, writing
+from appliance.bag import objects, placed, writing
 from tests.simulation.mutant import Mutant, one
 
 OBJECTS: tuple[Mutant, ...] = (
@@ -56,5 +56,22 @@ OBJECTS: tuple[Mutant, ...] = (
         ),
         "finality",
         "objects",
+    ),
+    Mutant(
+        "the root does for a store that cannot be asked",
+        one(
+            placed,
+            "PlacedStorage._store",
+            "except TenureError as problem:",
+            "except TenureError as problem:\n    return self._root",
+        ),
+        "committed",
+        "elsewhere",
+    ),
+    Mutant(
+        "a store that does not hold the log is used",
+        one(placed, "PlacedStorage._store", "if there != birth:", "if there and there != birth:"),
+        "committed",
+        "elsewhere",
     ),
 )

@@ -49,7 +49,7 @@ def _faults(world: World, counts: Counter[str]) -> None:
         {
             "crashes": world.scheduler.crashes,
             "pauses": world.scheduler.pauses,
-            "mount faults": sum(mount.failures + mount.repeats for mount in world.mounts.values()),
+            "mount faults": world.mount_faults,
             "messages lost": world.network.lost,
             "lying clocks": int(world.lying),
             "statements of the time": len(world.history.said),

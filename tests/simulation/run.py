@@ -81,7 +81,7 @@ def simulate(scenario: str, seed: int, *, audit: bool) -> Tally:
         operations=scheduler.operations,
         crashes=scheduler.crashes,
         pauses=scheduler.pauses,
-        mount_faults=sum(mount.failures + mount.repeats for mount in world.mounts.values()),
+        mount_faults=world.mount_faults,
         messages_lost=world.network.lost,
         lying_clocks=world.lying,
         writes=len(world.history.attempts) + len(world.history.wrote),

@@ -20,7 +20,7 @@ from tests.simulation.scenarios_leases import (
 )
 from tests.simulation.scenarios_lending import lending
 from tests.simulation.scenarios_moves import moves
-from tests.simulation.scenarios_objects import objects
+from tests.simulation.scenarios_objects import elsewhere, objects
 from tests.simulation.scenarios_policies import policies
 from tests.simulation.scenarios_recipes import elections, locks
 from tests.simulation.scenarios_restarts import restarts
@@ -43,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., World]] = {
         hinted,
         caches,
         objects,
+        elsewhere,
         leases,
         machines,
         shares,
@@ -80,6 +81,7 @@ WEIGHTS: dict[str, int] = {
     "hinted": 3,
     "caches": 2,
     "objects": 4,
+    "elsewhere": 3,
     "leases": 4,
     "machines": 2,
     "shares": 3,

@@ -1,4 +1,7 @@
-"""A root in an object store: closing, sealing and packing, or leases, over puts that are lost, late and refused."""
+"""A root in an object store: closing, sealing and packing, or leases, over puts that are lost, late and refused.
+
+And logs in an object store whose cluster is on a mount, or the other way round.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,32 @@ from timeagent.units import MS, SECOND
 
 def objects(seed: int, *, traced: bool = False) -> World:
     """Who closes has a clock that is ahead; or a shard and its holders; puts are repeated, refused, late."""
-    chance = random.Random(f"{seed}/scenario")
+    return _world(seed, random.Random(f"{seed}/scenario"), traced=traced)
+
+
+def elsewhere(seed: int, *, traced: bool = False) -> World:
+    """The same with one log, or both, in another store than the root, which one node may not find."""
+    chance = random.Random(f"{seed}/elsewhere")
+    placed = chance.choice((LOGS[:1], LOGS[1:], LOGS))
+    astray = chance.choice(("", "", NODES[chance.randrange(5)]))
+    return _world(seed, chance, traced=traced, objects=chance.random() < 0.3, placed=placed, astray=astray)
+
+
+def _world(
+    seed: int,
+    chance: random.Random,
+    *,
+    traced: bool,
+    objects: bool = True,
+    placed: tuple[str, ...] = (),
+    astray: str = "",
+) -> World:
     brief = is_brief(chance)
     leased = chance.random() < 0.3
     conditions = Conditions(
-        objects=True,
+        objects=objects,
+        placed=placed,
+        astray=astray,
         mishaps=Mishaps(
             crash=chance.choice((0, 0, 200)),
             pause=chance.choice((0, 12, 30, 60)),
@@ -45,7 +69,7 @@ def objects(seed: int, *, traced: bool = False) -> World:
     )
     world = World(seed, conditions, traced=traced)
     world.pace_ns = chance.choice((20, 60, 150)) * MS
-    logs = some_logs(chance)
+    logs = placed or some_logs(chance)
     if leased:
         _leases(world, chance, logs)
     else:
@@ -59,7 +83,7 @@ def _closing(world: World, chance: random.Random, log: str, *, brief: bool) -> N
     for name in NODES[3:]:
         world.times[name].set_forward(chance.choice((policy.grace_ns, policy.grace_ns + policy.span_ns, early)))
     if chance.random() < 0.7:
-        world.server.clock_offset_ns = early
+        world.server.clock_offset_ns = world.elsewhere.clock_offset_ns = early
     for n in range(chance.choice((2, 3))):
         world.spawn(
             chance.choice(NODES[:2]),

@@ -58,6 +58,14 @@ class Server:
         """Begin with another server's tree."""
         self.directories = {path: dict(names) for path, names in other.directories.items()}
 
+    def join(self, other: Server) -> None:
+        """Take over all that another server holds; under one name its file counts."""
+        for path, names in other.directories.items():
+            self.mkdir(path)
+            self.directories[path] |= names
+        self.graves |= other.graves
+        self.grown |= other.grown
+
     def mkdir(self, path: str) -> None:
         if path in self.directories:
             return

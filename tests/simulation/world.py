@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from appliance.bag.placed import PlacedStorage
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX
 from tests.simulation.afterwards import read_afterwards
@@ -20,12 +21,14 @@ from tests.simulation.network import NO_NETWORK_MISHAPS, Network, NetworkMishaps
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
 from tests.simulation.server import Server
+from tests.simulation.trace import told
 from timeagent.trust import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from appliance.bag.storage import Storage
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor
@@ -63,6 +66,10 @@ class Conditions:
     delegations: bool = False
     objects: bool = False
     """Whether the root is in an object store."""
+    placed: tuple[str, ...] = ()
+    """The logs that are in another store: an object store if the root is none, else another file server."""
+    astray: str = ""
+    """The node that finds another, empty store under that name."""
     permissions: bool = False
     """Whether somebody takes write permissions away for a while."""
     lasts_ns: Span = 8 * SECOND
@@ -88,14 +95,19 @@ def silence() -> Iterator[None]:
 class Mounts(dict[str, "SimulatedMount | SimulatedObjects"]):
     """The mounts of a world's machines, by node: each is made when it is first used."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, elsewhere: bool = False) -> None:
+        """``elsewhere``: of the store that is not the root."""
         super().__init__()
         self._world = world
+        self._elsewhere = elsewhere
 
     def __missing__(self, node: str) -> SimulatedMount | SimulatedObjects:
-        conditions = self._world.conditions
-        kind = SimulatedObjects if conditions.objects else SimulatedMount
-        mount = self[node] = kind(self._world.server, node, conditions.mount)
+        world, conditions = self._world, self._world.conditions
+        kind = SimulatedObjects if conditions.objects is not self._elsewhere else SimulatedMount
+        server, name = (world.elsewhere, f"{node} elsewhere") if self._elsewhere else (world.server, node)
+        if self._elsewhere and node == conditions.astray:
+            server = Server(world.scheduler)
+        mount = self[node] = kind(server, name, conditions.mount)
         mount.machine = self._world.machines[node]
         return mount
 
@@ -113,6 +125,7 @@ class World:
             patient=conditions.patient,
             untuned=conditions.untuned,
             nodes=conditions.nodes,
+            placed=conditions.placed,
         )
         self.policy = self.founded.policy
         starts = self.policy.rack_ns // 2 if conditions.starts_ns is None else conditions.starts_ns
@@ -128,6 +141,8 @@ class World:
         self.server.copy_from(self.founded.server)
         self.server.delegates = conditions.delegations
         self.server.lease_ns = 2 * SECOND
+        self.elsewhere = Server(self.scheduler)
+        self.elsewhere.copy_from(self.founded.elsewhere)
         self.network = Network(self.scheduler, conditions.network, encoded=conditions.encoded)
         self.history.asked = self.network.asked
         self.machines = {name: Machine(name) for name in conditions.nodes}
@@ -137,7 +152,7 @@ class World:
         self.times = {
             name: self._time(name, chance.random() * 2 - 1, chance.randint(-150, 150)) for name in conditions.nodes
         }
-        self.mounts = Mounts(self)
+        self.mounts, self.stores = Mounts(self), Mounts(self, elsewhere=True)
         self.server.clock_offset_ns = int((chance.random() * 2 - 1) * 30 * MS)
         self._numbers = 0
         self.linger_ns: Span = 0
@@ -175,6 +190,16 @@ class World:
             self.map = newest
             self.history.learn(newest)
             self.scheduler.note("published:", f"map {newest.number}: {newest.shards}")
+
+    def storage_of(self, node: str) -> Storage:
+        """Return what a new process of a machine works on."""
+        root = told(self.mounts[node])
+        return PlacedStorage(root, lambda _: told(self.stores[node])) if self.conditions.placed else root
+
+    @property
+    def mount_faults(self) -> int:
+        """How often a mount, or a store, has misbehaved."""
+        return sum(mount.failures + mount.repeats for mount in (*self.mounts.values(), *self.stores.values()))
 
     def process(self, node: str, name: str) -> Process:
         """Begin a process on a machine, without actors yet."""
@@ -335,14 +360,16 @@ class World:
 
     def _outage(self, share: float, node: str) -> Callable[[], None]:
         span = int(share**2 * 4 * SECOND)
+        there = bool(self.conditions.placed) and share * 10 % 1 < 0.5
+        server, mounts = (self.elsewhere, self.stores) if there else (self.server, self.mounts)
 
         def begin() -> None:
             if share < 0.4:
                 self.scheduler.note("  the file server is away for", f"{span / SECOND:.3f} s")
-                self.server.away_until = self.scheduler.now + span
+                server.away_until = self.scheduler.now + span
             else:
                 self.scheduler.note("  is cut off from the file server:", f"{node} for {span / SECOND:.3f} s")
-                self.mounts[node].cut_until = self.scheduler.now + span
+                mounts[node].cut_until = self.scheduler.now + span
 
         return begin
 
@@ -378,6 +405,7 @@ class World:
     def run(self) -> History:
         with silence():
             self.scheduler.run()
+        self.server.join(self.elsewhere)
         scheduler = self.scheduler
         self.history.ended_ns = scheduler.now if scheduler.steps >= scheduler.steps_max else scheduler.end_ns
         with silence():

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from appliance.formats.birth import LogBirth
+from appliance.formats.birth import LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.epoch import EpochRecord
 from appliance.formats.frame import FrameHead
@@ -32,6 +32,7 @@ RECORDS: tuple[type[Record], ...] = (
     LedgerBlock,
     LockFile,
     LogBirth,
+    PlacedBirth,
     Policy,
     RackSeal,
     Resumed,

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 
 from appliance.formats import merkle
-from appliance.formats.birth import BagKind, LogBirth
+from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.epoch import EpochKind, EpochRecord
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
@@ -275,6 +275,10 @@ def birth() -> LogBirth:
     )
 
 
+def placed_birth() -> PlacedBirth:
+    return PlacedBirth(**msgspec.structs.asdict(birth()), store="s3://acme-bags/archive")
+
+
 def lock() -> LockFile:
     data = frame_piece()
     name = f"{NODE}.{INCARNATION.hex()}.00000002.msg"
@@ -331,6 +335,7 @@ def all_files() -> dict[str, bytes]:
         "trust": sign(Kind.TRUST, trust_record(), ROOT_KEY),
         "map": sign(Kind.MAP, shard_map(), ROOT_KEY),
         "birth": stamp(Kind.BIRTH, birth(), hand_time()),
+        "placed-birth": stamp(Kind.BIRTH, placed_birth(), hand_time()),
         "ceiling": ceiling_file(),
         "epoch": sign(Kind.EPOCH, epoch_record(), WITNESS_KEY),
         "witness": encode(signed),

@@ -91,8 +91,8 @@ class Closed(Tree):
     def names(self, directory: str) -> list[tuple[str, bool]]:
         return [] if self._bars(directory) else super().names(directory)
 
-    def _open(self, path: str) -> Opened | None:
-        return None if self._bars(path) else super()._open(path)
+    def open_file(self, path: str) -> Opened | None:
+        return None if self._bars(path) else super().open_file(path)
 
 
 def closed(root: Path, path: str) -> Tree:

@@ -159,9 +159,9 @@ class Closed(Tree):
         self.unreadable[directory] = "Permission denied"
         return []
 
-    def _open(self, path: str) -> Opened | None:
+    def open_file(self, path: str) -> Opened | None:
         if not path.startswith(f"{self.closed}/"):
-            return super()._open(path)
+            return super().open_file(path)
         self.unreadable[path] = "Permission denied"
         return None
 

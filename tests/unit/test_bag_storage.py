@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.bag.placed import PlacedStorage
 from appliance.bag.posix import PosixStorage
 from appliance.bag.storage import Published, Storage
 from tests.support.storage import MemoryStorage, Mount, RecordingStorage
@@ -18,10 +19,16 @@ def names_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-@pytest.fixture(params=["posix", "memory", "mount"])
+def nowhere(named: str) -> Storage:
+    raise AssertionError(named)
+
+
+@pytest.fixture(params=["posix", "memory", "mount", "placed"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     if request.param == "posix":
         return PosixStorage(tmp_path)
+    if request.param == "placed":
+        return PlacedStorage(PosixStorage(tmp_path), nowhere)
     return MemoryStorage() if request.param == "memory" else Mount(MemoryStorage())
 
 

@@ -10,13 +10,14 @@ from threading import Event, Thread
 import msgspec
 import pytest
 
+from appliance.bag.logs import Store, create_log
 from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient, NotTaken
-from appliance.node.writer_server import NodeWriter, NodeWriterServer
-from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, WriterHello, body_bytes, decode_answer, encode
+from appliance.node.writer_server import WRITERS, NodeWriter, NodeWriterServer
+from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, Submit, WriterHello, body_bytes, decode_answer, encode
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -255,6 +256,48 @@ def test_stopping_writes_what_was_taken_and_takes_nothing_more(
     thread.join(30)
     assert outcomes == [Committed()]
     assert not server._path.exists()
+
+
+class SeveralLogs:
+    """Logs by name, one of them in another store; what it is handed waits for its ``go``."""
+
+    def __init__(self, node: Node) -> None:
+        far = create_log(node.context, "far", store=Store("/srv/far", MemoryStorage()))
+        self.by_name = {"events": Log(node.grid), "far": Log(Grid(far))}
+        self.far = self.by_name["far"]
+        self.far.go.clear()
+
+
+def test_store_that_does_not_answer_holds_up_its_own_logs_alone(path: Path, node: Node) -> None:
+    logs, told = SeveralLogs(node), list[Outcome]()
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = NodeWriterServer(service, path)
+    server.start()
+    client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(60 * SECOND))
+    for number in range(WRITERS + 1):  # more bags than there are threads for them
+        at = T0 + number * SECOND
+        file = frame_file(node, (b"m",), sequence=number + 1, log="far", timestamps=[at], bag_at=at)
+        submission = Submit(number=1, log="far", bag_start_ns=logs.far.grid.bag(at).start_ns, frames=file.data)
+        assert service.submit(submission, told.append) is None
+    file = node.file()
+    assert client.submit(file.bag, file.data) == Committed()
+    assert told == []
+    logs.far.go.set()
+    client.close()
+    server.stop()
+    assert told == [Committed()] * (WRITERS + 1), "stopping writes what was taken"
+    assert service.submit(submission, told.append) == "the node's writer is stopping"
+
+
+def test_store_that_is_first_written_to_after_the_end_is_refused(path: Path, node: Node) -> None:
+    logs = SeveralLogs(node)
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = NodeWriterServer(service, path)
+    server.start()
+    server.stop()
+    file = frame_file(node, (b"m",), log="far", timestamps=[T0], bag_at=T0)
+    late = Submit(number=1, log="far", bag_start_ns=logs.far.grid.bag(T0).start_ns, frames=file.data)
+    assert service.submit(late, list[Outcome]().append) == "the node's writer is stopping"
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 64, b"\0\0\0\1\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\5ab", b""])

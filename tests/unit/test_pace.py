@@ -5,29 +5,36 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 
+import pytest
+
 from appliance.bag.context import BagContext
-from appliance.bag.logs import create_log
+from appliance.bag.logs import Store, create_log
 from appliance.bag.metronome import Packing
+from appliance.bag.outcome import Committed
+from appliance.bag.placed import PlacedStorage
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
 from appliance.formats.pack import PACK
-from appliance.formats.paths import LOCK, SEAL
+from appliance.formats.paths import LOCK, SEAL, Grid
 from appliance.node.wakes import Wakes
 from tests.support.bags import LOG, T0, Node
+from tests.support.cluster import wait_until
 from tests.support.paced import DAILY, PacedNode, PacedWorld
-from tests.support.storage import MemoryStorage
+from tests.support.storage import MemoryStorage, WrappedStorage
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment
-from timeagent.units import MINUTE, SECOND
+from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    import pytest
-
     from appliance.bag.metronome import PackingReport
+    from appliance.bag.storage import Storage
     from appliance.formats.paths import Bag
     from timeagent.interval import TimeInterval
     from timeagent.units import Instant
@@ -328,3 +335,60 @@ def test_what_is_woken_is_told_once_and_again_when_it_is_woken_again(tmp_path: P
     assert daemons.taken() == []
     mine.wake("a")
     assert daemons.taken() == ["a"]
+
+
+class HungStorage(WrappedStorage):
+    """A store that answers when it is told to."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self.answers, self.asked = Event(), Event()
+
+    def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
+        self.asked.set()
+        assert self.answers.wait(60), f"{verb} {path}"
+        return call()
+
+
+def test_store_that_does_not_answer_holds_up_its_own_logs_alone() -> None:
+    root, elsewhere = MemoryStorage(), MemoryStorage()
+    hung = HungStorage(elsewhere)
+    storage = PlacedStorage(root, lambda _: hung)
+    world = PacedWorld(storage)
+    (node,) = world.nodes
+    context = BagContext(root, world.time, world.records, "n1")
+    birth = create_log(context, "far", store=Store("/srv/far", elsewhere))
+    world.run(NEW_LOGS_NS + BEAT_NS)
+    assert hung.asked.wait(60)
+    written(node)
+    for _ in range(3):
+        node.woken.wake("far")
+    world.run(2 * DAILY.rack_ns)
+    horizons = node.pace.horizons()
+    assert horizons[LOG] > horizons["far"] + DAILY.rack_ns
+    hung.answers.set()
+    wait_until(SystemClock(), lambda: not node.pace._done.empty())
+    far = Node(storage, "n1", world.time, world.records, Grid(birth), wake=node.woken.wake)
+    bag = far.file(b"m", log="far").bag
+    assert isinstance(far.writer.write(far.file(b"m", log="far")), Committed)
+    node.woken.wake("far")
+    until = world.time.midpoint_ns + MINUTE
+    while node.pace.horizons()["far"] < bag.end_ns:
+        assert world.time.midpoint_ns < until, "what was woken is closed at its time"
+        world.run(BEAT_NS)
+        SystemClock().sleep(5 * MS)
+
+
+def test_what_breaks_in_the_thread_of_a_store_is_raised_by_the_beat() -> None:
+    root, elsewhere = MemoryStorage(), MemoryStorage()
+
+    def broken(_: str) -> Storage:
+        raise AssertionError("a mistake")
+
+    world = PacedWorld(PlacedStorage(root, broken))
+    create_log(BagContext(root, world.time, world.records, "n1"), "far", store=Store("/srv/far", elsewhere))
+    world.run(NEW_LOGS_NS + BEAT_NS)
+    pace = world.nodes[0].pace
+    wait_until(SystemClock(), lambda: not pace._done.empty())
+    with pytest.raises(AssertionError, match="a mistake"):
+        pace.beat()

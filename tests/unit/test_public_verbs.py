@@ -62,6 +62,7 @@ TAKEN: dict[str, tuple[type, ...]] = {
     "session_leases": (bool,),
     "shard": (int,),
     "sticky_s": (*SECONDS, NONE),
+    "store": (str, NONE),
     "term_s": (*SECONDS, NONE),
     "timeout_s": (*SECONDS, NONE),
     "to_ns": (int,),

@@ -17,7 +17,7 @@ from appliance.admin.founding import read_marker
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import list_logs, open_log, racks_there
-from appliance.bag.posix import PosixStorage
+from appliance.bag.roots import cluster_storage_at
 from appliance.bag.storage import Storage
 from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.daemon import key_ends
@@ -176,7 +176,7 @@ class OpenMount:
         """
         self._where = where
         self.root = find_root(where.path.absolute())
-        storage = WatchingStorage(PosixStorage(self.root))
+        storage = WatchingStorage(cluster_storage_at(self.root))
         marker = read_marker(storage, self.root)
         self.cluster, self.offline = self._opened(storage)
         if self.cluster is not None:

@@ -71,7 +71,7 @@ class Closing:
             self._tolerant(lambda: self._turn(kit, log))
 
     def _paced(self, kit: Kit) -> None:
-        pace = Pace(kit.context, kit.process.machine.woken.taken)
+        pace = Pace(kit.context, kit.process.machine.woken.taken, apart=lambda _, turn: turn())
         for _ in range(4 * self._turns):
             kit.pause(self._world.pace_ns // 2)
             pace.beat()

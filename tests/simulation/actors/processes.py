@@ -15,7 +15,6 @@ from appliance.bag.writing import writer_for
 from appliance.node.writer_client import SharedWriter
 from tests.simulation.cluster import grid_of
 from tests.simulation.parallel import Actors
-from tests.simulation.trace import told
 
 if TYPE_CHECKING:
     from appliance.bag.writing import Writer
@@ -36,7 +35,7 @@ class Kit:
         node = process.machine.name
         self.time: SimulatedTime | ProcessTime = world.times[node].of_process()
         process.clock = world.times[node]
-        self.storage = told(world.mounts[node])
+        self.storage = world.storage_of(node)
         self.records = world.founded.registers(self.storage)
         self.chance = world.scheduler.stream(f"{process.name} {world.number()}")
         self.policy: PolicyNumbers = world.policy if world.policy_of is None else world.policy_of(self)

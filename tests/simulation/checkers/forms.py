@@ -172,6 +172,10 @@ class LogBirth(Form, frozen=True):
     created_by: str
 
 
+class PlacedBirth(LogBirth, frozen=True):
+    store: str
+
+
 class LockEntry(Form, frozen=True):
     name: str
     size: int
@@ -360,6 +364,7 @@ _FORMS: Final[dict[type, tuple[Field, ...]]] = {
         B16, u63, u63, u63, text, B8, word("running", "orderly", "terminal"), u63, u63, u63, TOKEN,
     ),
     LogBirth: (B16, text, word("maildir", "log"), u63, u63, u63, u63, text),
+    PlacedBirth: (B16, text, word("maildir", "log"), u63, u63, u63, u63, text, text),
     LockEntry: (text, u63, B32),
     LockFile: (B16, text, text, text, u63, u63, many(record(LockEntry))),
     SealEntry: (text, raw),

@@ -1,0 +1,91 @@
+"""A log whose bags are in another store: judged with both copies, and with either of them alone nobody is accused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from auditor.audit import audit
+from auditor.evidence.opening import open_tree, where_words, whereabouts
+from auditor.report.formats import json_fields
+from auditor.rules.finding import Verdict
+from tenure.__main__ import main
+from tests.fault_injection.fixtures import small_tree
+from timeagent.errors import BadRequest
+
+ELSEWHERE = "s3://bucket/elsewhere"
+
+
+class Copies:
+    """The tree of both, and copies of root and store."""
+
+    def __init__(self, place: Path) -> None:
+        self.whole, self.root, self.store = place / "whole", place / "root", place / "store"
+        small_tree(self.whole, ELSEWHERE)
+        shutil.copytree(self.whole, self.root)
+        shutil.rmtree(self.root / "logs/orders")
+        (self.root / "logs/orders").mkdir()
+        shutil.copy(self.whole / "logs/orders/log", self.root / "logs/orders")
+        shutil.copytree(self.whole / "logs", self.store / "logs")
+        (self.store / "logs/orders/log").unlink()
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    return Copies(tmp_path)
+
+
+def test_both_copies_are_judged_as_the_tree_of_both(copies: Copies) -> None:
+    joined = audit(open_tree(copies.root, [copies.store]))
+    assert joined.findings == ()
+    assert json_fields(joined) == json_fields(audit(open_tree(copies.whole)))
+    assert json_fields(joined)["summary"]["messages"] == 3
+
+
+def test_copy_of_the_store_may_be_a_tar_file(copies: Copies) -> None:
+    with tarfile.open(copies.store.with_suffix(".tar"), "w") as archive:
+        archive.add(copies.store, "copy")
+    joined = open_tree(copies.root, [copies.store.with_suffix(".tar")])
+    assert json_fields(audit(joined)) == json_fields(audit(open_tree(copies.whole)))
+
+
+def test_breach_in_the_store_is_found(copies: Copies) -> None:
+    file = next(copies.store.rglob("*.msg"))
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    found = audit(open_tree(copies.root, [copies.store])).findings
+    assert [(each.code, each.subject) for each in found] == [("altered-file", str(file.relative_to(copies.store)))]
+
+
+def test_root_alone_names_the_store_that_was_not_copied_and_accuses_nobody(copies: Copies) -> None:
+    result = audit(open_tree(copies.root))
+    (finding,) = result.findings
+    assert (finding.code, finding.verdict) == ("unverifiable-log", Verdict.UNVERIFIABLE)
+    assert ELSEWHERE in finding.explanation
+    assert json_fields(result)["summary"]["messages"] == 0
+
+
+def test_store_alone_is_a_part_that_accuses_nobody(copies: Copies) -> None:
+    result = audit(open_tree(copies.store))
+    assert {each.verdict for each in result.findings} <= {Verdict.UNVERIFIABLE, Verdict.INDETERMINATE}
+    assert {each.code for each in result.findings} >= {"unverifiable-trust", "unverifiable-policy"}
+    assert json_fields(result)["summary"]["bags"] > 0
+
+
+def test_what_is_left_in_the_store_by_who_did_not_make_the_log_is_not_its_bags(copies: Copies) -> None:
+    (copies.store / "logs/orders/store").write_bytes(b"another")
+    with pytest.raises(BadRequest) as caught:
+        open_tree(copies.root, [copies.store])
+    assert caught.value.code == "no-store"
+
+
+def test_report_says_what_was_judged(copies: Copies, capsys: pytest.CaptureFixture[str]) -> None:
+    place = whereabouts(open_tree(copies.root, [copies.store]))
+    assert where_words(place).endswith(f" and {copies.store}")
+    assert main(["audit", str(copies.root), "--store", str(copies.store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tree"]["stores"][0]["path"] == str(copies.store)
+    assert main(["audit", str(copies.root)]) == 3
+    assert ELSEWHERE in capsys.readouterr().out

@@ -334,7 +334,8 @@ def test_what_outlives_its_cluster_is_given_back_without_a_word_and_takes_no_mor
         await hold.relinquish()
         await session.relinquish(leases)
         await session.close()
-        for asked in (session.acquire("d"), session.run(list), session.horizon("log")):
+        refused: list[Awaitable[object]] = [session.acquire("d"), session.run(list), session.horizon("log")]
+        for asked in refused:
             with pytest.raises(BadRequest) as told:
                 await asked
             assert told.value.code == "cluster-closed"

@@ -59,14 +59,27 @@ def _run(options: Namespace) -> int:
         note(f"tenure: {name} {why}; no lease was taken")
         return missing
     tree = ProcessTree(options.words)  # while this process has no second thread
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
-        signal.signal(signal.SIGHUP, _hung_up)
-    with tree, open_cluster(options) as cluster, _held(cluster, options) as leases, tree:
-        return _run_under(cluster, leases, tree)
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)  # a callback or a destructor that runs just now may swallow what is raised
+        raise _ended_by(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as of nohup
+            signal.signal(number, end)
+    with tree, open_cluster(options) as cluster:
+        try:
+            with _held(cluster, options, lambda: bool(came)) as leases, tree:
+                return _run_under(cluster, leases, tree, came)
+        except TryAgain:
+            if came:
+                raise _ended_by(came[0]) from None
+            raise
 
 
 @contextlib.contextmanager
-def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
+def _held(cluster: Cluster, options: Namespace, given_up: Callable[[], bool]) -> Iterator[list[Lease]]:
     """Hold what the command is to be run under, for a block. Raises as ``Session.acquire``."""
     chosen = [each for each in (options.lease, options.semaphore, options.elect) if each is not None]
     if len(chosen) != 1:
@@ -75,7 +88,7 @@ def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
         raise BadRequest("no-mode", "--mode is that of a --lease", hint="leave it out: slot and lead are one's own")
     purpose = options.purpose or f"run {Path(options.words[0]).name}"
     if options.lease is not None:
-        with _taken(cluster, options.lease, purpose, options) as leases:
+        with _taken(cluster, options.lease, purpose, options, given_up) as leases:
             by_name = {lease.domain: lease for lease in leases}
             yield [by_name[each] for each in dict.fromkeys(options.lease)]
         return
@@ -83,7 +96,7 @@ def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
     with cluster.session(purpose if options.elect is None else candidate) as session:
         tool = Election(session, options.elect) if options.elect is not None else _semaphore(session, options.semaphore)
         with _waiting() as show:
-            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, waiting=show)
+            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, given_up=given_up, waiting=show)
         with hold:
             yield [hold.lease]
 
@@ -95,8 +108,10 @@ def _semaphore(session: Session, word: str) -> Semaphore:
     return Semaphore(session, name, int(size))
 
 
-def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree) -> int:
+def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree, came: Sequence[int]) -> int:
     with Signals(HEARD) as signals:
+        if came:
+            raise _ended_by(came[0])
         for lease in leases:
             lease.on_lost(lambda _: signals.wake())
         run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note_at_once)
@@ -111,8 +126,9 @@ def _environment(leases: Sequence[Lease]) -> dict[str, str]:
     return told
 
 
-def _hung_up(_number: int, _frame: object) -> None:
-    raise SystemExit(SIGNALLED + signal.SIGHUP)
+def _ended_by(number: int) -> BaseException:
+    """Return what ends this process for a signal, before the command has begun."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(SIGNALLED + number)
 
 
 @contextlib.contextmanager
@@ -121,7 +137,7 @@ def _taken(
     names: Sequence[str],
     purpose: str,
     options: Namespace,
-    given_up: Callable[[], bool] = lambda: False,
+    given_up: Callable[[], bool],
 ) -> Iterator[Leases]:
     """Hold the leases for a block."""
     timeout_s = parse_span(options.wait) / SECOND

@@ -126,7 +126,13 @@ def moves_text(both: ShardMap) -> str:
     if len(both.before.owners) != len(both.owners):
         return f"{len(both.before.owners)} shards become {len(both.owners)}"
     places = [chain_of(shard)[1] for shard in both.leaving]
-    return ", ".join(f"shard {each} from {both.before.owners[each]} to {both.owners[each]}" for each in places)
+    before, after = both.before.owners, both.owners
+    return ", ".join(
+        f"shard {each} home to {after[each]}"
+        if before[each] == after[each]
+        else f"shard {each} from {before[each]} to {after[each]}"
+        for each in places
+    )
 
 
 class Finish:

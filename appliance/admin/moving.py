@@ -190,9 +190,9 @@ class Finish:
             stands = f"does not answer: {problem.message}"
         else:
             if numbers.going_by >= both and numbers.half is Half.LEAVING:
-                until = numbers.alone_until_ns
-                alone = f"leases of {name} may be held from it alone until {rfc3339(until)}"
-                return None if now.surely_past(until) else alone
+                if now.surely_past(numbers.alone_until_ns):
+                    return None
+                return f"leases of {name} may be held from it alone until {rfc3339(numbers.alone_until_ns)}"
             stands = f"goes by map {numbers.going_by} still"
             if self._time.boot_ns() - self._began_ns < DEAF_NS:
                 return f"{name} {stands}"

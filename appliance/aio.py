@@ -6,10 +6,11 @@ async with await AsyncCluster.open("/srv/tenure") as cluster, cluster.session("b
         print(await session.publish("ledger", [b"credit 5"], under=leases))
 ```
 
-Waits for leases have threads of their own: those who wait must not stand in the way of those who give back. Cancelling
-an ``acquire`` ends the wait at the shard and gives back what was granted meanwhile, before the task goes on: at most
-about one attempt's time-out. Everything else that is cancelled runs to its end in its thread: a publication may be in
-the record, or become so, and relinquishing waits for its outcome as ever.
+Waits for leases have threads of their own, and so has what an application does by ``run``, which may wait for one:
+those who wait must not stand in the way of those who give back. Cancelling an ``acquire`` ends the wait at the shard
+and gives back what was granted meanwhile, before the task goes on: at most about one attempt's time-out. Everything
+else that is cancelled runs to its end in its thread: a publication may be in the record, or become so, and
+relinquishing waits for its outcome as ever.
 
 ``AsyncCluster.session`` is not awaited, and so asks nobody: the session begins, in a thread, with the first thing of it
 that is awaited, ``async with`` included, and what beginning raises is raised there.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -37,6 +38,7 @@ from .cluster import Cluster
 from .formats.lease import Mode
 from .lease.client import LeaseDenied
 from .recipes.exclusion import PATIENCE_S, Hold, Tool
+from .recipes.mount_election import MountElection, MountLeadership
 from .session.held import Lease, Listener, Loss, Recall
 from .session.lease_set import Leases
 from .session.session import Session
@@ -45,7 +47,7 @@ WAITS_MAX: Final = 64
 """How many ``acquire`` wait at once; more of them wait for one of these to end."""
 
 CALLS_MAX: Final = 16
-"""How many other calls are under way at once."""
+"""How many other calls are under way at once; and how many ``run``."""
 
 
 class AcquireOptions(TypedDict, total=False):
@@ -64,21 +66,40 @@ class AcquireOptions(TypedDict, total=False):
 
 
 class _Threads:
-    """Two pools: one for waits that others must end, one for what ends by itself."""
+    """Three pools: for waits that others must end, for what ends by itself, and for what an application does."""
 
     def __init__(self) -> None:
         """Start no thread yet."""
         self.waits = ThreadPoolExecutor(WAITS_MAX, "tenure-wait")
         self.calls = ThreadPoolExecutor(CALLS_MAX, "tenure-call")
+        self.runs = ThreadPoolExecutor(CALLS_MAX, "tenure-run")
         self.closing = Event()
 
-    async def call[R](self, do: Callable[[], R]) -> R:
-        """Do it in a thread. Cancelled, it runs to its end there."""
-        return await asyncio.shield(_wrapped(self.calls.submit(do)))
+    async def call[R](self, do: Callable[[], R], pool: ThreadPoolExecutor | None = None) -> R:
+        """Do it in a thread of a pool, or of the calls. Cancelled, it runs to its end there. Raises BadRequest."""
+        return await asyncio.shield(_wrapped(_submitted(pool or self.calls, do)))
+
+    async def taken[R](self, take: Callable[[Callable[[], bool]], R], give_back: Callable[[R], object]) -> R:
+        """Take something in a thread that waits. Cancelled, the wait is given up, and what came of it given back."""
+        stop = Event()
+        future = _submitted(self.waits, lambda: take(lambda: stop.is_set() or self.closing.is_set()))
+        wrapped = _wrapped(future)
+        try:
+            return await asyncio.shield(wrapped)
+        except asyncio.CancelledError:
+            stop.set()
+            if not future.cancel():
+                await _ended(wrapped)
+                if wrapped.exception() is None:
+                    await self.finish(partial(give_back, wrapped.result()))
+            raise
 
     async def finish[R](self, do: Callable[[], R]) -> R:
-        """Do it in a thread, and wait for its end also if cancelled meanwhile."""
-        future = _wrapped(self.calls.submit(do))
+        """Do it in a thread, and wait for its end also if cancelled meanwhile. Of a closed cluster too."""
+        try:
+            future = _wrapped(self.calls.submit(do))
+        except RuntimeError:  # it is closed, and what ended then ends at once
+            future = asyncio.ensure_future(asyncio.to_thread(do))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -87,8 +108,8 @@ class _Threads:
 
     def shut(self) -> None:
         """Wait for all threads to end."""
-        self.waits.shutdown()
-        self.calls.shutdown()
+        for pool in (self.waits, self.runs, self.calls):
+            pool.shutdown()
 
 
 class AsyncLeases(Sequence["Lease"]):
@@ -189,10 +210,10 @@ class AsyncSession:
         last = self._beginning
         if last is None or (last.done() and (last.cancelled() or last.exception() is not None)):
             if self._threads.closing.is_set():
-                raise BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
+                raise _closed()
             if self._closed:
                 raise BadRequest("session-closed", "this session is closed", hint="begin another one")
-            self._beginning = last = _wrapped(self._threads.calls.submit(self._make))
+            self._beginning = last = _wrapped(_submitted(self._threads.calls, self._make))
         await asyncio.shield(last)
         return self
 
@@ -201,7 +222,7 @@ class AsyncSession:
         await self.begin()
         core = self.core
         take = partial(core.acquire, *domains, **options)
-        return AsyncLeases(self, await self._taken(lambda given_up: take(given_up=given_up), core.relinquish))
+        return AsyncLeases(self, await self._threads.taken(lambda given_up: take(given_up=given_up), core.relinquish))
 
     async def take[H: Hold](
         self, tool: Callable[[Session], Tool[H]], *, timeout_s: Seconds = PATIENCE_S
@@ -209,25 +230,10 @@ class AsyncSession:
         """Take a tool, which is made of the session: ``await session.take(lambda core: Mutex(core, "deploy"))``."""
         await self.begin()
         made = tool(self.core)
-        hold = await self._taken(
+        hold = await self._threads.taken(
             lambda given_up: made.acquire(timeout_s=timeout_s, given_up=given_up), lambda hold: hold.relinquish()
         )
         return AsyncHold(self._threads, hold)
-
-    async def _taken[R](self, take: Callable[[Callable[[], bool]], R], give_back: Callable[[R], object]) -> R:
-        """Take something in a thread that waits. Cancelled, the wait is given up, and what came of it given back."""
-        stop, closing = Event(), self._threads.closing
-        future = self._threads.waits.submit(take, lambda: stop.is_set() or closing.is_set())
-        wrapped = _wrapped(future)
-        try:
-            return await asyncio.shield(wrapped)
-        except asyncio.CancelledError:
-            stop.set()
-            if not future.cancel():
-                await _ended(wrapped)
-                if wrapped.exception() is None:
-                    await self._threads.finish(partial(give_back, wrapped.result()))
-            raise
 
     @property
     def incarnation(self) -> bytes:
@@ -240,7 +246,7 @@ class AsyncSession:
         """Change a held lease to a stronger mode. Cancelled, it waits and changes on in its thread."""
         await self.begin()
         do = partial(self.core.upgrade, lease, mode, timeout_s=timeout_s, record_only=record_only)
-        await asyncio.shield(_wrapped(self._threads.waits.submit(do)))
+        await self._threads.call(do, self._threads.waits)
 
     def check_held(self, leases: Sequence[Lease]) -> None:
         """Raise LeaseLost, by name, unless all of these are surely held now. Does not block."""
@@ -293,7 +299,7 @@ class AsyncSession:
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything else in a thread: ``await session.run(ledger.post, session.core)``."""
-        return await self._threads.call(partial(do, *arguments))
+        return await self._threads.call(partial(do, *arguments), self._threads.runs)
 
     async def close(self) -> None:
         """Give everything back and stop renewing. Idempotent. One that never began only begins no more."""
@@ -346,7 +352,23 @@ class AsyncCluster:
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything with the core in a thread: ``await cluster.run(cluster.core.settle, log, instant)``."""
-        return await self._threads.call(partial(do, *arguments))
+        return await self._threads.call(partial(do, *arguments), self._threads.runs)
+
+    @contextlib.asynccontextmanager
+    async def leading(
+        self, election: MountElection, *, timeout_s: Seconds = PATIENCE_S
+    ) -> AsyncIterator[MountLeadership]:
+        """Campaign in an election on the mount, and lead for an ``async with`` block; resigned at its end.
+
+        As ``MountElection.campaign``. Cancelled while it waits, it stands no more, and does not lead.
+        """
+        leadership = await self._threads.taken(
+            lambda given_up: election.campaign(timeout_s=timeout_s, given_up=given_up), lambda lead: lead.resign()
+        )
+        try:
+            yield leadership
+        finally:
+            await self._threads.finish(leadership.resign)
 
     async def close(self) -> None:
         """End all waits, sessions and threads. Idempotent."""
@@ -371,6 +393,19 @@ class AsyncCluster:
     ) -> None:
         """Close it."""
         await self.close()
+
+
+def _closed() -> BadRequest:
+    """Return what is told to who asks something of a closed cluster."""
+    return BadRequest("cluster-closed", "this cluster is closed", hint="open it again")
+
+
+def _submitted[R](pool: ThreadPoolExecutor, do: Callable[[], R]) -> Future[R]:
+    """Have a thread of a pool do it. Raises BadRequest where the cluster is closed."""
+    try:
+        return pool.submit(do)
+    except RuntimeError:
+        raise _closed() from None
 
 
 def _wrapped[R](future: Future[R]) -> asyncio.Future[R]:

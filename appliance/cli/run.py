@@ -28,7 +28,15 @@ from ..node.runtime import runtime_of
 from ..recipes.election import Election
 from ..recipes.held_leases import Held
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, note_at_once, program_missing
+from ..recipes.processes import (
+    NOT_FOUND,
+    SIGNALLED,
+    ProcessTree,
+    Signals,
+    close_all_but,
+    note_at_once,
+    program_missing,
+)
 from ..recipes.quick_run import WAIT
 from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
@@ -51,21 +59,36 @@ def _run(options: Namespace) -> int:
         note(f"tenure: {name} {why}; no lease was taken")
         return missing
     tree = ProcessTree(options.words)  # while this process has no second thread
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # and not of nohup
-        signal.signal(signal.SIGHUP, _hung_up)
-    with tree, open_cluster(options) as cluster, _held(cluster, options) as leases, tree:
-        return _run_under(cluster, leases, tree)
+    came: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        came.append(number)  # a callback or a destructor that runs just now may swallow what is raised
+        raise _ended_by(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as of nohup
+            signal.signal(number, end)
+    with tree, open_cluster(options) as cluster:
+        try:
+            with _held(cluster, options, lambda: bool(came)) as leases, tree:
+                return _run_under(cluster, leases, tree, came)
+        except TryAgain:
+            if came:
+                raise _ended_by(came[0]) from None
+            raise
 
 
 @contextlib.contextmanager
-def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
+def _held(cluster: Cluster, options: Namespace, given_up: Callable[[], bool]) -> Iterator[list[Lease]]:
     """Hold what the command is to be run under, for a block. Raises as ``Session.acquire``."""
     chosen = [each for each in (options.lease, options.semaphore, options.elect) if each is not None]
     if len(chosen) != 1:
         raise BadRequest("no-lease", "run takes --lease, --semaphore or --elect", hint="one of the three")
+    if options.mode is not None and options.lease is None:
+        raise BadRequest("no-mode", "--mode is that of a --lease", hint="leave it out: slot and lead are one's own")
     purpose = options.purpose or f"run {Path(options.words[0]).name}"
     if options.lease is not None:
-        with _taken(cluster, options.lease, purpose, options) as leases:
+        with _taken(cluster, options.lease, purpose, options, given_up) as leases:
             by_name = {lease.domain: lease for lease in leases}
             yield [by_name[each] for each in dict.fromkeys(options.lease)]
         return
@@ -73,7 +96,7 @@ def _held(cluster: Cluster, options: Namespace) -> Iterator[list[Lease]]:
     with cluster.session(purpose if options.elect is None else candidate) as session:
         tool = Election(session, options.elect) if options.elect is not None else _semaphore(session, options.semaphore)
         with _waiting() as show:
-            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, waiting=show)
+            hold = tool.acquire(timeout_s=parse_span(options.wait) / SECOND, given_up=given_up, waiting=show)
         with hold:
             yield [hold.lease]
 
@@ -85,8 +108,10 @@ def _semaphore(session: Session, word: str) -> Semaphore:
     return Semaphore(session, name, int(size))
 
 
-def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree) -> int:
+def _run_under(cluster: Cluster, leases: Sequence[Lease], tree: ProcessTree, came: Sequence[int]) -> int:
     with Signals(HEARD) as signals:
+        if came:
+            raise _ended_by(came[0])
         for lease in leases:
             lease.on_lost(lambda _: signals.wake())
         run = Run(Held(leases, cluster.time, cluster.policy), cluster.time, tree, signals.wait, note_at_once)
@@ -101,8 +126,9 @@ def _environment(leases: Sequence[Lease]) -> dict[str, str]:
     return told
 
 
-def _hung_up(_number: int, _frame: object) -> None:
-    raise SystemExit(SIGNALLED + signal.SIGHUP)
+def _ended_by(number: int) -> BaseException:
+    """Return what ends this process for a signal, before the command has begun."""
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(SIGNALLED + number)
 
 
 @contextlib.contextmanager
@@ -111,14 +137,14 @@ def _taken(
     names: Sequence[str],
     purpose: str,
     options: Namespace,
-    given_up: Callable[[], bool] = lambda: False,
+    given_up: Callable[[], bool],
 ) -> Iterator[Leases]:
     """Hold the leases for a block."""
     timeout_s = parse_span(options.wait) / SECOND
     with cluster.session(purpose) as session:
         with _waiting() as show:
             leases = session.acquire(
-                *names, mode=Mode(options.mode), timeout_s=timeout_s, waiting=show, given_up=given_up
+                *names, mode=Mode(options.mode or Mode.X), timeout_s=timeout_s, waiting=show, given_up=given_up
             )
         with leases:
             yield leases
@@ -182,6 +208,7 @@ def _be_the_keeper(options: Namespace, owner: Owner, caller: socket.socket) -> N
 
 def _keep(options: Namespace, owner: Owner, caller: socket.socket) -> int:
     """Take the lease, tell who called, and keep it to the end of the lock. Gives up where the caller has gone."""
+    close_all_but(caller.fileno(), owner.descriptor)  # who reads a pipe of the caller's waits for its end
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
@@ -256,7 +283,6 @@ does that); unlock exits with 76 then, and whatever receives what is written sho
 _TAKING: Final = (
     argument(
         "--mode",
-        default="X",
         choices=[str(mode) for mode in Mode],
         help="X, or shared with others: S, IX, IS, SIX (default X)",
     ),

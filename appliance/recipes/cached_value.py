@@ -22,11 +22,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from threading import RLock, Timer
+from threading import RLock
 from typing import TYPE_CHECKING, Final, Self
 
 from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, check_type
-from timeagent.units import SECOND, span_of
+from timeagent.units import span_of
 
 from ..bag.outcome import Committed, NotCommitted, Unknown
 from ..formats.lease import Mode, covers
@@ -57,11 +57,11 @@ FLUSH_S: Final = 1.0
 """How long ``put`` leaves a value in memory alone, where nothing else is said."""
 
 
-def in_a_thread(seconds: float, do: Callable[[], None]) -> None:
-    """Call a function after so many seconds, in a thread that does not outlive the process."""
-    timer = Timer(seconds, do)
-    timer.daemon = True
-    timer.start()
+class _Raised(Exception):
+    """LeaseLost that an application's function raised: it says nothing of the lease here."""
+
+    def __init__(self, problem: LeaseLost) -> None:
+        self.problem = problem
 
 
 @dataclass(slots=True)
@@ -102,13 +102,12 @@ class CachedValue:
         flush_s: Seconds = FLUSH_S,
         timeout_s: Seconds = 30,
         hold_s_max: Seconds | None = None,
-        later: Callable[[float, Callable[[], None]], object] = in_a_thread,
     ) -> None:
         """Read nothing yet. ``log``: where its values are written; ``domain``: what they are written about.
 
         ``flush_s``: how long ``put`` may leave a value in memory alone. ``timeout_s``: how long each call waits for a
         lease. ``hold_s_max``: the lease is renewed for so long; then the next use takes it anew. Without: as long as
-        it is kept. ``later``: calls a function after so many seconds; for tests.
+        it is kept.
         """
         self._session = session
         self._log_name = check_log(log)
@@ -124,7 +123,7 @@ class CachedValue:
         self._early = 0
         self._unkept_uses = 0
         self._unwritten: TenureError | None = None
-        self._later = later
+        self._later = session.standing.later
         self._flush_is_due = False
         self.counts = CacheCounts()
 
@@ -135,7 +134,7 @@ class CachedValue:
         ShardUnavailable, BadTime, and once what became of a value of ``put`` that could not be written.
         """
         kept = self._kept
-        if kept is not None and kept.lease.surely_held():
+        if kept is not None and self._unwritten is None and kept.lease.surely_held():
             kept.uses += 1
             self.counts.hits += 1
             return kept.value
@@ -154,10 +153,21 @@ class CachedValue:
     def update(self, change: Callable[[bytes | None], bytes]) -> Outcome:
         """Write what a function makes of the newest value, and nobody writes between. As ``set``.
 
-        The function may be called more than once: it decides, and does nothing.
+        The function may be called more than once: it decides, and does nothing. What it raises is raised, at once.
         """
+
+        def write(kept: _Kept) -> Outcome:
+            try:
+                value = change(kept.value)
+            except LeaseLost as problem:
+                raise _Raised(problem) from None
+            return self._write(kept, value)
+
         with self._lock:
-            return self._using(Mode.X, lambda kept: self._write(kept, change(kept.value)))
+            try:
+                return self._using(Mode.X, write)
+            except _Raised as raised:
+                raise raised.problem from None
 
     def put(self, value: bytes) -> None:
         """Have a value in memory, and write it later: the latest of many within ``flush_s`` is written, no other.
@@ -277,7 +287,7 @@ class CachedValue:
 
     def _flush_later(self) -> None:
         self._flush_is_due = True
-        self._later(self._flush_ns / SECOND, self._flush_now)
+        self._later(self._flush_ns, self._flush_now)
 
     def _flush_now(self) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ import sqlite3
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from timeagent.errors import BadRequest, LeaseLost, TryAgain, check_type
+from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, TryAgain, check_type
 from timeagent.units import INSTANT_MAX
 
 if TYPE_CHECKING:
@@ -39,27 +39,42 @@ class FenceGate:
     """The highest fence of each name that ever passed. Safe to share between threads, and a file between processes."""
 
     def __init__(self, path: str | Path = IN_MEMORY, *, patience_s: float = 30) -> None:
-        """Open the file, or make it: on a local file system. ``patience_s``: how long one waits for another to pass."""
+        """Open the file, or make it: on a local file system. ``patience_s``: how long one waits for another to pass.
+
+        Raises Environment where that cannot be, Damaged where it is another file; TryAgain, ``busy``.
+        """
         self._lock = RLock()
-        self._database = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.execute("CREATE TABLE IF NOT EXISTS highest (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)")
+        self._path = path
+        with self._told():
+            self._database = sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
+        try:
+            self._execute("PRAGMA synchronous = FULL")
+            self._execute("CREATE TABLE IF NOT EXISTS highest (name TEXT PRIMARY KEY, fence INTEGER NOT NULL)")
+        except BaseException:
+            self._database.close()
+            raise
 
     @contextlib.contextmanager
     def passing(self, fence: int, *, name: str = "") -> Iterator[None]:
         """Let who has this fence pass, for a block in which nobody else does; also the holder that passed last, again.
 
         ``name``: what the fence is of, where one gate is for several domains or elections. Raises LeaseLost, code
-        ``fence-passed``, if a higher one has passed; TryAgain, ``busy``, where another passes for too long.
+        ``fence-passed``, if a higher one has passed; TryAgain, ``busy``, where another passes for too long; BadRequest,
+        ``passing``, within such a block of the same thread.
         """
         check_type(int, fence=fence)
         check_type(str, name=name)
         if not 0 < fence <= INSTANT_MAX:
             raise BadRequest("bad-fence", f"{fence} is no fence", hint="hand over lease.fence as it is")
         with self._lock:
+            with self._told():
+                nested = self._database.in_transaction
+            if nested:
+                what = "this thread lets somebody pass already, and nobody else does meanwhile"
+                raise BadRequest("passing", what, hint="end that block first, or have a gate of another file")
             with self._alone():
                 if self._refused(name, fence) is None:
-                    self._database.execute(_KEEP, (name, fence))
+                    self._execute(_KEEP, name, fence)
             with self._alone():
                 highest = self._refused(name, fence)
                 if highest is not None:
@@ -73,8 +88,8 @@ class FenceGate:
     def highest(self, *, name: str = "") -> int:
         """Return the highest fence of a name that has passed: 0 before the first."""
         with self._lock:
-            row = self._database.execute(_SEEN, (name,)).fetchone()
-        return row[0] if row else 0
+            rows = self._execute(_SEEN, name)
+        return rows[0][0] if rows else 0
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -87,11 +102,27 @@ class FenceGate:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Keep every other process from passing. Raises TryAgain, code ``busy``."""
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as problem:
-            raise TryAgain("busy", f"another has been passing for long: {problem}", hint="try again") from None
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
         finally:
-            self._database.execute("COMMIT")
+            self._execute("COMMIT")
+
+    def _execute(self, statement: str, *values: str | int) -> list[tuple[int]]:
+        with self._told():
+            return self._database.execute(statement, values).fetchall()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say in this program's words what SQLite refuses."""
+        try:
+            yield
+        except sqlite3.ProgrammingError as problem:
+            raise BadRequest("gate-closed", f"the gate {self._path}: {problem}", hint="open it again") from None
+        except sqlite3.DatabaseError as problem:
+            what, code = f"the gate {self._path}: {problem}", problem.sqlite_errorcode & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise TryAgain("busy", f"another has been passing for long: {problem}", hint="try again") from None
+            if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                raise Damaged("no-gate", what, hint="name one that a FenceGate has made, or a new one") from None
+            raise Environment("gate-failed", what, hint="is the path right, and is there room?") from None

@@ -71,7 +71,7 @@ class Owner:
         """Know this process. Raises BadRequest where there is none."""
         try:
             self.descriptor = os.pidfd_open(pid)
-        except OSError:
+        except (OSError, OverflowError):  # a number that no process can have
             seen = None
         else:
             seen = process(pid)  # of the same one: it has its number until it is reaped, and is gone then

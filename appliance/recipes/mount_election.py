@@ -240,8 +240,7 @@ class MountLeadership:
 
         Raises BadTime, and BadRequest in a child after fork.
         """
-        if self._process != os.getpid():
-            raise BadRequest("forked", f"process {self._process} leads, not its child", hint="campaign in the child")
+        self._refuse_child()
         margin_ns, now = span_of(margin_s, "margin_s"), self._election.time.now()
         if not now.surely_before(self._newest.until_ns):
             self._lose("not extended in time")
@@ -264,7 +263,11 @@ class MountLeadership:
         self._listeners.append(listener)
 
     def extend(self) -> None:
-        """Lead on by the next record: step 5. Touches the mount. Raises BadTime. A thread does so unasked."""
+        """Lead on by the next record: step 5. Touches the mount. A thread does so unasked.
+
+        Raises BadTime, and BadRequest in a child after fork.
+        """
+        self._refuse_child()
         with self._lock:
             if self._over:
                 return
@@ -287,10 +290,12 @@ class MountLeadership:
         """Lead no more. Return whether that is in the record: else the others wait for the end of the last one.
 
         ``to``: only that candidate may follow within the time-out; return whether it led within that. Blocks so long.
-        Idempotent. Touches the mount.
+        Idempotent. Touches the mount. In a child after fork: nothing, and False.
         """
         check_type(str | None, to=to)
         patience_ns = span_of(timeout_s, "timeout_s")
+        if self._process != os.getpid():
+            return False  # its parent leads on; and the lock may be that of a thread that is not here
         election = self._election
         with self._lock:
             if self._over:
@@ -314,6 +319,11 @@ class MountLeadership:
                 return follower.candidate == to
             election.time.sleep(LOOK_NS // 2)
         return resigned and to is None
+
+    def _refuse_child(self) -> None:
+        if self._process != os.getpid():
+            hint = "open the cluster in the child, and campaign there"
+            raise BadRequest("forked", f"process {self._process} leads, not its child", hint=hint)
 
     def _link(self) -> None:
         """Link what is pending: then it is the newest; or the lead is lost; or it stays pending."""

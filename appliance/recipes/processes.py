@@ -106,6 +106,16 @@ def note_at_once(text: str) -> None:
         pass
 
 
+def close_all_but(*kept: int) -> None:
+    """Close what this process has inherited or opened, but its standard streams and these descriptors."""
+    for each in map(int, os.listdir("/proc/self/fd")):
+        if each > 2 and each not in kept:  # noqa: PLR2004 - the standard streams
+            try:
+                os.close(each)
+            except OSError:
+                pass  # that of the listing
+
+
 class Signals:
     """The signals that come to this process, kept until they are asked for. For the main thread, within a block.
 
@@ -165,16 +175,19 @@ class ProcessTree:
         Threads come later, with the leases; a process that has them cannot run Python between fork and exec.
         """
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it was ignored, the kernel would forget the exit code
         gate, self._gate = os.pipe()
         parent = os.getpid()
         sys.stderr.flush()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         self.pid = os.fork()
         if not self.pid:
             try:
                 os.close(self._gate)
-                _become(words, gate, parent)
+                _become(words, gate, parent, mask)
             finally:
                 os._exit(NOT_EXECUTABLE)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(gate)
         try:
             os.setpgid(self.pid, self.pid)
@@ -334,7 +347,7 @@ class _Terminal:
         signal.signal(signal.SIGTTOU, before)
 
 
-def _become(words: list[str], gate: int, parent: int) -> None:
+def _become(words: list[str], gate: int, parent: int, mask: set[int]) -> None:
     """Be the command, in the child, once the gate says with which variables; nothing where it is only closed."""
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -342,6 +355,10 @@ def _become(words: list[str], gate: int, parent: int) -> None:
         return  # it ended before
     for number in _IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
+    for number in ENDING:  # what comes before exec ends it as it would behind that: not by an exception, in Python
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     told = b""
     while part := os.read(gate, 65536):
         told += part

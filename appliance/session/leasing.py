@@ -10,6 +10,7 @@ While a domain moves to another shard it is held from both: ``SecondHalves``.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
@@ -194,22 +195,38 @@ class Leasing:
     def _take_group(
         self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
     ) -> Obstacle | None:
-        """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken."""
+        """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken.
+
+        Whatever ends that, an application's function that raises or Ctrl-C, leaves no waiter behind.
+        """
         missing = list(domains)
+        try:
+            return self._wait_for(shard, missing, phase, attempt, taken)
+        except BaseException:
+            if attempt.deadline.keeps_a_place and missing:
+                with contextlib.suppress(TenureError):
+                    self._take(shard, missing, phase, attempt, 0, 0, taken)
+            raise
+
+    def _wait_for(
+        self, shard: int, missing: list[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
+    ) -> Obstacle | None:
+        """As ``_take_group``; ``missing`` says at any time what is not taken yet."""
         while True:
             wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
             obstacles: list[Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if isinstance(result, LeaseDenied):
-                    attempt.waiting(result)
                 if not isinstance(result, LeaseGranted):
                     obstacles.append(result)
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            missing = [
+            missing[:] = [
                 domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
             ]
+            for each in obstacles:
+                if isinstance(each, LeaseDenied):
+                    attempt.waiting(each)
             final = next((each for each in obstacles if not isinstance(each, LeaseDenied)), None)
             if final is not None or not obstacles:
                 return final

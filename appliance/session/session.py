@@ -105,7 +105,7 @@ class Session:
         self._recalls = RecallListener(
             time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
         )
-        self.standing = SessionStanding(time, policy, self._leasing, self._renewer, self._cache)
+        self.standing = SessionStanding(time, policy, self._leasing, self._renewer, self._cache, background=background)
 
     @property
     def incarnation(self) -> bytes:
@@ -260,6 +260,7 @@ class Session:
         if idle := self._cache.idle():
             self._give_back(idle)
         self._recalls.poll()
+        self.standing.do_due()
 
     def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back. They are over for the session from here on; what is being written is waited for.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -168,4 +169,19 @@ def test_caller_that_is_killed_while_it_waits_leaves_no_lock(
 def test_owner_that_cannot_be_told_has_to_be_named(site: Site) -> None:
     unnamed = said(site, "lock", NAME)
     assert (unnamed.returncode, "[no-owner]" in unnamed.stderr) == (2, True)
-    assert "[no-owner]" in said(site, "lock", NAME, "--pid", 2**22 + 1).stderr
+    for nobody in (2**22 + 1, 2**80, -1):
+        refused = said(site, "lock", NAME, "--pid", nobody)
+        assert (refused.returncode, "[no-owner]" in refused.stderr) == (2, True)
+
+
+# Whoever reads what a caller's other descriptors lead to waits for their end, as in x=$(...) and behind a pipe.
+@pytest.mark.usefixtures("cluster")
+def test_keeper_has_nothing_of_what_the_caller_has_open(site: Site, owner: subprocess.Popen[bytes]) -> None:
+    read, write = os.pipe()
+    command = [sys.executable, "-m", "tenure", "lock", NAME, "--pid", str(owner.pid), *site.options()]
+    assert subprocess.run(command, capture_output=True, check=False, pass_fds=[write]).returncode == 0
+    os.close(write)
+    ends, _, _ = select.select([read], [], [], 0)
+    os.close(read)
+    assert ends, "nobody has its other end"
+    assert said(site, "unlock", NAME, "--pid", owner.pid).returncode == 0

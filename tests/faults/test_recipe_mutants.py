@@ -104,15 +104,15 @@ MUTANTS = {
     "a fence is not kept": Mutant(
         fence_gate,
         "FenceGate.passing",
-        "self._database.execute(_KEEP, (name, fence))",
+        "self._execute(_KEEP, name, fence)",
         "pass",
         election_tests.test_fence_is_remembered_before_its_holder_passes_whatever_becomes_of_it,
     ),
     "others pass beside one who passes": Mutant(
         fence_gate,
         "FenceGate._alone",
-        "self._database.execute('BEGIN IMMEDIATE')",
-        "self._database.execute('BEGIN')",
+        "self._execute('BEGIN IMMEDIATE')",
+        "self._execute('BEGIN')",
         election_tests.test_nobody_passes_beside_another,
     ),
     "who is not named follows a leader that resigned": Mutant(

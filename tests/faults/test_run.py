@@ -94,6 +94,41 @@ def test_file_that_is_no_program_is_told_by_its_code(stage: Stage, tmp_path: Pat
     assert run_to_the_end(stage, stage.fresh_name(), str(script)).returncode == 126
 
 
+SWALLOWED = """
+import signal, sys
+from appliance.cli import run
+from tenure.__main__ import entry
+
+def opened(options, open_cluster=run.open_cluster):
+    try:
+        signal.raise_signal({number})
+    except BaseException:
+        pass  # as Python does in a callback or a destructor
+    return open_cluster(options)
+
+run.open_cluster = opened
+sys.exit(entry())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_before_the_command_is_heard_whatever_runs_then(
+    stage: Stage, tmp_path: Path, number: signal.Signals
+) -> None:
+    begun = tmp_path / "begun"
+    words = ["run", *stage.site.options("node2"), "--lease", stage.fresh_name(), "--", "touch", str(begun)]
+    program = SWALLOWED.format(number=number.value)
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, begun.exists()) == (128 + number, False), done.stderr
+
+
+@pytest.mark.parametrize("chosen", [("--semaphore", "s:2"), ("--elect", "e")])
+def test_mode_of_what_has_none_is_refused(stage: Stage, chosen: tuple[str, str]) -> None:
+    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), *chosen, "--mode", "S", "--", "true"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "[no-mode]" in done.stderr) == (2, True)
+
+
 def test_lease_that_another_has_is_not_had_in_time(stage: Stage) -> None:
     name = stage.fresh_name()
     with stage.session.acquire(name):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.aio import WAITS_MAX, AcquireOptions
+from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions
 from appliance.bag.outcome import Committed
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex
+from appliance.recipes.mount_election import MountElection
 from appliance.recipes.semaphore import Semaphore
 from appliance.session.held import LossReason
 from appliance.session.session import Session
@@ -150,6 +152,21 @@ def test_as_many_waiters_as_there_are_threads_do_not_keep_the_holder_from_giving
     run(site, scene)
 
 
+# Whatever an application does in a thread may wait for what another task is about to give back.
+def test_as_many_runs_as_there_are_threads_do_not_keep_the_holder_from_giving_back(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = await cluster.session("holder").begin()
+        held = await session.acquire("d")
+        given_back = threading.Event()
+        waiters = [asyncio.create_task(session.run(given_back.wait, 60)) for _ in range(2 * CALLS_MAX)]
+        await asyncio.sleep(0)
+        await asyncio.wait_for(session.relinquish(held), 30)
+        given_back.set()
+        assert all(await asyncio.gather(*waiters))
+
+    run(site, scene)
+
+
 async def usable(waiter: asyncio.Task[AsyncLeases]) -> None:
     """Wait for leases; those that were given back while they were on their way are refused."""
     (await waiter)[0].check()
@@ -276,6 +293,52 @@ def test_tool_is_taken_for_a_block_and_a_cancelled_wait_for_it_leaves_no_waiter(
             assert await cluster.run(waiting, cluster, "d") == 0
         async with await second.take(lambda core: Mutex(core, "d"), timeout_s=0):
             pass
+
+    run(site, scene)
+
+
+def test_lead_on_the_mount_is_for_a_block_and_a_cancelled_candidate_never_leads(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        one, two = (MountElection.on(cluster.core, "e", name) for name in ("one", "two"))
+        looked, look = threading.Event(), two.newest
+
+        def looking() -> object:
+            looked.set()
+            return look()
+
+        two.newest = looking  # type: ignore[method-assign, assignment]
+        async with cluster.leading(one) as leadership:
+            leadership.check()
+            candidate = asyncio.create_task(contextlib.AsyncExitStack().enter_async_context(cluster.leading(two)))
+            assert await cluster.run(looked.wait, 60)
+            candidate.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await candidate
+            looked.clear()
+        with pytest.raises(LeaseLost):
+            leadership.check()
+        assert not await cluster.run(looked.wait, 1), "it stands no more"
+        assert await cluster.run(one.leader) is None
+        async with cluster.leading(two, timeout_s=5) as leadership:
+            leadership.check()
+
+    run(site, scene)
+
+
+def test_what_outlives_its_cluster_is_given_back_without_a_word_and_takes_no_more(site: Site) -> None:
+    async def scene(cluster: AsyncCluster) -> None:
+        session = await cluster.session("test").begin()
+        hold = await session.take(lambda core: Mutex(core, "d"))
+        leases = await session.acquire("e")
+        await cluster.close()
+        await hold.relinquish()
+        await session.relinquish(leases)
+        await session.close()
+        refused: list[Awaitable[object]] = [session.acquire("d"), session.run(list), session.horizon("log")]
+        for asked in refused:
+            with pytest.raises(BadRequest) as told:
+                await asked
+            assert told.value.code == "cluster-closed"
 
     run(site, scene)
 

@@ -16,6 +16,7 @@ from appliance.bag.outcome import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
+from appliance.lease.client import LeaseDenied
 from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, wait_until
@@ -314,6 +315,33 @@ def test_cluster_closes_while_a_session_waits_for_what_another_has(site: Site) -
         each.join(60)
     assert told == ["session-closed"] * 3
     assert kinds(site)[-1] is CeilingKind.ORDERLY
+
+
+# Who has left the queue is in nobody's way: whoever comes next need not wait until its place is kept no more.
+@pytest.mark.parametrize("where", ["waiting", "given_up"])
+def test_who_raises_while_it_waits_leaves_no_waiter_behind(site: Site, where: str) -> None:
+    told: list[LeaseDenied] = []
+
+    class Wrong(Exception):
+        pass
+
+    def waiting(denied: LeaseDenied) -> None:
+        told.append(denied)
+        if where == "waiting":
+            raise Wrong
+
+    def given_up() -> bool:
+        if told:
+            raise Wrong
+        return False
+
+    with site.open() as cluster, cluster.session("first") as first, cluster.session("second") as second:
+        with first.acquire("d"):
+            with pytest.raises(Wrong):
+                second.acquire("d", timeout_s=60, waiting=waiting, given_up=given_up)
+            _, (view,) = cluster.inspect(0)
+            assert view.waiting == 0
+        cluster.session("third").acquire("d", timeout_s=0)
 
 
 # Somebody who hangs in the middle of asking does not keep a session from ending.

@@ -235,3 +235,29 @@ def test_what_the_command_leaves_in_its_own_group_is_asked_to_end_first(tmp_path
     words = [sys.executable, "-c", script, f'sh -c "{left}" & exit 3', str(ready)]
     subprocess.run(words, check=True, timeout=100)
     assert asked.exists()
+
+
+# As under a program that ignores it, and whatever it was that made that ignore it.
+def test_exit_code_is_kept_where_the_end_of_children_is_ignored() -> None:
+    assert code_of("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", "pass", "exit 3") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_that_comes_before_the_program_is_in_the_exit_code(number: signal.Signals) -> None:
+    before = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))"
+    assert code_of(before, f"tree.send({number.value})", "sleep 100") == 128 + number
+
+
+def code_of(before: str, at_once: str, command: str) -> int:
+    """How a command ends in a process that does this before it makes it, and that before it starts it."""
+    script = (
+        "import signal, sys\n"
+        "from appliance.recipes.processes import ProcessTree\n"
+        f"{before}\n"
+        "with ProcessTree(['sh', '-c', sys.argv[1]]) as tree:\n"
+        f"    {at_once}\n"
+        "    tree.start({'A': 'b'})\n"
+        "    while (code := tree.status()) is None: pass\n"
+        "sys.exit(code)\n"
+    )
+    return subprocess.run([sys.executable, "-c", script, command], check=False, timeout=100).returncode

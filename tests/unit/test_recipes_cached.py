@@ -16,13 +16,14 @@ from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.documents import blocks, run_program
 from tests.support.mutants import Mutant, check_noticed
-from timeagent.errors import LeaseLost, TenureError, TryAgain
+from timeagent.errors import LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from appliance.bag.outcome import Outcome
     from appliance.lease.wire import Request
     from appliance.session.session import Session
     from tests.support.cluster import Site
@@ -43,7 +44,9 @@ class Stage:
         site.transports[0].before = self._others_hear
 
     def value(self, session: Session) -> CachedValue:
-        return CachedValue(session, LOG, NAME, timeout_s=5, later=lambda _, do: self.timers.append(do))
+        value = CachedValue(session, LOG, NAME, timeout_s=5)
+        value._later = lambda span, do: self.timers.append(do)  # noqa: ARG005 - as it is called
+        return value
 
     def _others_hear(self, _: list[Request]) -> None:
         if not self._inside and not self.deaf:
@@ -150,6 +153,20 @@ def test_what_could_not_be_written_is_said_once_and_then_read_anew(stage: Stage)
     assert stage.one.set(b"d") == Committed()
 
 
+def test_value_that_could_not_be_written_is_not_read_from_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> Outcome:
+        raise NotTrusted("unknown-key", "planted: its key is not known")
+
+    stage.one.set(b"a")
+    stage.one.put(b"b")
+    with monkeypatch.context() as planted:
+        planted.setattr(stage.sessions[0], "publish", refused)
+        stage.ends()
+    with pytest.raises(NotTrusted):
+        stage.one.get()
+    assert stage.one.get() == b"a"
+
+
 def test_nothing_is_read_from_memory_once_the_lease_is_revoked(stage: Stage) -> None:
     stage.one.set(b"a")
     lease = stage.sessions[0].standing.in_use(NAME)
@@ -166,6 +183,19 @@ def test_update_decides_on_the_newest_value(stage: Stage) -> None:
     for number in range(6):
         assert (stage.one, stage.two)[number % 2].update(lambda old: (old or b"") + b"x") == Committed()
     assert stage.one.get() == b"x" * 6
+
+
+def test_what_the_function_of_an_update_raises_is_raised_at_once(stage: Stage) -> None:
+    asked = []
+
+    def refuse(old: bytes | None) -> bytes:
+        asked.append(old)
+        raise LeaseLost("lease-lost", "planted: of another lease")
+
+    with pytest.raises(LeaseLost, match="of another lease"):
+        stage.one.update(refuse)
+    assert asked == [None]
+    assert stage.one.set(b"a") == Committed()
 
 
 def test_block_whose_last_value_was_not_written_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

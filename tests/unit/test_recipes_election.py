@@ -11,7 +11,7 @@ from appliance.recipes.election import Election, Leader
 from appliance.recipes.fence_gate import IN_MEMORY, FenceGate
 from appliance.recipes.semaphore import tree_of
 from tests.support.cluster import HandSite, hand_sites
-from timeagent.errors import BadRequest, LeaseLost, ShardUnavailable, TryAgain
+from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import INSTANT_MAX, MS, SECOND
 
 if TYPE_CHECKING:
@@ -232,6 +232,31 @@ def test_what_is_no_fence_is_refused(wrong: int, gates: Callable[..., FenceGate]
     with pytest.raises(BadRequest), gate.passing(wrong):
         pytest.fail("passed")
     assert gate.highest() == 0
+
+
+def test_gate_within_its_own_block_is_refused_and_the_block_goes_on(gates: Callable[..., FenceGate]) -> None:
+    gate = gates()
+    with gate.passing(3):
+        with pytest.raises(BadRequest) as refused, gate.passing(4, name="another"):
+            pytest.fail("passed")
+        assert refused.value.code == "passing"
+        assert gate.highest() == 3
+    with gate.passing(4, name="another"):
+        pass
+
+
+def test_file_that_is_no_gate_is_refused_by_name(tmp_path: Path, gates: Callable[..., FenceGate]) -> None:
+    (tmp_path / "text").write_bytes(b"not a database" * 100)
+    with pytest.raises(Damaged, match="text"):
+        gates(tmp_path / "text")
+    with pytest.raises(Environment, match="there-is-none"):
+        gates(tmp_path / "there-is-none" / "fences.db")
+    gate = gates()
+    gate.close()
+    for ask in (gate.highest, gate.passing(1).__enter__):
+        with pytest.raises(BadRequest) as closed:
+            ask()
+        assert closed.value.code == "gate-closed"
 
 
 def test_zombie_is_refused_by_the_receiver(site: HandSite, gates: Callable[..., FenceGate]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -169,8 +170,22 @@ def test_child_of_a_leader_does_not_lead(town: Town, monkeypatch: pytest.MonkeyP
         child.setattr(os, "getpid", lambda: 1)
         with pytest.raises(BadRequest) as told:
             leadership.check()
-    assert told.value.code == "forked"
+        assert told.value.code == "forked"
+        with pytest.raises(BadRequest) as told:
+            leadership.extend()
+        assert told.value.code == "forked"
+        assert not leadership.resign()
     leadership.check()
+
+
+# The thread that extends may have been at work: its lock is locked for ever in the child.
+def test_child_of_a_leader_that_was_extending_waits_for_nobody(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    leadership = town.candidate("a").campaign()
+    with ThreadPoolExecutor(1) as other, monkeypatch.context() as child, leadership._lock:
+        child.setattr(os, "getpid", lambda: 1)
+        assert not other.submit(leadership.resign).result(30)
+        with pytest.raises(BadRequest):
+            other.submit(leadership.extend).result(30)
 
 
 # -- hand-over ---------------------------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from appliance.bag.outcome import Committed
-from tenure import BadRequest, Election, LeaseLost, Mutex, Semaphore, ShardUnavailable, TryAgain
+from tenure import BadRequest, CachedValue, Election, LeaseLost, Mutex, Semaphore, ShardUnavailable, TryAgain
 from tenure.testing import SteppedCluster
 from tests.support.documents import blocks
 
@@ -87,6 +88,19 @@ def test_messages_are_final_when_bags_are_closed(tenure_cluster: SteppedCluster)
     assert tenure_cluster.read("log") == []
     tenure_cluster.close_bags("log")
     assert [each.payload for each in tenure_cluster.read("log")] == [b"1", b"2"]
+
+
+def test_value_that_is_put_is_written_as_time_passes(tenure_cluster: SteppedCluster) -> None:
+    threads = threading.active_count()
+    value = CachedValue(tenure_cluster.session(), "config", "limits", flush_s=1)
+    value.put(b"1")
+    assert threading.active_count() == threads, "nothing happens in between"
+    tenure_cluster.advance(0.5)
+    assert value.counts.flushes == 0
+    tenure_cluster.advance(1)
+    assert value.counts.flushes == 1
+    tenure_cluster.close_bags("config")
+    assert [each.payload for each in tenure_cluster.read("config")] == [b"1"]
 
 
 def test_elections_of_both_kinds(tenure_cluster: SteppedCluster) -> None:

@@ -11,13 +11,14 @@ from tests.simulation.actors.writer import said
 from tests.simulation.history import CachedUse
 from tests.simulation.lock import SimulatedLock
 from timeagent.errors import TenureError
-from timeagent.units import MS, SECOND
+from timeagent.units import MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.scheduler import Process
     from tests.simulation.world import World
+    from timeagent.units import Span
 
 WAIT_S = 8
 RENEWING = 0.7
@@ -41,8 +42,9 @@ class Caching:
         self._put: list[CachedUse] = []
         value = CachedValue(
             kit.session, self._log, self._domain, flush_s=kit.chance.choice((0.1, 1)), timeout_s=WAIT_S,
-            hold_s_max=kit.chance.choice((None, None, 2)), later=self._later,
+            hold_s_max=kit.chance.choice((None, None, 2)),
         )  # fmt: skip
+        value._later = self._later
         value._lock = SimulatedLock(self._world.scheduler)  # type: ignore[assignment]
         for number in range(self._rounds):
             kit.pause(self._world.pace_ns)
@@ -50,9 +52,9 @@ class Caching:
         self._noted("close", None, value.close)
         kit.end()
 
-    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+    def _later(self, span: Span, do: Callable[[], None]) -> None:
         def body() -> None:
-            self._kit.time.sleep(int(seconds * SECOND))
+            self._kit.time.sleep(span)
             do()
 
         self._world.scheduler.spawn(f"{self._process.name} flush", self._process, body)

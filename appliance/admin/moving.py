@@ -17,7 +17,7 @@ import msgspec
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError, TryAgain
 from timeagent.keys import Signer
-from timeagent.units import MS, Span, rfc3339
+from timeagent.units import MINUTE, MS, Span, rfc3339
 
 from ..bag.storage import Storage
 from ..formats.ceiling import CeilingKind
@@ -31,6 +31,8 @@ from ..node.records import Registers, StoredChain
 
 LOOK_NS: Final[Span] = 250 * MS
 """How often shards that leave are looked at."""
+DEAF_NS: Final[Span] = MINUTE
+"""Whose shard goes by an earlier map for so long has no mount, though it answers: it costs what a dead node costs."""
 
 
 def moved(newest: ShardMap, owners: Mapping[int, str]) -> Layout:
@@ -124,7 +126,13 @@ def moves_text(both: ShardMap) -> str:
     if len(both.before.owners) != len(both.owners):
         return f"{len(both.before.owners)} shards become {len(both.owners)}"
     places = [chain_of(shard)[1] for shard in both.leaving]
-    return ", ".join(f"shard {each} from {both.before.owners[each]} to {both.owners[each]}" for each in places)
+    before, after = both.before.owners, both.owners
+    return ", ".join(
+        f"shard {each} home to {after[each]}"
+        if before[each] == after[each]
+        else f"shard {each} from {before[each]} to {after[each]}"
+        for each in places
+    )
 
 
 class Finish:
@@ -144,6 +152,7 @@ class Finish:
         self._time = time
         self._numbers = numbers
         self._progress = progress
+        self._began_ns = time.boot_ns()
 
     def run(self, root_key: Signer, both: ShardMap) -> ShardMap:
         """Wait until nothing is held alone, however long that takes; return the map that ends the move.
@@ -173,18 +182,22 @@ class Finish:
         name = f"shard {shard_text(shard)}"
         try:
             now = self._time.now()
-            try:
-                numbers = self._numbers(shard)
-            except ShardUnavailable as problem:
-                why = self.goes_on(shard)
-                return None if why is None else f"{name} does not answer; {why}: {problem.message}"
-            if numbers.going_by < both or numbers.half is not Half.LEAVING:
-                return f"{name} goes by map {numbers.going_by} still"
-            if now.surely_past(numbers.alone_until_ns):
-                return None
-            return f"leases of {name} may be held from it alone until {rfc3339(numbers.alone_until_ns)}"
         except BadTime as problem:
             return f"no time: {problem.message}"
+        try:
+            numbers = self._numbers(shard)
+        except ShardUnavailable as problem:
+            stands = f"does not answer: {problem.message}"
+        else:
+            if numbers.going_by >= both and numbers.half is Half.LEAVING:
+                if now.surely_past(numbers.alone_until_ns):
+                    return None
+                return f"leases of {name} may be held from it alone until {rfc3339(numbers.alone_until_ns)}"
+            stands = f"goes by map {numbers.going_by} still"
+            if self._time.boot_ns() - self._began_ns < DEAF_NS:
+                return f"{name} {stands}"
+        why = self.goes_on(shard)
+        return None if why is None else f"{name} {stands}; {why}"
 
     def goes_on(self, shard: int) -> str | None:
         """Return why a shard's chain has not ended, or may not have, or None. Touches the mount."""

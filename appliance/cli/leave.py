@@ -24,7 +24,7 @@ from ..formats.shardmap import shard_text
 from ..node.runtime import daemon_lock, runtime_of
 from . import service
 from .opening import add_cluster_options, named_root, open_cluster, root_key
-from .shards import carry_out
+from .shards import carry_out, check_answer
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster
@@ -74,6 +74,8 @@ def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
         carry_out(cluster, key, lambda _: newest.layout)
     given = given_away(cluster.registers, node, options.to)
     if given:
+        way_out = "start tenure-node there, or name nodes that answer: --to NODE"
+        check_answer(cluster, lambda before: moved(before, given), way_out)
         carry_out(cluster, key, lambda before: moved(before, given))
     until = cluster.time.boot_ns() + parse_span(options.wait)
     waiting = {cluster.map.layout.shards[place] for place in given}

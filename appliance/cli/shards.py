@@ -129,14 +129,16 @@ def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMa
     """Move shards, by three maps; say what is waited for."""
     key = root_key(cluster, options)
     if not getattr(options, "silent_too", True):
-        _check_answer(cluster, layout)
+        check_answer(
+            cluster, layout, "start tenure-node there; or name nodes that answer; --silent-too begins all the same"
+        )
     record = carry_out(cluster, key, layout)
     owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
     text = f"Map {record.number}: {counted(len(record.owners), 'shard')} ({owners})."
     return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
 
 
-def _check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout]) -> None:
+def check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout], way_out: str) -> None:
     """Raise ShardUnavailable where a node does not answer that gets a shard by a move that has not begun.
 
     While a domain moves its leases are held from both shards: nobody would get one, or could renew for long.
@@ -155,7 +157,7 @@ def _check_answer(cluster: Cluster, layout: Callable[[ShardMap], Layout]) -> Non
             "node-silent",
             f"node {', '.join(silent)} does not answer ({answers[silent[0]]}), and would get a shard: while that "
             "moves, each of its leases is held from both nodes, and none could be had",
-            hint="start tenure-node there; or name nodes that answer; --silent-too begins all the same",
+            hint=way_out,
         )
 
 
@@ -220,7 +222,7 @@ _VERBS: Final = {
         "every shard: whose it is, who runs it, how it stands (also without a verb)", _list, repeated=True
     ),
     "move": cluster_command(
-        "give one shard to another node, or to its own where another runs it; nobody loses a lease",
+        "give one shard to another node, or to its own where another runs it; who renews loses no lease",
         _move,
         argument("shard", metavar="SHARD", type=int),
         argument("node", metavar="NODE"),
@@ -229,7 +231,7 @@ _VERBS: Final = {
         repeated=True,
     ),
     "reshard": cluster_command(
-        "have another number of shards; nobody loses a lease",
+        "have another number of shards; who renews loses no lease",
         _reshard,
         argument("count", metavar="N", type=int),
         argument("--nodes", metavar="NODE,...", help="over these nodes (default: those that have shards)"),
@@ -238,7 +240,7 @@ _VERBS: Final = {
         repeated=True,
     ),
     "share": cluster_command(
-        "give a node that has none its share of the shards; nobody loses a lease",
+        "give a node that has none its share of the shards; who renews loses no lease",
         _share,
         argument("node", metavar="NODE"),
         WAIT,

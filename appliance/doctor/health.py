@@ -153,14 +153,14 @@ def judge_shard(
     ``until_ns``: when everything is over that an earlier run granted; None: it is. ``half``: its phase while it moves.
     """
     stands = f"run by {runner or owner}" + (f", {counted(leases, 'lease')}" if leases is not None else "")
-    stands += "" if half is Half.WHOLE else f", {half} in a planned move"
+    stands += (
+        "" if half is Half.WHOLE else f", {half} in a planned move (tenure shards finish ends one that was cut off)"
+    )
     name, said, ways = f"shard {shard_text(shard)}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")
-        place = chain_of(shard)[1]
-        ways.append(
-            f"start {owner} again, to which it goes once no lease is out; or tenure shards move {place} {runner}"
-        )
+        or_move = f"; or tenure shards move {chain_of(shard)[1]} {runner}" if half is Half.WHOLE else ""
+        ways.append(f"start {owner} again, to which it goes once no lease is out{or_move}")
     if until_ns is not None:
         said.append(f"restarted, recovering until {rfc3339(until_ns + SECOND)[_TIME_OF_DAY]} UTC")
         ways.append("wait: what an earlier run granted has to be over first")

@@ -393,7 +393,13 @@ class ShardHost:
                 chain = self._shard_runtime.chain(right, self._time, self._policy)
                 ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
                 hosted = self._begun(
-                    identity, shard_map, store, chain, ledger, lambda shard: _resume(shard, said, ledger)
+                    identity,
+                    shard_map,
+                    store,
+                    chain,
+                    ledger,
+                    lambda shard: _resume(shard, said, ledger),
+                    patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
                 )
                 _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                 return hosted
@@ -415,6 +421,7 @@ class ShardHost:
         ledger: CountedLedger,
         start: Callable[[Shard], Extension],
         follows: Beginning = NOTHING_BEFORE,
+        patience_ns: Span = START_TRIES * PAUSE_NS,
     ) -> HostedShard:
         spool = self._shard_runtime.spool(ledger)
         running = Shard(
@@ -430,8 +437,8 @@ class ShardHost:
             follows=follows,
             waited=ledger.lease_counts.waited,
         )
-        shard, why = identity.number, ""
-        for _ in range(START_TRIES):
+        shard, until = identity.number, self._time.boot_ns() + patience_ns
+        while True:
             began = start(running)
             if isinstance(began, Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
@@ -441,13 +448,13 @@ class ShardHost:
                 )
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
-            why = began.reason
+            if self._time.boot_ns() >= until:
+                raise Environment(
+                    "chain-in-doubt",
+                    f"shard {shard_text(shard)} cannot begin: {began.reason}",
+                    hint="a record of its chain has to be linked first: see whether the root is writable and has room",
+                )
             self._time.sleep(PAUSE_NS)
-        raise Environment(
-            "chain-in-doubt",
-            f"shard {shard_text(shard)} cannot begin: {why}",
-            hint="the first record of its chain has to be linked: see whether the root is writable and has room",
-        )
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
         pulse, on_loop = self._pulse, lambda: self._give_way(shard)

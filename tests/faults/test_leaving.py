@@ -66,6 +66,16 @@ def test_node_leaves_in_good_order_and_says_what_it_did_not_do(daemons: Daemons)
     assert refused.returncode == 77, refused.stderr
 
 
+def test_shards_are_given_to_no_node_that_does_not_answer(daemons: Daemons) -> None:
+    daemons.start("alpha", "gamma")
+    code, _, said = leave(daemons, "alpha", "--to", "beta")
+    assert (code, "[node-silent]" in said, "--to NODE" in said) == (69, True, True), said
+    assert shards_of(daemons.site.registers, "alpha") == [0]
+    code, _, said = leave(daemons, "alpha", "--to", "gamma")
+    assert (code, "daemon-runs" in said) == (75, True), said
+    assert daemons.site.registers.newest_map().owners[0] == "gamma"
+
+
 def test_without_the_root_key_it_says_what_remains(daemons: Daemons) -> None:
     code, told, _ = leave(daemons, "gamma", key=False)
     assert (code, told["left"], told["shards"]) == (1, False, [2])
@@ -92,6 +102,7 @@ def test_machine_that_is_no_node_has_nothing_to_leave(daemons: Daemons, tmp_path
 
 def test_last_node_that_answers_keeps_its_shards(daemons: Daemons) -> None:
     site = daemons.site
+    daemons.start("alpha")
     for node in ("beta", "gamma"):
         assert leave(daemons, "alpha", "--node", node, "--to", "alpha", "--wait", "0s")[0] in (0, 75)
     for node in ("beta", "gamma"):

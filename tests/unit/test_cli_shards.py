@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
 
-from appliance.admin.moving import begin, moved, resharded
+from appliance.admin.moving import DEAF_NS, Finish, begin, moved, resharded
+from appliance.daemon.daemon import Node
 from appliance.formats.framing import Kind
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import SocketTransport
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.lease.wire import ShardNumbers
+    from timeagent.clock import NodeTime
 
 type Say = Callable[..., "tuple[str, str]"]
 
@@ -71,6 +73,37 @@ def test_shard_is_given_to_no_node_that_does_not_answer(say: Say, site: Site) ->
         assert "[node-silent]" in err
         assert "--silent-too" in err
         assert owners(site) == (1, ("node1", "node2"))
+
+
+class LaterTime:
+    """The machine's time, and a boot clock that a test moves."""
+
+    def __init__(self, time: NodeTime) -> None:
+        self.now = time.now
+        self.ahead = 0
+
+    def boot_ns(self) -> int:
+        return self.ahead
+
+
+def test_node_that_answers_and_has_no_mount_holds_a_move_up_until_its_ceiling_is_past(site: Site) -> None:
+    with site.open() as cluster:
+        node = Node(cluster)
+        assert node.start() == [0]
+        deaf, _ = cluster.inspect(0)
+        both = begin(site.registers, site.root_key, lambda before: moved(before, {0: "node2"}))
+        time = LaterTime(cluster.time)
+        finish = Finish(site.registers, site.storage, cast("Any", time), lambda _: deaf, lambda _: None)
+        assert finish.waits_for(0, both.number) == "shard 0 goes by map 1 still"
+        time.ahead = DEAF_NS
+        why = finish.waits_for(0, both.number)
+        assert why is not None
+        assert "shard 0 goes by map 1 still; shard 0 has not ended its chain, and may grant until" in why
+        node.stop()
+    node.close()
+    assert finish.waits_for(0, both.number) is None
+    time.ahead = 0
+    assert finish.waits_for(0, both.number) == "shard 0 goes by map 1 still", "it may only be slow"
 
 
 def test_map_gets_another_number_of_shards(say: Say, site: Site) -> None:

@@ -14,7 +14,7 @@ from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import InDoubt, NotYet, ShardIdentity, StoppedOrderly
 from appliance.lease.client import LeaseClient, LeaseGranted
 from appliance.lease.witness_ledger import LedgerSpool
-from appliance.node.hosted_shard import START_TRIES, HostedShard, ShardRuntime
+from appliance.node.hosted_shard import HostedShard, ShardRuntime
 from appliance.node.records import StoredChain
 from tests.support.clocks import HandTime
 from tests.support.cluster import Site, fast_policy, sites, wait_until
@@ -23,7 +23,7 @@ from tests.support.storage import WrappedStorage
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment, ShardUnavailable
-from timeagent.units import SECOND
+from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,6 +104,17 @@ def test_what_was_left_goes_on_whoever_waits_for_what_and_nothing_begins(
         assert not host.go_on(0)
         assert host.resumable() == []
         assert host.hosted(0) is None
+
+
+def test_what_was_left_is_lost_to_a_mount_that_fails_only_when_its_leases_are_over(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, storage = left_with_a_lease(site), Refusing(site.storage)
+    storage.times = 60
+    monkeypatch.setattr("appliance.node.shards.PAUSE_NS", MS)
+    with site.open(storage=storage) as second:
+        assert second.routes.host.go_on(0)
+        assert second.inspect(0)[0].incarnation == run
 
 
 @pytest.mark.parametrize("damage", ["longer", "shorter", "gone", "another file"])
@@ -193,13 +204,14 @@ def test_start_in_doubt_is_tried_again(site: Site) -> None:
 
 def test_shard_that_cannot_begin_says_why_and_keeps_no_lock(site: Site) -> None:
     storage = Refusing(site.storage)
-    storage.times = START_TRIES
+    storage.times = 10**9
     with site.open(storage=storage) as cluster:
         with pytest.raises(Environment) as refused:
             cluster.routes.host.try_host(0, cluster.map)
         assert refused.value.code == "chain-in-doubt"
         assert "No space left on device" in refused.value.message
         assert refused.value.exit_status == 74
+        storage.times = 0
         assert cluster.routes.host.try_host(0, cluster.map)
 
 

@@ -99,6 +99,8 @@ import signal, sys
 from appliance.cli import run
 from tenure.__main__ import entry
 
+signal.signal({number}, signal.SIG_DFL)  # as of a shell, not of nohup
+
 def opened(options, open_cluster=run.open_cluster):
     try:
         signal.raise_signal({number})

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from timeagent.errors import Environment
 
+from ..bag.roots import Root
 from .check import CheckVerdict, HealthCheck
 from .directory import Probe, judge_exclusive, judge_linked, judge_listed
 from .machine import MOUNTINFO, judge_kind, mount_of, parse_mountinfo
 from .store_probe import StoreProbe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..bag.roots import Root
 
 
 def probe_store(address: str, token: str) -> list[HealthCheck]:

@@ -13,8 +13,10 @@ from appliance.formats.birth import BagKind, LogBirth, PlacedBirth, check_grid, 
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Grid, Rack
+from appliance.formats.stamped import body_digest
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
+from timeagent.trust import Keyring
 from timeagent.units import Instant
 
 from .context import BagContext, signed_for_ever
@@ -49,8 +51,8 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, 
 
     Of several that make it at once the first wins, and all return its birth, which may be of another kind or elsewhere.
     ``store``: where its bags are to be; whoever names one has made sure that it is fit (``doctor.fitness``). Raises
-    BadRequest for a bad name, or a store in which another log or a root is; NotTrusted for a node whose key is revoked.
-    Touches the mount, and the store.
+    BadRequest for a bad name, or a store in which a root, another log or a forged birth record is; NotTrusted for a
+    node whose key is revoked. Touches the mount, and the store.
     """
     found = open_log(context, name)
     if found is not None:
@@ -70,9 +72,10 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, 
     )
     if store is not None:
         birth = PlacedBirth(**msgspec.structs.asdict(birth), store=check_store(store.named))
-    raw = signed_for_ever(Kind.BIRTH, encode_for_ever(birth), context.time, context.records.keyring(numbers.trust))
+    keyring = context.records.keyring(numbers.trust)
+    raw = signed_for_ever(Kind.BIRTH, encode_for_ever(birth), context.time, keyring)
     if store is not None:
-        raw = _placed(store, birth, raw, context.tmp(name))
+        raw = _placed(store, birth, raw, context.tmp(name), keyring)
     context.storage.ensure_directory(f"{LOGS}/{name}")
     context.storage.publish(_path(name), raw, context.tmp(name))
     found = open_log(context, name)
@@ -81,10 +84,11 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, 
     return found
 
 
-def _placed(store: Store, birth: LogBirth, raw: bytes, tmp: str) -> bytes:
+def _placed(store: Store, birth: LogBirth, raw: bytes, tmp: str, keyring: Keyring) -> bytes:
     """Put a birth record in its store; return the one that is there then.
 
-    It may be of somebody else who makes this log, or who died before it was at the root.
+    It may be of somebody else who makes this log, or who died before it was at the root. Who may write to the store
+    need not be one who may make logs: so what is there has to be signed by a node of the cluster.
     """
     if store.storage.look(".", (MARKER,)):
         raise BadRequest(
@@ -96,12 +100,21 @@ def _placed(store: Store, birth: LogBirth, raw: bytes, tmp: str) -> bytes:
     there = store.storage.read(path) if store.storage.look(f"{LOGS}/{birth.log}", (STORE,)) else None
     if there is None:
         raise Environment("log-vanished", f"{path} is not in {store.named} after it was put there", hint="check it")
-    found = open_birth(there, path)[0]
+    found, stamped = open_birth(there, path)
     if (found.cluster_id, found.log, store_of(found)) != (birth.cluster_id, birth.log, store.named):
         raise BadRequest(
             "store-taken",
             f"{store.named} holds a log {found.log!r} of cluster {found.cluster_id.hex()[:12]} already",
             hint="name another directory or prefix, or another log",
+        )
+    token = stamped.signed_time(path)
+    refused = keyring.refuses_time(token, body_digest(Kind.BIRTH, stamped.body))
+    if refused or keyring.node_of(token.key_id) != found.created_by:
+        raise BadRequest(
+            "store-taken",
+            f"{store.named} holds a birth record of {found.log!r} that no node of this cluster signed: "
+            f"{refused or f'its key is not of {found.created_by}'}",
+            hint="name another directory or prefix, or another log; and see who may write there",
         )
     return there
 

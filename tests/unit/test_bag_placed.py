@@ -17,11 +17,12 @@ from appliance.formats.birth import BagKind, open_birth, store_of
 from appliance.formats.framing import Kind
 from appliance.formats.paths import Grid
 from appliance.formats.stamped import stamp
-from tests.support.bags import LOG, T0, TIME_KEY, FixedRecords, Node
+from tests.support.bags import LOG, STRANGER, T0, TIME_KEY, FixedRecords, Node, time_key
 from tests.support.clocks import HandTime
 from tests.support.object_store import MemoryBucket
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage
 from timeagent.errors import BadRequest, Damaged, Environment
+from timeagent.keys import Signer
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
@@ -211,6 +212,18 @@ def test_store_in_which_another_cluster_has_that_log_is_refused() -> None:
         create_log(BagContext(root, places.time, records, "n1"), LOG, store=places.store)
     assert caught.value.code == "store-taken"
     assert root.files == {}
+
+
+@pytest.mark.parametrize("forger", [STRANGER, time_key("n2")], ids=["unknown key", "key of another node"])
+def test_birth_that_somebody_put_into_the_store_is_not_carried_to_the_root(forger: Signer) -> None:
+    places = Places()
+    birth = open_birth(places.root.files[f"logs/{LOG}/log"], "a birth")[0]
+    forged = stamp(Kind.BIRTH, msgspec.structs.replace(birth, log="new", grace_ns=0), HandTime(forger, T0))
+    places.bucket.put("logs/new/store", forged)
+    with pytest.raises(BadRequest, match="that no node of this cluster signed") as caught:
+        places.make("new")
+    assert caught.value.code == "store-taken"
+    assert "logs/new/log" not in places.root.files
 
 
 def test_root_of_a_cluster_is_no_store_of_another() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
-from appliance.formats.birth import store_of
+from appliance.formats.birth import open_birth, store_of
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.pack import PACK
@@ -73,7 +74,10 @@ class BagWalk:
 
     def blind(self, log: str) -> None:
         """Say of a log that nobody reads it."""
-        self._told.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
+        if self._lacks_store(log):
+            self.barred(f"{LOGS}/{log}", log)
+        else:
+            self._told.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
         self._told.closed_to(log, 0)
         for path in self._tree.files_below(f"{LOGS}/{log}"):
             self._unread_file(path, 0, INSTANT_MAX)
@@ -153,9 +157,9 @@ class BagWalk:
                 )
             )
             return None
+        self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         if store_of(birth) and not self._store_there(log, data, store_of(birth), where):
             return None
-        self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         grid = Grid(birth)
         if self._timeline:
             self._timeline.born(grid, birth, stamped.signed_time(path), where)
@@ -176,6 +180,15 @@ class BagWalk:
                 found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title=title)
             )
         return there == birth
+
+    def _lacks_store(self, log: str) -> bool:
+        """Whether a log's bags are in a store of which the copy holds nothing: not even which writers are in there."""
+        path = birth_path(self._tree, log)
+        birth = self._tree.read(path, RECORD_BYTES_MAX)
+        with suppress(Damaged):
+            placed = birth is not None and store_of(open_birth(birth, path)[0])
+            return bool(placed) and self._tree.read(f"{LOGS}/{log}/{STORE}", RECORD_BYTES_MAX) != birth
+        return False
 
     def _rack(self, listing: RackListing) -> SealFacts | None:
         for path in listing.off_grid:

@@ -102,6 +102,24 @@ def no_copy_of_the_store_that_a_log_is_in(root: Path) -> ClusterTree:
     return tree
 
 
+@plants("unverifiable-log")
+def no_copy_of_the_store_that_a_committed_frame_is_in(root: Path) -> ClusterTree:
+    story = Story(root)
+    other = story.tree.log("other", store="s3://bucket/elsewhere")
+    lease = story.lease()
+    story.tree.advance(MS)
+    story.writer.publish(other, lease)
+    story.tree.advance(MS)
+    story.writer.publish(story.grid, lease)
+    story.shard.end(lease)
+    story.done()
+    story.tree.settle(other)
+    for path in story.tree.files():
+        if path.startswith("logs/other/") and path != "logs/other/log":
+            story.tree.remove(path)
+    return story.tree
+
+
 @plants("damaged-record")
 def bags_of_another_log_in_the_store_that_a_log_is_in(root: Path) -> ClusterTree:
     tree = small_tree(root, "s3://bucket/elsewhere")

@@ -7,14 +7,20 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from auditor.audit import audit
+from appliance.formats.birth import open_birth
+from appliance.formats.framing import Kind, pack
+from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree, where_words, whereabouts
+from auditor.parts import Narrowing
 from auditor.report.formats import json_fields
 from auditor.rules.finding import Verdict
 from tenure.__main__ import main
+from tests.fault_injection.faults_missing import no_copy_of_the_store_that_a_committed_frame_is_in
 from tests.fault_injection.fixtures import small_tree
+from timeagent.canonical import encode, encode_for_ever
 from timeagent.errors import BadRequest
 
 ELSEWHERE = "s3://bucket/elsewhere"
@@ -66,6 +72,19 @@ def test_root_alone_names_the_store_that_was_not_copied_and_accuses_nobody(copie
     assert (finding.code, finding.verdict) == ("unverifiable-log", Verdict.UNVERIFIABLE)
     assert ELSEWHERE in finding.explanation
     assert json_fields(result)["summary"]["messages"] == 0
+
+
+def test_log_in_a_store_that_was_not_copied_is_left_out_like_any_other(tmp_path: Path) -> None:
+    tree = no_copy_of_the_store_that_a_committed_frame_is_in(tmp_path)
+    assert audit(open_tree(tree.root), options=Options(narrowing=Narrowing(logs=("orders",)))).findings == ()
+
+
+def test_birth_record_is_judged_without_its_store(copies: Copies) -> None:
+    path = copies.root / "logs/orders/log"
+    birth, stamped = open_birth(path.read_bytes(), "a birth")
+    forged = encode_for_ever(msgspec.structs.replace(birth, grace_ns=0))
+    path.write_bytes(pack(Kind.BIRTH, encode(msgspec.structs.replace(stamped, body=forged))))
+    assert {each.code for each in audit(open_tree(copies.root)).findings} == {"forged-time", "unverifiable-log"}
 
 
 def test_store_alone_is_a_part_that_accuses_nobody(copies: Copies) -> None:

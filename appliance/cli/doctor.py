@@ -307,11 +307,12 @@ def _stores(path: Path) -> list[HealthCheck]:
     root, found = PosixStorage(path), []
     storage = cluster_storage_at(path)
     for log in names_there(root):
-        birth = root.read(f"{LOGS}/{log}/{BIRTH}")
-        named = "" if birth is None else store_of(open_birth(birth, log)[0])
-        if not named:
-            continue
+        path = f"{LOGS}/{log}/{BIRTH}"
         try:
+            birth = root.read(path)
+            named = "" if birth is None else store_of(open_birth(birth, path)[0])
+            if not named:
+                continue
             storage.look(f"{LOGS}/{log}", ())
         except TenureError as problem:
             found.append(failed("store", problem.message, problem.hint))

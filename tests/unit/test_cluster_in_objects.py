@@ -134,6 +134,20 @@ def test_store_that_is_gone_is_named_before_anything_is_written_and_other_logs_g
         assert settled(cluster, "far") == [b"m"]
 
 
+def test_doctor_says_of_each_store_what_it_is_also_beside_a_damaged_birth(place: DemoPlace, tmp_path: Path) -> None:
+    with opened(place) as cluster:
+        for log in ("a", "b"):
+            (tmp_path / log).mkdir()
+            cluster.create_log(log, store=tmp_path / log)
+    birth = Path(place.root) / "logs/a/log"
+    data = birth.read_bytes()
+    birth.unlink()
+    birth.write_bytes(data[:-1])
+    damaged, good = stores_by_doctor(place)
+    assert (damaged.verdict, good.verdict) == (CheckVerdict.FAIL, CheckVerdict.PASS)
+    assert "logs/a/log" in damaged.reason
+
+
 def test_store_that_is_not_fit_gets_no_log(place: DemoPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(place) as cluster, s3_server(monkeypatch) as server:
         with pytest.raises(Environment, match="No such file") as caught:

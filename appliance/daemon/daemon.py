@@ -191,8 +191,8 @@ class Node:
         assert self._observed is not None
         assert self._writer is not None
         parts = (trust, cluster.maps, cluster.policy, self._failover, self._releases, *self._webs)
-        threads = [each.thread for each in parts if each is not None]
-        self._observed.threads = [*threads, *self._writer.threads, self._door_thread]
+        threads, writer = [each.thread for each in parts if each is not None], self._writer
+        self._observed.threads = lambda: [*threads, *writer.threads, self._door_thread]
 
     def stopping(self, *, drains: bool) -> str:
         """Begin no shard any more; return what is done from now on, which the supervisor is told too.

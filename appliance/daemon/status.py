@@ -66,8 +66,8 @@ class Observed:
         self._others = others
         self._room: tuple[Room, Instant] | None = None
         self.stopping = False
-        self.threads: Sequence[Thread | None] = ()
-        """Those of this process that go on until it stops, beside the shards' own."""
+        self.threads: Callable[[], Sequence[Thread | None]] = tuple
+        """Return those of this process that go on until it stops, beside the shards' own."""
 
     @property
     def own_shards(self) -> list[int]:
@@ -104,7 +104,7 @@ class Observed:
 
     def ended(self) -> list[str]:
         """Return which threads have ended by themselves: a bug, of which the log says more."""
-        threads = () if self.stopping else self.threads
+        threads = () if self.stopping else self.threads()
         return [f"thread {each.name} has ended" for each in threads if each is not None and not each.is_alive()]
 
     def checks(self) -> list[HealthCheck]:

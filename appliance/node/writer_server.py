@@ -198,7 +198,7 @@ class NodeWriter:
         self.elsewhere: dict[str, Batcher] = {}
         """Of each store that other logs are in: one that does not answer holds up its own logs, and no others."""
         self.begun: Callable[[Batcher], object] = lambda _: None
-        """Told of each of those when it begins."""
+        """Told of each of those when it begins; may raise TenureError, and is told of another one next time."""
         self._opened = opened
         self._logs: dict[str, WritableLog] = {}
         self._sequence = 0
@@ -211,9 +211,10 @@ class NodeWriter:
         """
         try:
             bag = self._checked(submission)
+            batcher = self._batcher_of(bag.log)
         except TenureError as problem:
             return str(problem)
-        return self._batcher_of(bag.log).submit(bag, submission.frames, told)
+        return batcher.submit(bag, submission.frames, told)
 
     def _batcher_of(self, log: str) -> Batcher:
         store = store_of(self._log(log).grid.birth)
@@ -222,8 +223,9 @@ class NodeWriter:
         with self._lock:
             batcher = self.elsewhere.get(store)
             if batcher is None:
-                batcher = self.elsewhere[store] = Batcher(self._write)
+                batcher = Batcher(self._write)
                 self.begun(batcher)
+                self.elsewhere[store] = batcher
             return batcher
 
     def close(self) -> None:
@@ -321,14 +323,21 @@ class NodeWriterServer:
         return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(self._writers)]
 
     def _begin(self, batcher: Batcher) -> None:
-        """Write what comes for a store, or refuse it where this is ending."""
+        """Write what comes for a store, or refuse it where this is ending. Raises Environment for want of threads."""
         if self._ending.is_set():
             batcher.close()
             return
         threads = self._threads_of(batcher)
+        try:
+            for thread in threads:
+                thread.start()
+        except RuntimeError:  # this process may have no more threads; those that began end with the batcher
+            batcher.close()
+            raise Environment(
+                "no-threads", "no more threads to write with", hint="raise TasksMax, or LimitNPROC"
+            ) from None
         self._writing += threads
-        for thread in threads:
-            thread.start()
+        self.threads += threads
 
     def start(self) -> None:
         """Begin to answer."""

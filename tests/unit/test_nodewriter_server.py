@@ -16,7 +16,7 @@ from appliance.bag.writing import FrameFile
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient, NotTaken
-from appliance.node.writer_server import WRITERS, NodeWriter, NodeWriterServer
+from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
 from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, Submit, WriterHello, body_bytes, decode_answer, encode
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
@@ -268,6 +268,12 @@ class SeveralLogs:
         self.far.go.clear()
 
 
+def submitted(logs: SeveralLogs, node: Node) -> Submit:
+    """A frame for the log in the other store."""
+    file = frame_file(node, (b"m",), log="far", timestamps=[T0], bag_at=T0)
+    return Submit(number=1, log="far", bag_start_ns=logs.far.grid.bag(T0).start_ns, frames=file.data)
+
+
 def test_store_that_does_not_answer_holds_up_its_own_logs_alone(path: Path, node: Node) -> None:
     logs, told = SeveralLogs(node), list[Outcome]()
     service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
@@ -289,15 +295,65 @@ def test_store_that_does_not_answer_holds_up_its_own_logs_alone(path: Path, node
     assert service.submit(submission, told.append) == "the node's writer is stopping"
 
 
+def test_threads_of_a_store_are_minded_as_the_others_are(path: Path, node: Node) -> None:
+    logs, told = SeveralLogs(node), list[Outcome]()
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = NodeWriterServer(service, path)
+    server.start()
+    before = set(server.threads)
+    assert service.submit(submitted(logs, node), told.append) is None
+    begun = set(server.threads) - before
+    assert len(begun) == WRITERS
+    assert all(each.is_alive() for each in server.threads)
+    logs.far.go.set()
+    server.stop()
+    assert told == [Committed()]
+    assert not any(each.is_alive() for each in begun)
+
+
+class Unstartable(Thread):
+    """One thread too many."""
+
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+class ShortServer(NodeWriterServer):
+    """A server in a process that may not have all the threads that a store needs, for once."""
+
+    short = False
+
+    def _threads_of(self, batcher: Batcher) -> list[Thread]:
+        threads = super()._threads_of(batcher)
+        if self.short:
+            threads[-1] = Unstartable()
+        return threads
+
+
+def test_store_for_which_there_are_no_threads_is_refused_and_taken_when_there_are(path: Path, node: Node) -> None:
+    logs, told = SeveralLogs(node), list[Outcome]()
+    logs.far.go.set()
+    service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
+    server = ShortServer(service, path)
+    server.start()
+    server.short = True
+    refused = service.submit(submitted(logs, node), told.append)
+    assert refused is not None
+    assert "no more threads" in refused
+    assert all(each.is_alive() for each in server.threads)
+    server.short = False
+    assert service.submit(submitted(logs, node), told.append) is None
+    server.stop()
+    assert told == [Committed()]
+
+
 def test_store_that_is_first_written_to_after_the_end_is_refused(path: Path, node: Node) -> None:
     logs = SeveralLogs(node)
     service = NodeWriter(CLUSTER, "n1", WRITER, logs.by_name.__getitem__)
     server = NodeWriterServer(service, path)
     server.start()
     server.stop()
-    file = frame_file(node, (b"m",), log="far", timestamps=[T0], bag_at=T0)
-    late = Submit(number=1, log="far", bag_start_ns=logs.far.grid.bag(T0).start_ns, frames=file.data)
-    assert service.submit(late, list[Outcome]().append) == "the node's writer is stopping"
+    assert service.submit(submitted(logs, node), list[Outcome]().append) == "the node's writer is stopping"
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 64, b"\0\0\0\1\xc1", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\5ab", b""])

@@ -307,10 +307,10 @@ def _stores(path: Path) -> list[HealthCheck]:
     root, found = PosixStorage(path), []
     storage = cluster_storage_at(path)
     for log in names_there(root):
-        path = f"{LOGS}/{log}/{BIRTH}"
+        where = f"{LOGS}/{log}/{BIRTH}"
         try:
-            birth = root.read(path)
-            named = "" if birth is None else store_of(open_birth(birth, path)[0])
+            birth = root.read(where)
+            named = "" if birth is None else store_of(open_birth(birth, where)[0])
             if not named:
                 continue
             storage.look(f"{LOGS}/{log}", ())

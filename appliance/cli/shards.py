@@ -197,6 +197,7 @@ def give_share(cluster: Cluster, key: Signer, node: str, wait_ns: Span) -> None:
         cluster.time.sleep(_LOOK_NS)
     newest = cluster.registers.newest_map()
     if newest.before is not None:
+        note(f"tenure: a move is under way by map {newest.number}, and is ended first")
         newest = carry_out(cluster, key, lambda _: newest.layout)
     if shared(newest, node) is not None:
         carry_out(cluster, key, lambda before: shared(before, node) or before.layout)

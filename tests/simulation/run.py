@@ -241,7 +241,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=sorted(scenarios.SCENARIOS), metavar="SCENARIO")
     parser.add_argument("--replay", nargs=2, metavar=("SCENARIO", "SEED"))
-    parser.add_argument("--mutants", nargs="?", const="all", metavar="SCENARIO", help="all, or those of one scenario")
+    one = ("all", *sorted(scenarios.SCENARIOS))
+    parser.add_argument("--mutants", nargs="?", const="all", choices=one, metavar="SCENARIO", help="all, or of one")
     parser.add_argument("--bench", action="store_true")
     options = parser.parse_args(arguments)
     if options.audit_one_in < 1:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from msgspec.structs import replace
 
-from appliance.admin.moving import DEAF_NS, Finish, begin, moved, resharded
+from appliance.admin.moving import DEAF_NS, Finish, begin, moved, moves_text, resharded
 from appliance.daemon.daemon import Node
+from appliance.doctor.health import judge_shard
 from appliance.formats.framing import Kind
 from appliance.formats.shardmap import ShardMap
+from appliance.formats.witness import Half
 from appliance.lease.transport import SocketTransport
 from appliance.node.records import Registers
 from appliance.node.routes import ShardRoutes
@@ -73,6 +75,16 @@ def test_shard_is_given_to_no_node_that_does_not_answer(say: Say, site: Site) ->
         assert "[node-silent]" in err
         assert "--silent-too" in err
         assert owners(site) == (1, ("node1", "node2"))
+
+
+def test_move_says_whose_shard_goes_home_and_how_it_is_ended_if_it_was_cut_off(site: Site) -> None:
+    both = begin(site.registers, site.root_key, lambda before: moved(before, {0: "node1", 1: "node1"}))
+    assert moves_text(both) == "shard 0 home to node1, shard 1 from node2 to node1"
+    leaving = judge_shard(0, "node1", runner="node1", half=Half.LEAVING)
+    assert "tenure shards finish" in leaving.words
+    away = judge_shard(0, "node1", runner="node2", half=Half.LEAVING)
+    assert "shards move" not in away.way_out, "no other move begins meanwhile"
+    assert "shards move" in judge_shard(0, "node1", runner="node2").way_out
 
 
 class LaterTime:

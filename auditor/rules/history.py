@@ -201,13 +201,17 @@ def _without_late(
     """Leave out what was linked into a pruned slot by a shard that had slept.
 
     Its look showed it higher numbers, so it granted nothing: no ledger has the record, and nothing was signed under it.
+    A copy that listed the chain before may have read the slot after that: then the record whose slot it was is used.
     """
     kept_from = max(fact.record.number for fact in facts) - RECORDS_KEPT
     copied = {fact.raw for fact in facts if not fact.where.path.startswith(f"{chain}/")}
+
+    def is_used(fact: CeilingFact) -> bool:
+        return fact.raw in copied or (fact.record.incarnation, fact.record.number) in signed_under
+
+    used = {fact.record.number for fact in facts if is_used(fact)}
     for fact in facts:
-        record = fact.record
-        used = fact.raw in copied or (record.incarnation, record.number) in signed_under
-        if used or record.number > kept_from:
+        if is_used(fact) or (fact.record.number > kept_from and fact.record.number not in used):
             yield fact
 
 

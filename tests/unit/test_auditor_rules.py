@@ -18,8 +18,8 @@ from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.report.compare_copies import compared
 from auditor.report.result import FailOn, exit_status
-from auditor.rules import grants
-from auditor.rules.finding import RULES, Severity, Verdict
+from auditor.rules import grants, history
+from auditor.rules.finding import RULES, Evidence, Severity, Verdict
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_bags import premature_lock
 from tests.fault_injection.faults_bytes import joined_later
@@ -32,6 +32,7 @@ from tests.fault_injection.tree import ClusterTree, seed
 from tests.fault_injection.writer import Writer
 from tests.support.by_rules import by_columns_first, by_rules
 from tests.support.mutants import plant
+from tests.support.values import ceiling_record, page_token
 from timeagent.errors import BadRequest
 from timeagent.keys import Signer
 from timeagent.units import MS, SECOND
@@ -142,6 +143,22 @@ def test_record_in_a_slot_that_had_been_pruned_is_no_finding(tmp_path: Path) -> 
     owner.incarnation, owner.sequence, owner.previous = b"sleeper!", 0, NO_HEAD
     owner.turn(Stopped(floor_ns=0, settle_to_ns=0), change={"ceiling_number": linked[0]})
     assert "chain-fork" in codes(audited(tree))
+
+
+# The same, in a copy that had listed the chain before, and read the slot after that: it knows no higher number.
+@pytest.mark.parametrize("granted", [False, True])
+def test_slot_that_is_linked_again_while_a_copy_is_made_counts_once_something_is_signed_under_it(
+    granted: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    chain, own = chain_path(1, 0), ceiling_record()
+    late = msgspec.structs.replace(own, incarnation=b"sleeper!")
+    facts = [
+        history.CeilingFact(own, b"own", page_token(), Evidence("ledger/00000001/0000/a.ledger")),
+        history.CeilingFact(late, b"late", page_token(), Evidence(f"{chain}/{record_name(1)}")),
+    ]
+    signed_under = {(late.incarnation, late.number)} if granted else set()
+    left = [fact.raw for fact in history._without_late(facts, chain, signed_under)]
+    assert left == ([b"own", b"late"] if granted else [b"own"])
 
 
 # An append in doubt that was repeated, as a log bag's writer does it.

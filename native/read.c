@@ -148,21 +148,19 @@ static int frame_at(Span file, Py_ssize_t offset, Limits most, FrameAt *found)
     return 1;
 }
 
-/* Check the checksum of a frame's piece, and make the digest that its writer's next frame names it by.
- * Returns 1; 0 where the checksum is another; -1 with an exception. */
-static int frame_digest(Span file, const FrameAt *frame, uint8_t digest[DIGEST_BYTES])
+/* Make the digest of a frame's piece, of which the checksum is the first half. hashed 0: the checksum as it stands, and
+ * zeros behind it. Returns 1; 0 where the checksum is another; -1 with an exception. */
+static int frame_digest(Span file, const FrameAt *frame, int hashed, uint8_t digest[DIGEST_BYTES])
 {
-    static const char context[16] = "tenure v1 frame";
     const uint8_t *piece = file.at + frame->offset;
-    size_t size = (size_t)(frame->length - HEADER - CHECKSUM);
-    uint8_t sum[DIGEST_BYTES], length[8] = {0};
-    if (core_sha256(piece, HEADER + size, NULL, 0, NULL, 0, sum) < 0)
+    size_t size = (size_t)(frame->length - CHECKSUM);
+    memset(digest, 0, DIGEST_BYTES);
+    memcpy(digest, piece + size, CHECKSUM);
+    if (!hashed)
+        return 1;
+    if (core_sha256(piece, size, NULL, 0, NULL, 0, digest) < 0)
         return -1;
-    if (memcmp(sum, piece + HEADER + size, CHECKSUM) != 0)
-        return 0;
-    for (int n = 0; n < 4; n++)
-        length[4 + n] = piece[8 + n];
-    return core_sha256(context, sizeof context, length, sizeof length, piece + HEADER, size, digest) < 0 ? -1 : 1;
+    return memcmp(digest, piece + size, CHECKSUM) == 0;
 }
 
 /* Count the frames of a file as far as the lengths of its pieces go: -1 where they do not lead to its end. */
@@ -178,60 +176,43 @@ static Py_ssize_t frames_in(Span file)
     return count ? count : -1;
 }
 
-/* cut(files: list[bytes], hashed: bool, messages_max: int, payload_max: int) -> tuple[rows, digests, heads] | None
+/* cut(file: bytes, hashed: bool, messages_max: int, payload_max: int) -> tuple[rows, digests, heads] | None
  *
- * The frames of files, in order. rows: six int64 a frame, its file, offset, length, messages, first and last instant; and
- * two lists of bytes. None where one of the files is empty, or holds anything else than whole frames. hashed: else no
- * checksum is checked, and stands, behind it 16 zeros, for a digest. Reference: auditor.columns.cutting. */
+ * The frames of a file, in order. rows: five int64 a frame, its offset, length, messages, first and last instant;
+ * digests: 32 bytes a frame; heads: a list of bytes. None where the file is empty, or holds anything else than whole
+ * frames. hashed: else no checksum is checked. Reference: auditor.columns.cutting. */
 PyObject *core_cut(PyObject *module, PyObject *args)
 {
-    PyObject *list, *made[3] = {NULL};
-    int hashed, fine = 1; /* 0: something is no frame; -1: an exception is set */
-    Py_ssize_t count, frames = 0, row = 0;
-    int64_t *rows = NULL;
+    PyObject *bytes, *rows = NULL, *digests = NULL, *heads = NULL, *result = NULL;
+    int hashed, fine; /* 0: something is no frame; -1: an exception is set */
+    Span file;
     Limits most;
-    FrameAt frame;
+    FrameAt frame = {.length = 0};
     (void)module;
-    if (!PyArg_ParseTuple(args, "Opnn:cut", &list, &hashed, &most.messages, &most.payload))
+    if (!PyArg_ParseTuple(args, "Opnn:cut", &bytes, &hashed, &most.messages, &most.payload) || span_of(bytes, &file) < 0)
         return NULL;
-    Span *files = spans_of(list, &count);
-    if (!files)
-        return NULL;
-    for (Py_ssize_t n = 0; n < count && fine > 0; n++) {
-        Py_ssize_t more = frames_in(files[n]);
-        fine = more > 0;
-        frames += more;
-    }
-    if (fine > 0) {
-        made[0] = new_bytes(frames, 6 * sizeof *rows);
-        made[1] = PyList_New(frames);
-        made[2] = PyList_New(frames);
-        rows = made[0] ? inside(made[0]) : NULL;
-        fine = made[0] && made[1] && made[2] ? 1 : -1;
-    }
-    for (Py_ssize_t n = 0; n < count && fine > 0; n++)
-        for (Py_ssize_t at = 0; at < files[n].size; at += frame.length, row++) {
-            uint8_t digest[DIGEST_BYTES] = {0};
-            fine = frame_at(files[n], at, most, &frame);
-            if (fine && hashed)
-                fine = frame_digest(files[n], &frame, digest);
-            else if (fine)
-                memcpy(digest, files[n].at + at + frame.length - CHECKSUM, CHECKSUM);
-            if (fine <= 0)
-                break;
-            int64_t own[6] = {n, frame.offset, frame.length, frame.count, frame.first, frame.last};
-            memcpy(rows + 6 * row, own, sizeof own);
-            fine = put(&made[1], row, bytes_of(digest, DIGEST_BYTES)) == 0 &&
-                           put(&made[2], row, bytes_of(files[n].at + frame.head_at, frame.head_size)) == 0
-                       ? 1
-                       : -1;
-            if (fine < 0)
-                break;
+    Py_ssize_t frames = frames_in(file), row = 0;
+    if (frames < 0)
+        return Py_NewRef(Py_None);
+    rows = new_bytes(frames, 5 * sizeof(int64_t));
+    digests = new_bytes(frames, DIGEST_BYTES);
+    heads = PyList_New(frames);
+    fine = rows && digests && heads ? 1 : -1;
+    for (Py_ssize_t at = 0; fine > 0 && at < file.size; at += frame.length, row++) {
+        fine = frame_at(file, at, most, &frame);
+        if (fine > 0)
+            fine = frame_digest(file, &frame, hashed, (uint8_t *)inside(digests) + DIGEST_BYTES * row);
+        if (fine > 0) {
+            int64_t own[5] = {frame.offset, frame.length, frame.count, frame.first, frame.last};
+            memcpy((uint8_t *)inside(rows) + row * (Py_ssize_t)sizeof own, own, sizeof own);
+            fine = put(&heads, row, bytes_of(file.at + frame.head_at, frame.head_size)) == 0 ? 1 : -1;
         }
-    PyMem_Free(files);
-    PyObject *result = fine > 0 ? PyTuple_Pack(3, made[0], made[1], made[2]) : fine < 0 ? NULL : Py_NewRef(Py_None);
-    for (int n = 0; n < 3; n++)
-        Py_XDECREF(made[n]);
+    }
+    if (fine >= 0)
+        result = fine ? PyTuple_Pack(3, rows, digests, heads) : Py_NewRef(Py_None);
+    Py_XDECREF(rows);
+    Py_XDECREF(digests);
+    Py_XDECREF(heads);
     return result;
 }
 

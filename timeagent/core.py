@@ -58,13 +58,13 @@ class NativeCore(Protocol):
 
     def cut(
         self,
-        files: list[bytes],
+        file: bytes,
         hashed: bool,  # noqa: FBT001 - the core takes positions only
         messages_max: int,
         payload_max: int,
         /,
-    ) -> tuple[bytes, list[bytes], list[bytes]] | None:
-        """Cut files into frames: rows, digests and heads. None: they hold something else as well."""
+    ) -> tuple[bytes, bytes, list[bytes]] | None:
+        """Cut a file into frames: rows, digests and heads. None: it is empty, or holds something else as well."""
 
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""

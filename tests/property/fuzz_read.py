@@ -233,9 +233,7 @@ def frames(native: NativeCore, change: Changing) -> int:
     hashed = chance.random() < 0.7
 
     def say(*several: bytes) -> object:
-        found = cut(several, hashed=hashed)
-        columns = (found.file, found.offset, found.length, found.counts, found.first, found.last)
-        return [each.tolist() for each in columns], found.digests, found.heads
+        return [cut(each, hashed=hashed) for each in several]
 
     taken = [each for each in files if by_both(native, partial(say, each))]
     by_both(native, partial(say, *chance.choices(files, k=3)))
@@ -308,7 +306,7 @@ def probe(native: NativeCore, chance: random.Random) -> None:
     records, kinds, places = [b"abcdef", b"ghi"], struct.pack("=ii", 0, 1), struct.pack("=iiii", 0, 3, 1, 2)
     column = struct.pack("=qq", 0, 0)
     honest: dict[str, list[Any]] = {
-        "cut": [[pack(Kind.FRAME, a_frame(chance))], True, 9, 400],
+        "cut": [pack(Kind.FRAME, a_frame(chance)), True, 9, 400],
         "match": [records, 0, [(b"abcdef", struct.pack("=iii", 0, 0, 6))], bytearray(8)],
         "column": [records, kinds, *chance.choice([(places, 8, -1), (struct.pack("=iiii", 0, 3, 0, 3), 3, None)])],
         "values": [records, kinds, places],

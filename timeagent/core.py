@@ -69,11 +69,8 @@ class NativeCore(Protocol):
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""
 
-    def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int, absent: int | None, /) -> bytes:
-        """Return a column of numbers, or, without an ``absent`` one, of so many bytes of each record."""
-
-    def values(self, records: list[bytes], kinds: bytes, places: bytes, /) -> list[bytes]:
-        """Return the bytes of a field of each record."""
+    def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int, /) -> bytes:
+        """Return a field of each record in so many bytes, behind zeros where it has fewer."""
 
     def distinct(self, records: list[bytes], kinds: bytes, places: list[bytes], /) -> tuple[bytes, bytes, list[bytes]]:
         """Number the different values of fields: columns of record and number, and the values."""
@@ -82,8 +79,6 @@ class NativeCore(Protocol):
         self,
         entries: list[bytes],
         paths: list[bytes],
-        order: bytes,
-        batch: bytes,
         index: bytes,
         counts: bytes,
         roots: bytes,

@@ -151,7 +151,10 @@ def test_files_are_cut_as_one_by_one(name: str) -> None:
 CUTTING: dict[str, tuple[str, str]] = {
     "what a frame begins with": ("data[at:at + 8] != _START", "False"),
     "the checksum": ("digest[:CHECKSUM_BYTES] != data[end:after]", "False"),
-    "a file without a frame": ("if rows else None", ""),
+    "a file without a frame": (
+        "CutFile(b''.join(rows), b''.join(digests), heads) if rows else None",
+        "CutFile(b''.join(rows), b''.join(digests), heads)",
+    ),
     "the longest": ("end - body > PAYLOAD_BYTES_MAX", "False"),
     "at least one": ("0 < count", "0 <= count"),
     "at most so many": ("count <= FRAME_MESSAGES_MAX", "True"),

@@ -390,17 +390,20 @@ PyObject *core_column(PyObject *module, PyObject *args)
     if (field_of(records, kinds, places, &field) < 0)
         return NULL;
     PyObject *result = new_bytes(field.count, width);
-    for (Py_ssize_t n = 0; result && n < field.count; n++) {
-        uint8_t *into = (uint8_t *)inside(result) + n * width;
-        int there = value_of(&field, n, &value);
-        memset(into, 0, (size_t)width);
-        if (there > 0 && value.size > width)
+    uint8_t *into = result ? inside(result) : NULL;
+    int there = 0;
+    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += width) {
+        there = value_of(&field, n, &value);
+        if (there > 0 && value.size > width) {
             PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
-        else if (there > 0)
+            there = -1;
+        }
+        memset(into, 0, (size_t)width);
+        if (there > 0)
             memcpy(into + width - value.size, value.at, (size_t)value.size);
-        if (PyErr_Occurred())
-            Py_CLEAR(result);
     }
+    if (there < 0)
+        Py_CLEAR(result);
     PyMem_Free(field.records);
     return result;
 }

@@ -229,8 +229,12 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
         return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
 
     def said(
-        self, entry: Witness | Ended | SessionWitness | SessionEnded, position: int, where: Evidence, shift: Span = 0
-    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver:
+        self,
+        entry: Witness | Ended | SessionWitness | SessionEnded | Resumed,
+        position: int,
+        where: Evidence,
+        shift: Span = 0,
+    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver | RunResumed:
         """Return what one of its entries says. ``shift``: how much more its clock would have shown of ends."""
         signed = self._signed(position, where)
         match entry:
@@ -243,14 +247,12 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
                 return LeaseEnded(instant, *signed[1:], entry.domain, entry.ending, *numbers)
             case SessionEnded():
                 return SessionOver(entry.ended_ns + shift, *signed[1:], entry)
+            case Resumed():
+                return RunResumed(*signed, entry.since_ns)
 
     def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
         """Return by which map its shard goes."""
         return MapFollowed(*self._signed(0, where), head.going_by, head.half)
-
-    def resumed(self, entry: Resumed, position: int, where: Evidence) -> RunResumed:
-        """Return that its shard goes on after a restart."""
-        return RunResumed(*self._signed(position, where), entry.since_ns)
 
     def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
         """Return the ends of leases that a later witness tells of."""
@@ -275,11 +277,6 @@ type Event = (
     | RackSealed
     | LogBorn
 )
-
-
-def order(event: Event) -> tuple[Instant, int, Place]:
-    """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
-    return event.instant_ns, RANKS[type(event)], event.place
 
 
 KINDS: Final = (

@@ -74,10 +74,8 @@ class ShardFacts:
                 self._witness(entry, digest, batch, position, where)
             case Ended():
                 self._found.add(batch.said(entry, position, where, shift), ended_name(entry))
-            case SessionWitness() | SessionEnded():
+            case SessionWitness() | SessionEnded() | Resumed():
                 self._found.add(batch.said(entry, position, where, shift))
-            case Resumed():
-                self._found.add(batch.resumed(entry, position, where))
             case _:
                 pass
 
@@ -212,8 +210,8 @@ class RackFacts:
         if accepted[1]:
             closing.seen.add(raw.frame.digest)
         self._found.rank = rank
-        told = self._told(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why)
-        self._take(JudgedFrame(evidence, told, closing.bag, closing.token))
+        closed = closing.token
+        self._frame(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why, closed=closed)
 
     def clean_from(self, files: Iterable[JudgedFile], firsts: Iterable[int]) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
@@ -263,8 +261,7 @@ class RackFacts:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""
         bag, evidence = self._lens.bag(listing.bag), self._lens.frame(raw)
         accepted = (0, 0) if twice else self._accepted(evidence, bag, None, fits=_fits(raw, bag, path))
-        told = self._told(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
-        self._take(JudgedFrame(evidence, told, bag, None))
+        self._frame(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
 
     def open(self, listing: BagListing) -> None:
         if listing.begun:
@@ -281,10 +278,8 @@ class RackFacts:
     def _void(self, listing: BagListing) -> None:
         """Take a bag that its rack was sealed without. Reads its files."""
         for path, raw in self._unlisted_frames(listing, listing.files):
-            evidence = self._lens.frame(raw)
             why = "its rack was sealed without its bag"
-            told = self._told(evidence, listing.bag, path, (0, 0), listed=False, why=why)
-            self._take(JudgedFrame(evidence, told, listing.bag, None))
+            self._frame(self._lens.frame(raw), listing.bag, path, (0, 0), listed=False, why=why)
 
     def finish(self, grid: Grid, listing: RackListing, seal: SealFacts | None) -> None:
         """Tell what the rack comes to, when all frames are judged. Reads the files that came too late."""
@@ -357,8 +352,7 @@ class RackFacts:
             closing.accepted += accepted[1] - accepted[0]
             closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
             closing.seen.add(raw.frame.digest)
-        told = self._told(evidence, bag, path, accepted, listed=would, why="" if would else _VOID)
-        self._take(JudgedFrame(evidence, told, bag, closing.token))
+        self._frame(evidence, bag, path, accepted, listed=would, why="" if would else _VOID, closed=closing.token)
 
     def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
         for name in names:
@@ -390,14 +384,23 @@ class RackFacts:
         policy = self._records.judging(evidence.frame.head.policy_number, lock.policy_number if lock else None)
         return _stretch(judge_frame(evidence, bag, policy, misplaced=not fits))
 
-    def _told(
-        self, evidence: FrameEvidence, bag: Bag, path: str, accepted: tuple[int, int], *, listed: bool | None, why: str
-    ) -> FrameWritten:
+    def _frame(
+        self,
+        evidence: FrameEvidence,
+        bag: Bag,
+        path: str,
+        accepted: tuple[int, int],
+        *,
+        listed: bool | None,
+        why: str,
+        closed: SignedTime | None = None,
+    ) -> None:
+        """Tell of a frame, as the lens shows it. ``closed``: the signed time of its bag's lock file."""
         head, timestamps = evidence.frame.head, evidence.frame.timestamps
         span = (int(timestamps[accepted[0]]), int(timestamps[accepted[1] - 1])) if accepted[1] else None
         refused = len(timestamps) - (accepted[1] - accepted[0])
         at = evidence.where.offset
-        return FrameWritten(
+        event = FrameWritten(
             instant_ns=evidence.token.midpoint_ns,
             place=(f"writer {head.writer}", head.incarnation, head.sequence, 0),
             clock=ClockReading.of(head.writer, evidence.token),
@@ -422,15 +425,13 @@ class RackFacts:
             ),
             begins=evidence.refusal is None and path not in self._begun and at < self._clean_from.get(path, at + 1),
         )
-
-    def _take(self, frame: JudgedFrame) -> None:
-        if frame.evidence.refusal is None:
-            self._found.add(frame.event)
-            if frame.event.begins:
-                self._begun.add(frame.event.file)
-        self._shards.carried(frame.evidence)
+        if evidence.refusal is None:
+            self._found.add(event)
+            if event.begins:
+                self._begun.add(path)
+        self._shards.carried(evidence)
         if self._tell is not None:
-            self._tell(frame)
+            self._tell(JudgedFrame(evidence, event, bag, closed))
 
 
 def _stretch(judgement: Judgement) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -131,33 +131,42 @@ def _shown(event: Event) -> Event:
     return msgspec.structs.replace(event, where=where)
 
 
-def _subject(event: Event) -> tuple[Value, ...]:
-    """Return by what else an event is found: domain, lease, until, session, log, bag, newest, subject."""
+class _Subject(NamedTuple):
+    """By what else an event is found."""
+
+    domain: str | None = None
+    lease: bytes | None = None
+    until: Instant | None = None
+    session: bytes | None = None
+    log: str | None = None
+    bag: Instant | None = None
+    newest: Instant | None = None
+    subject: str | None = None
+
+
+def _subject(event: Event) -> _Subject:
     match event:
         case LeaseTold():
-            witness = event.witness
+            witness, until = event.witness, min(event.witness.expiry_ns, INSTANT_MAX)
             session = None if witness.session_id is None else event.place[1] + witness.session_id
-            until = min(witness.expiry_ns, INSTANT_MAX)
-            return witness.domain, witness.correlation_id, until, session, None, None, None, None
+            return _Subject(witness.domain, witness.correlation_id, until, session)
         case LeaseEnded():
-            until = min(event.instant_ns, INSTANT_MAX)
-            return event.domain, event.ending.correlation_id, until, None, None, None, None, None
+            return _Subject(event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX))
         case SessionTold():
-            session, until = event.place[1] + event.witness.session_id, min(event.witness.expiry_ns, INSTANT_MAX)
-            return None, None, until, session, None, None, None, None
+            until = min(event.witness.expiry_ns, INSTANT_MAX)
+            return _Subject(until=until, session=event.place[1] + event.witness.session_id)
         case SessionOver():
-            return None, None, None, event.place[1] + event.ending.session_id, None, None, None, None
+            return _Subject(session=event.place[1] + event.ending.session_id)
         case FrameWritten():
             packed = event.file if event.file != event.where.path else None
             newest = min(event.newest_accepted_ns, INSTANT_MAX)
-            return None, None, None, None, event.log, event.bag_ns, newest, packed
+            return _Subject(log=event.log, bag=event.bag_ns, newest=newest, subject=packed)
         case BagClosed():
-            return None, None, None, None, event.log, event.bag_ns, None, event.path
+            return _Subject(log=event.log, bag=event.bag_ns, subject=event.path)
         case CeilingLinked():
-            name = ceiling_name(event.shard, event.record.number)
-            return None, None, None, None, None, None, None, name
+            return _Subject(subject=ceiling_name(event.shard, event.record.number))
         case _:
-            return (None,) * 8
+            return _Subject()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -31,7 +31,6 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
-from .checkpoints import keep, working_at
 from .events import (
     KINDS,
     RANKS,
@@ -69,14 +68,13 @@ class StoredEvents(Sequence["Event"]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
         ((count,),) = db.execute("SELECT coalesce(max(position), 0) FROM event")
         self._count = int(count)
-        self._blocks: OrderedDict[int, list[Event]] = OrderedDict()
-        self._lock = threading.Lock()
         # Of the database, not of this: who lets go of a timeline lets go of the file.
-        self._batch = lru_cache(NAMES_AT_HAND)(partial(_stated, db))
-        self._path = lru_cache(NAMES_AT_HAND)(partial(_text, db))
+        batch, path = lru_cache(NAMES_AT_HAND)(partial(_stated, db)), lru_cache(NAMES_AT_HAND)(partial(_text, db))
+        self.where = partial(_where, db, batch, path)
+        """Yields the events of which a condition in SQL holds; each is read when it is asked for."""
+        self._block = lru_cache(BLOCKS)(partial(_block, self.where))
 
     def __len__(self) -> int:
         return self._count
@@ -93,27 +91,21 @@ class StoredEvents(Sequence["Event"]):
             raise IndexError(index)
         return self._block(number // BLOCK_EVENTS)[number % BLOCK_EVENTS]
 
-    def _block(self, block: int) -> list[Event]:
-        with self._lock:
-            if block in self._blocks:
-                self._blocks.move_to_end(block)
-                return self._blocks[block]
-        first = block * BLOCK_EVENTS
-        events = list(self.where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
-        with self._lock:
-            self._blocks[block] = events
-            if len(self._blocks) > BLOCKS:
-                self._blocks.popitem(last=False)
-        return events
 
-    def where(self, condition: str, *values: Value) -> Iterator[Event]:
-        """Yield the events of which a condition in SQL holds; each is read when it is asked for."""
-        sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
-        for kind, value, batch, place, path, offset, length in self._db.execute(sql, values):
-            if batch is None:
-                yield _WHOLE[kind].decode(value)
-            else:
-                yield self._batch(batch).said(_entries.decode(value), place, Evidence(self._path(path), offset, length))
+def _where(
+    db: Database, batch: Callable[[int], StatedBatch], path: Callable[[int], str], condition: str, *values: Value
+) -> Iterator[Event]:
+    sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
+    for kind, value, stated, place, name, offset, length in db.execute(sql, values):
+        if stated is None:
+            yield _WHOLE[kind].decode(value)
+        else:
+            yield batch(stated).said(_entries.decode(value), place, Evidence(path(name), offset, length))
+
+
+def _block(where: Callable[..., Iterator[Event]], block: int) -> list[Event]:
+    first = block * BLOCK_EVENTS
+    return list(where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
 
 
 def _stated(db: Database, number: int) -> StatedBatch:
@@ -330,12 +322,12 @@ class Timeline:
         """Go on from the nearest state at hand since the last checkpoint. Leaves checkpoints behind."""
         begin = self._number("SELECT position FROM folded WHERE position <= ? ORDER BY position DESC LIMIT 1", position)
         near = max((each for each in self._at_hand if begin <= each <= position), default=None)
-        working = working_at(self._db, begin) if near is None else self._at_hand[near].copy()
+        working = Working.at(self._db, begin) if near is None else self._at_hand[near].copy()
         begin = begin if near is None else near
         for number in range(begin + 1, position + 1):
             working.take(self.events[number - 1])
             if number % CHECKPOINT_EVENTS == 0 or number == len(self.events):
-                keep(self._db, working, number)
+                working.keep(self._db, number)
             if (number - begin) % STATES_APART == 0:
                 self._remember(number, working.copy())
         self._remember(position, working)

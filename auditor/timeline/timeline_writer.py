@@ -28,8 +28,8 @@ from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 
-from .checkpoints import SCHEMA as CHECKPOINTS
 from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
+from .fold import SCHEMA as CHECKPOINTS
 from .gathering import EventRows, ended_name, hearsay_names, statement_name
 from .timeline_reader import Timeline
 

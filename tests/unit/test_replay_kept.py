@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import apsw
 import pytest
 
-import auditor.timeline.checkpoints as layers_module
+import auditor.timeline.fold as layers_module
 import auditor.timeline.gathering as gathering_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
@@ -21,9 +21,8 @@ from auditor.explain.context import Traces
 from auditor.index import INDEX_FORMAT
 from auditor.parts import Narrowing
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold
 from auditor.timeline.fold import Working
-from auditor.timeline.state import with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
@@ -35,7 +34,7 @@ from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
-from tests.support.plain_timeline import Gathered, PlainTimeline
+from tests.support.plain_timeline import Gathered, PlainTimeline, order
 from tests.support.shares import shares
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
@@ -77,9 +76,7 @@ def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Findin
     tree, found = Tree(root), Gathered()
     records, _ = load_records(tree, signatures, None)
     read_one_by_one(tree, records, signatures, found)
-    prelocked = [(log, start) for mark, log, start in found.marks if mark == "prelock"]
-    packs = [(log, start) for mark, log, start in found.marks if mark == "pack"]
-    return PlainTimeline(found.events(), findings=findings, prelocked=prelocked, packed=packs)
+    return PlainTimeline(found.events(), findings=findings, marks=found.marks)
 
 
 def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[PlainTimeline, AuditedTree]:
@@ -134,7 +131,7 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
     for position in positions:
         state, expected = kept.state_after(position), memory.state_after(position)
         assert state == expected, position
-        assert with_leases(state.domains) == with_leases(expected.domains)
+        assert state.domains.standing() == expected.domains.standing()
         assert list(state.leases()) == list(expected.leases())
         for log in expected.logs:
             for newest in (None, 0, 1, 2):
@@ -367,12 +364,12 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
-    (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
+    (layers_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position", "instant <= ?", "instant < ?"),
     (kept_module, "Timeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
     (kept_module, "Timeline.position_before", "instant < ?", "instant <= ?"),
     (kept_module, "Timeline._fold", "position <= ? ORDER", "position <= ? + 1 ORDER"),
-    (kept_module, "Timeline._fold", "keep(self._db, working, number)", "keep(self._db, working, number - 1)"),
+    (kept_module, "Timeline._fold", "working.keep(self._db, number)", "working.keep(self._db, number - 1)"),
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
@@ -391,7 +388,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.kinds", "kind = ?", "kind >= ?"),
     (kept_module, "Timeline.session", "max(until)", "min(until)"),
-    (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
+    (kept_module, "_block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
     (keeping_module, "TimelineWriter._in_order", "BY instant, kind, who", "BY instant, who, kind"),
     (keeping_module, "TimelineWriter._in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),

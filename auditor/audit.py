@@ -43,9 +43,15 @@ from .seals import SealOrder
 from .shards import ShardWalk
 from .store import PartStore, environment
 from .timeline.facts import RackFacts, ShardFacts
-from .timeline.gathering import EventRows
 from .timeline.timeline_reader import Timeline
-from .timeline.timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_timeline, written_timeline
+from .timeline.timeline_writer import (
+    FIRST_RANK,
+    LEDGER_RANK,
+    EventRows,
+    TimelineWriter,
+    keep_timeline,
+    written_timeline,
+)
 from .timeline.what_if import read_one_by_one
 
 

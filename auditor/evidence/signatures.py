@@ -120,11 +120,8 @@ class FrameRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWitness:
-    """A witness as a frame carries it, decoded."""
-
+class _Held:
     signed: SignedWitness
-    witness: Witness
     head: BatchHead
     token: SignedTime
     refusal: FrameRefusal | None
@@ -133,15 +130,17 @@ class HeldWitness:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSession:
+class HeldWitness(_Held):
+    """A witness as a frame carries it, decoded."""
+
+    witness: Witness
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession(_Held):
     """The same of a session lease."""
 
-    signed: SignedWitness
     witness: SessionWitness
-    head: BatchHead
-    token: SignedTime
-    refusal: FrameRefusal | None
-    head_digest: bytes
 
     @property
     def run(self) -> tuple[int, int, bytes, bytes]:
@@ -299,9 +298,8 @@ class FrameReader:
         refusal = known.refusal
         if not known.paths.holds(signed.entry, signed.index, signed.path):
             refusal = FrameRefusal("forged-witness", "the witness is not in the batch that its head signs")
-        if isinstance(witness, SessionWitness):
-            return HeldSession(signed, witness, known.head, known.token, refusal, known.digest)
-        return HeldWitness(signed, witness, known.head, known.token, refusal, known.digest)
+        held = signed, known.head, known.token, refusal, known.digest
+        return HeldSession(*held, witness) if isinstance(witness, SessionWitness) else HeldWitness(*held, witness)
 
     def head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
         """Return what the batch head of a witness is worth. Raises Damaged."""

@@ -37,7 +37,7 @@ def fence_above(fence: int, before: int) -> Check:
 
 
 def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    known = history.by_id()
+    known = {lease.correlation_id for lease in history.leases}
     followers: dict[bytes, LeaseHistory] = {}
     for lease in history.leases:
         told = lease.granted

@@ -14,7 +14,7 @@ from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import shard_number
-from appliance.formats.witness import BatchHead, Ended, Half, Revoked, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
 from auditor.index import Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
@@ -160,10 +160,6 @@ class RecordedChain:
         """The record after which nobody links, if the chain has one."""
         return self.facts[-1] if self.facts and self.facts[-1].record.kind is CeilingKind.TERMINAL else None
 
-    def stopped_orderly(self, incarnation: bytes) -> bool:
-        """Whether the run's last record says that it stopped orderly."""
-        return incarnation in self._ends
-
     def was_cut_off(self, incarnation: bytes, later: ShardRun) -> bool:
         """Whether a run certainly ended without stopping: a record of another's follows one with which it ran.
 
@@ -232,15 +228,19 @@ type Position = tuple[int, int, bytes, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Statement[W: (Witness, SessionWitness)]:
     """One witness, as its shard told it."""
 
-    witness: Witness
+    witness: W
     head: BatchHead
     token: SignedTime
     """The shard's signed time, by the page door: up to its staleness older than the decision."""
     position: Position
     where: Evidence
+
+
+type Told = Statement[Witness]
+type SessionTold = Statement[SessionWitness]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def words(self) -> Sequence[Told | SessionWitnessFact]:
+    def words(self) -> Sequence[Told | SessionTold]:
         """The witnesses that say until when it lasts, in order; of its session lease those before its end."""
         if self.session is not None:
             ended = self.ended
@@ -321,17 +321,17 @@ class LeaseHistory:
         return self.told
 
     @property
-    def last_expiry(self) -> Told | SessionWitnessFact:
+    def last_expiry(self) -> Told | SessionTold:
         """The witness with the latest expiry that is known."""
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
-    def whole(self) -> list[Told | SessionWitnessFact]:
+    def whole(self) -> list[Told | SessionTold]:
         """Those words by which it counts by itself."""
         return [each for each in self.words if self._half(each) is Half.WHOLE]
 
     @property
-    def staying(self) -> list[Told | SessionWitnessFact]:
+    def staying(self) -> list[Told | SessionTold]:
         """Those words by which it counts without a half from a chain that comes later."""
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
@@ -340,7 +340,7 @@ class LeaseHistory:
         """Whether it counted only with a half from a chain that comes later, by the last word that is known."""
         return self._half(self.words[-1]) is Half.LEAVING
 
-    def _half(self, word: Told | SessionWitnessFact) -> Half:
+    def _half(self, word: Told | SessionTold) -> Half:
         return newer(word.head, self.first.head).half
 
     @property
@@ -412,15 +412,22 @@ class DomainHistory:
         groups = itertools.groupby(self.leases, lambda lease: lease.map_number)
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
-    def by_id(self) -> Mapping[bytes, LeaseHistory]:
-        return {lease.correlation_id: lease for lease in self.leases}
-
 
 @lru_cache(maxsize=4096)
 def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
     """Read a head once for all the domains that its batch is about."""
     head = decode(BatchHead, raw_head)
     return head, head.signed_time()
+
+
+def _entries(
+    index: Index, runs: Mapping[bytes, ShardRun], domain: str
+) -> Iterator[tuple[Entry, BatchHead, SignedTime, Position, Evidence]]:
+    """Yield what is known of a domain, or of session leases (""): entry, head, signed time, position, where."""
+    for raw_head, place, raw, where in index.entries(domain):
+        head, token = _opened(raw_head)
+        position = (head.map_number, runs[head.incarnation].first_ceiling, head.incarnation, head.sequence, place)
+        yield decode_entry(raw), head, token, position, where
 
 
 def domain_history(
@@ -434,11 +441,7 @@ def domain_history(
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for raw_head, place, raw, where in index.entries(domain):
-        head, token = _opened(raw_head)
-        run = runs[head.incarnation]
-        position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
-        entry = decode_entry(raw)
+    for entry, head, token, position, where in _entries(index, runs, domain):
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
         elif isinstance(entry, Ended):
@@ -448,7 +451,7 @@ def domain_history(
             lease = leases.setdefault(entry.correlation_id, LeaseHistory(entry.correlation_id))
             if entry.session_id is not None:
                 lease.session = sessions.get((head.incarnation, entry.session_id))
-            lease.told.append(Told(entry, head, token, position, where))
+            lease.told.append(Statement(entry, head, token, position, where))
             endings += [
                 EndedFact(ending, position, token, where, None)
                 for ending in (entry.last_ended, entry.floor_set_by)
@@ -477,17 +480,6 @@ type SessionName = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWitnessFact:
-    """One witness of a session lease, as its shard told it."""
-
-    witness: SessionWitness
-    head: BatchHead
-    token: SignedTime
-    position: Position
-    where: Evidence
-
-
-@dataclass(frozen=True, slots=True)
 class SessionEndFact:
     """What a shard said about the end of a session lease."""
 
@@ -502,7 +494,7 @@ class SessionHistory:
     """All that is known of one session lease."""
 
     session_id: bytes
-    told: list[SessionWitnessFact] = field(default_factory=list)
+    told: list[SessionTold] = field(default_factory=list)
     """In order."""
     over: SessionEndFact | None = None
 
@@ -549,17 +541,13 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
 def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
     """Return every session lease that is known, in order of their names."""
     found: dict[SessionName, SessionHistory] = {}
-    for raw_head, place, raw, where in index.entries(""):
-        head = decode(BatchHead, raw_head)
-        run = runs[head.incarnation]
-        position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
-        entry = decode_entry(raw)
+    for entry, head, token, position, where in _entries(index, runs, ""):
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(SessionWitnessFact(entry, head, head.signed_time(), position, where))
+            history.told.append(Statement(entry, head, token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, head.signed_time(), position, where)
+            history.over = SessionEndFact(entry, token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))

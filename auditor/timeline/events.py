@@ -7,15 +7,18 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
 
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
+from appliance.formats.paths import Bag
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import BatchHead, Ended, Half, Resumed, Witness
+from auditor.evidence.signatures import FrameEvidence
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
@@ -428,3 +431,51 @@ def _words(event: Event) -> str:
             return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
         case LogBorn():
             return f"log {event.log} ({event.kind}) was made: bags of {span_text(event.span_ns)}"
+
+
+# What if.
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What is taken to have been otherwise; nothing by default."""
+
+    shifts: Mapping[str, Span] = field(default_factory=dict)
+    """By node: how much more its clock would have shown."""
+    grace_ns: Span | None = None
+    drop_late: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is otherwise."""
+        return bool(self.shifts) or self.grace_ns is not None or self.drop_late
+
+    def token(self, node: str, token: SignedTime) -> SignedTime:
+        """Return a node's signed time as it would have been. Its signature does not hold any more."""
+        shift = self.shifts.get(node, 0)
+        return msgspec.structs.replace(token, midpoint_ns=max(0, token.midpoint_ns + shift)) if shift else token
+
+    def frame(self, evidence: FrameEvidence) -> FrameEvidence:
+        """Return a frame with its own and its witnesses' signed times as they would have been."""
+        if not self.shifts:
+            return evidence
+        return replace(
+            evidence,
+            token=self.token(evidence.frame.head.writer, evidence.token),
+            witnesses=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.witnesses),
+            sessions=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.sessions),
+        )
+
+    def bag(self, bag: Bag) -> Bag:
+        """Return a bag with the instant at which it would have been due."""
+        return bag if self.grace_ns is None else msgspec.structs.replace(bag, due_ns=bag.end_ns + self.grace_ns)
+
+    def listed(self, bag: Bag, token: SignedTime, *, listed: bool) -> bool:
+        """Whether a frame would have been in its bag. ``bag``: as ``bag()`` returns it."""
+        in_time = token.interval.earliest <= bag.due_ns
+        if self.grace_ns is None:
+            return listed and (in_time or not self.drop_late)
+        return in_time and (listed or not self.drop_late)
+
+
+AS_IT_WAS = WhatIf()

@@ -3,6 +3,8 @@
 The walk hands over evidence that verifies; what does not verify makes no event: readers, holders and successors would
 have refused it too. Of each frame it is said what readers make of it, by the order of authority: the seal, then the
 lock file. Files that no list names are read here, because no rule looks into them.
+
+Each statement counts once, and of several the first: a ledger counts before the frames that carry the same witness.
 """
 
 from __future__ import annotations
@@ -33,13 +35,67 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
-from .events import BagClosed, CeilingLinked, ClockReading, FrameWritten, LogBorn, RackSealed, StatedBatch
-from .gathering import AS_IT_WAS, Gathering, WhatIf, ended_name, hearsay_names, statement_name
+from .events import (
+    AS_IT_WAS,
+    BagClosed,
+    CeilingLinked,
+    ClockReading,
+    Event,
+    FrameWritten,
+    LeaseEnded,
+    LogBorn,
+    RackSealed,
+    StatedBatch,
+    WhatIf,
+)
 
 _VOID: Final = "its bag was closed without it"
 _TWICE: Final = "the bag has the same frame already"
 UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""
+
+
+type Mark = tuple[str, str, Instant]
+"""Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
+
+
+def statement_name(digest: bytes, position: int) -> bytes:
+    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
+    return b"t" + digest + position.to_bytes(8)
+
+
+def ended_name(entry: Ended) -> bytes:
+    """Return the name of what a shard says of the end of a lease."""
+    return b"e" + entry.ending.correlation_id + entry.domain.encode()
+
+
+def hearsay_names(end: LeaseEnded) -> tuple[bytes, bytes]:
+    """Return the name of what a later witness tells of an end, and that of its shard's own word, which counts more."""
+    lease = end.ending.correlation_id + end.domain.encode()
+    return b"h" + lease, b"e" + lease
+
+
+class Gathering:
+    """Takes what is read; this one takes nothing."""
+
+    rank = 0
+    """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
+
+    def head(self, fact: HeadFact) -> None:
+        """Take a batch head."""
+
+    def knows(self, name: bytes) -> bool:  # noqa: ARG002 - of a class that takes nothing
+        """Whether a statement about a lease is known already, or of no interest."""
+        return True
+
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event. Of several with one name the one of the lowest rank stays.
+
+        ``unless``: it does not count where there is another of this name.
+        """
+
+    def marked(self, mark: Mark) -> None:
+        """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
 
 
 class ShardFacts:

@@ -197,11 +197,11 @@ class Timeline:
 
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._closing(range(self.position(instant), len(self.events)), log)
+        return self._closing("> ? ORDER BY position", self.position(instant), log)
 
     def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
+        return self._closing("<= ? ORDER BY position DESC", self.position_before(instant), log)
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
         place = bisect_right(self.findings, instant, key=lambda each: each[0])
@@ -310,10 +310,7 @@ class Timeline:
         sql = "SELECT position - 1 FROM about WHERE domain = ? AND position > ? AND position <= ? ORDER BY position"
         return (number for (number,) in self._db.execute(sql, (self._name(domain), start, end)))
 
-    def _closing(self, positions: range, log: str | None) -> Instant | None:
-        back = positions.step < 0
-        edge = positions.start + 1 if back else positions.start
-        side = "<= ? ORDER BY position DESC" if back else "> ? ORDER BY position"
+    def _closing(self, side: str, edge: int, log: str | None) -> Instant | None:
         of = "" if log is None else f"log = {self._name(log)} AND "
         found = self.events.where(f"{of}kind = ? AND position {side} LIMIT 1", RANKS[BagClosed], edge)
         return next((event.instant_ns for event in found), None)

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,16 +27,31 @@ from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
+from timeagent.console import printable
+from timeagent.units import INSTANT_MAX, Instant
 
-from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
+from .events import (
+    RANKS,
+    BagClosed,
+    CeilingLinked,
+    Event,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    SessionOver,
+    SessionTold,
+    StatedBatch,
+    ceiling_name,
+)
+from .facts import Gathering, Mark, ended_name, hearsay_names, statement_name
 from .fold import SCHEMA as CHECKPOINTS
-from .gathering import EventRows, ended_name, hearsay_names, statement_name
 from .timeline_reader import Timeline
 
 FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""
 LEDGER_RANK: Final = -(2**61)
 """Added to the ranks of ledgers: they count before frames, in the order of their names."""
+CHUNK_ROWS: Final = 2_048
 HEADS_AT_HAND: Final = 4_096
 NAMES_AT_HAND: Final = 10_000
 _TOLD: Final = (
@@ -89,8 +104,98 @@ _STAGE: Final = (
 )
 _MARKS: Final = 3
 """So many values has a row about a bag with a mark."""
+_encoder: Final = msgspec.msgpack.Encoder()
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
+
+
+class EventRows(Gathering):
+    """Makes rows of events, as a part of the tree hands them over."""
+
+    def __init__(self) -> None:
+        self._names: set[bytes] = set()
+        self._rows: list[tuple[Value | list[str], ...]] = []
+        self._done: list[bytes] = []
+
+    def knows(self, name: bytes) -> bool:
+        """Whether a statement about a lease is known here already."""
+        return name in self._names
+
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        if name is not None:
+            self._names.add(name)
+        try:
+            value = _encoder.encode(event)
+        except UnicodeEncodeError:
+            event = _shown(event)
+            value = _encoder.encode(event)
+        node, where = None if event.clock is None else event.clock.node, event.where
+        at = (min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place)
+        place = (node, where.path, where.offset, where.length)
+        about = list({domain for domain, _ in event.leases}) if isinstance(event, FrameWritten) else []
+        self._rows.append((name, unless, self.rank, *at, *place, *_subject(event), about, value))
+        if len(self._rows) >= CHUNK_ROWS:
+            self._pack()
+
+    def marked(self, mark: Mark) -> None:
+        """Take that a bag has a prelock, or a pack."""
+        self._rows.append(mark)
+
+    def _pack(self) -> None:
+        self._done.append(_encoder.encode(self._rows))
+        self._rows = []
+
+    def chunks(self) -> list[bytes]:
+        """Return everything, some rows at a time, encoded."""
+        if self._rows:
+            self._pack()
+        return self._done
+
+
+def _shown(event: Event) -> Event:
+    """Return an event with names of files that are no UTF-8 as they are shown."""
+    where = Evidence(printable(event.where.path), event.where.offset, event.where.length)
+    if isinstance(event, FrameWritten):
+        return msgspec.structs.replace(event, where=where, file=printable(event.file))
+    return msgspec.structs.replace(event, where=where)
+
+
+class _Subject(NamedTuple):
+    """By what else an event is found."""
+
+    domain: str | None = None
+    lease: bytes | None = None
+    until: Instant | None = None
+    session: bytes | None = None
+    log: str | None = None
+    bag: Instant | None = None
+    newest: Instant | None = None
+    subject: str | None = None
+
+
+def _subject(event: Event) -> _Subject:
+    match event:
+        case LeaseTold():
+            witness, until = event.witness, min(event.witness.expiry_ns, INSTANT_MAX)
+            session = None if witness.session_id is None else event.place[1] + witness.session_id
+            return _Subject(witness.domain, witness.correlation_id, until, session)
+        case LeaseEnded():
+            return _Subject(event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX))
+        case SessionTold():
+            until = min(event.witness.expiry_ns, INSTANT_MAX)
+            return _Subject(until=until, session=event.place[1] + event.witness.session_id)
+        case SessionOver():
+            return _Subject(session=event.place[1] + event.ending.session_id)
+        case FrameWritten():
+            packed = event.file if event.file != event.where.path else None
+            newest = min(event.newest_accepted_ns, INSTANT_MAX)
+            return _Subject(log=event.log, bag=event.bag_ns, newest=newest, subject=packed)
+        case BagClosed():
+            return _Subject(log=event.log, bag=event.bag_ns, subject=event.path)
+        case CeilingLinked():
+            return _Subject(subject=ceiling_name(event.shard, event.record.number))
+        case _:
+            return _Subject()
 
 
 class TimelineWriter:

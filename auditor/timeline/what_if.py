@@ -28,11 +28,10 @@ from auditor.rules.time import judge_frame, stamp_after_frame
 from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
-from .events import BagClosed, FrameWritten
-from .facts import JudgedFrame, RackFacts, ShardFacts
-from .gathering import AS_IT_WAS, EventRows, Gathering, WhatIf
+from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
+from .facts import Gathering, JudgedFrame, RackFacts, ShardFacts
 from .timeline_reader import Timeline
-from .timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_findings, written_timeline
+from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 
 
 class _Nobody(PartMaker):

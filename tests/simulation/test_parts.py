@@ -12,8 +12,8 @@ from auditor import store
 from auditor.audit import Options, audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report import compare_copies
-from auditor.report.compare_copies import compared
+from auditor.report import comparing as compare_copies
+from auditor.report.comparing import compared
 from tests.simulation import scenarios
 from tests.simulation.audited import write_tree
 from tests.simulation.keys import FastSignatures

@@ -18,8 +18,8 @@ from auditor.timeline.events import (
     about_domain,
     about_log,
 )
+from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
-from auditor.timeline.gathering import Gathering
 from auditor.timeline.state import Bags, BagState, Domains, DomainState, StateAt
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from auditor.rules.finding import Evidence, Finding
     from auditor.rules.history import ShardName
     from auditor.timeline.events import Event, Place
-    from auditor.timeline.gathering import Mark
+    from auditor.timeline.facts import Mark
     from timeagent.units import Instant
 
 

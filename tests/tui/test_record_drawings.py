@@ -17,8 +17,7 @@ from auditor.explain.archive import Archive, read_archive
 from auditor.explain.context import LeaseTrace, Traces
 from auditor.explain.lineage import lineage
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
-from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, about_domain
-from auditor.timeline.gathering import WhatIf
+from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree

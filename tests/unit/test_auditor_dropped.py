@@ -9,7 +9,7 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.evidence.tree import Tree
 from auditor.rules import endings
-from auditor.rules import sessions as session_rules
+from auditor.rules import endings as session_rules
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import (
     dropped_before_the_time_in_its_watermark,

@@ -10,7 +10,6 @@ import apsw
 import pytest
 
 import auditor.timeline.fold as layers_module
-import auditor.timeline.gathering as gathering_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
@@ -373,7 +372,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
-    (kept_module, "Timeline._closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
+    (kept_module, "Timeline.previous_closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
     (kept_module, "Timeline._about", "position > ?", "position >= ?"),
     (kept_module, "Timeline.next_about", "position DESC", "position"),
     (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
@@ -400,7 +399,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._in_order", "coalesce(max(expiry)", "coalesce(max(expiry - expiry)"),
     (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
-    (gathering_module, "_subject", "event.file != event.where.path", "False"),
+    (keeping_module, "_subject", "event.file != event.where.path", "False"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 

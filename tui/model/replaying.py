@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from auditor.explain.context import Traces
 from auditor.rules.finding import Finding
-from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, event_fields, leases_of
-from auditor.timeline.gathering import WhatIf
+from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, WhatIf, event_fields, leases_of
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
 from timeagent.console import printable

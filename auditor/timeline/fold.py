@@ -21,7 +21,6 @@ import msgspec
 from msgspec.structs import replace
 
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.sessionlease import SessionKind
 from appliance.formats.witness import WitnessKind
 from auditor.index import Database
 from auditor.parts import Value
@@ -270,17 +269,12 @@ class Working:
         known = next((each for each in domain.leases if each.correlation_id == name), None)
         leases, grants = domain.leases, domain.grants
         if known is not None:
-            lease = replace(
-                known,
-                told=event,
-                expiry_ns=max(known.expiry_ns, witness.expiry_ns),
-                renewals=known.renewals + renewals,
-                previous_id=known.previous_id if witness.previous_id is None else witness.previous_id,
-            )
+            expiry, count = max(known.expiry_ns, witness.expiry_ns), known.renewals + renewals
+            lease = replace(known, told=event, expiry_ns=expiry, renewals=count)
             leases = tuple(lease if each is known else each for each in leases)
         elif domain.previous is None or domain.previous.correlation_id != name:
-            lease = LeaseState(event, witness.expiry_ns, event.instant_ns, renewals, witness.previous_id)
-            leases, grants = (*leases, lease), grants + 1
+            leases = (*leases, LeaseState(event, witness.expiry_ns, event.instant_ns, renewals))
+            grants += 1
         self.domains[witness.domain] = replace(
             domain,
             shard=event.shard,
@@ -308,12 +302,9 @@ class Working:
 
     def _session(self, event: SessionTold) -> None:
         witness = event.witness
-        known = self.sessions.get(witness.session_id, SessionState(0, 0))
-        self.sessions[witness.session_id] = replace(
-            known,
-            expiry_ns=max(known.expiry_ns, witness.expiry_ns),
-            renewals=known.renewals + (witness.kind is SessionKind.RENEWAL),
-        )
+        known = self.sessions.get(witness.session_id, SessionState(0))
+        expiry = max(known.expiry_ns, witness.expiry_ns)
+        self.sessions[witness.session_id] = replace(known, expiry_ns=expiry)
 
     def _session_over(self, event: SessionOver) -> None:
         ending = event.ending

@@ -67,7 +67,6 @@ class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     granted_ns: Instant
     """When its first witness that is known was signed."""
     renewals: int
-    previous_id: bytes | None = None
     ending: Ending | None = None
     frames: int = 0
     messages: int = 0
@@ -104,7 +103,6 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True):
 
     expiry_ns: Instant
     """The latest of any of its witnesses: until then every lease under it may be written under."""
-    renewals: int
     ending: SessionEnded | None = None
 
 

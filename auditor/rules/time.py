@@ -62,11 +62,10 @@ def judge_frame(
     if evidence.refusal is None and policy is not None:
         frame = f"{where.path}, frame {evidence.frame.head.sequence}"
         findings += [*stale_time(frame, token, where), *wide_radius(frame, token, policy, where)]
-    broken = [(held, check) for held, check in _asked(evidence, span, policy) if not check.holds]
-    if good and not broken:
-        return Judgement(findings, np.ones(len(timestamps), np.bool_))
     accepted = np.full(len(timestamps), good)
-    for held, check in broken:
+    for held, check in _asked(evidence, span, policy):
+        if check.holds:
+            continue
         bad = _beside(timestamps, check, span, token)
         if bad is not None:
             findings.append(_timestamps(evidence, held, check, bad, span))

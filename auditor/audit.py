@@ -273,10 +273,7 @@ class Walk:
         return whole
 
     def _rack_facts(self, told: EventRows) -> RackFacts | None:
-        reading = self._reading
-        if not self._run.options.timeline:
-            return None
-        return RackFacts(reading.tree, reading.records, reading.signatures, reading.frames, told)
+        return RackFacts(self._reading, told) if self._run.options.timeline else None
 
     def _shard_facts(self, told: EventRows) -> ShardFacts | None:
         return ShardFacts(told) if self._run.options.timeline else None

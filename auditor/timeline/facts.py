@@ -22,9 +22,9 @@ from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
 from auditor.columns.frames import CleanFrames, JudgedFile
-from auditor.evidence.records import ClusterRecords
-from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
-from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing, Tree
+from auditor.evidence.signatures import FrameEvidence
+from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
+from auditor.parts import EvidenceSource
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
@@ -196,20 +196,15 @@ class RackFacts:
 
     def __init__(
         self,
-        tree: Tree,
-        records: ClusterRecords,
-        signatures: Signatures,
-        frames: FrameReader,
+        reading: EvidenceSource,
         found: Gathering,
         *,
         lens: WhatIf = AS_IT_WAS,
         judged: Callable[[JudgedFrame], None] | None = None,
     ) -> None:
         """Take where events go to. ``judged``: told of each frame that can be read, of those of no event too."""
-        self._tree = tree
-        self._records = records
-        self._signatures = signatures
-        self._frames = frames
+        self._reading = reading
+        self._records = reading.records
         self._found = found
         self._lens = lens
         self._tell = judged
@@ -413,8 +408,8 @@ class RackFacts:
     def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
         for name in names:
             path = f"{listing.bag.path}/{name}"
-            data = self._tree.read(path, PIECE_BYTES_MAX) or b""
-            for frame in self._frames.frames(data, path, self._records.keys)[0]:
+            data = self._reading.tree.read(path, PIECE_BYTES_MAX) or b""
+            for frame in self._reading.frames.frames(data, path, self._records.keys)[0]:
                 self._found.rank = self._unlisted = self._unlisted + 1
                 yield path, frame
 
@@ -426,7 +421,7 @@ class RackFacts:
         One that does not hold is taken at its word for the instant only: what it covers counts for readers all the
         same. ``otherwise_ns``: when, if it is not even a signed time.
         """
-        token, _ = stamp_findings(self._signatures, self._records.keys, kind, stamped, node, where)
+        token, _ = stamp_findings(self._reading.signatures, self._records.keys, kind, stamped, node, where)
         if token is not None:
             token = self._lens.token(node, token)
             return token, ClockReading.of(node, token), token.midpoint_ns

@@ -71,7 +71,7 @@ def read_one_by_one(
         done += 1
         if progress:
             progress(done, file.path)
-    racks = RackFacts(tree, records, signatures, reading.frames, found, lens=lens, judged=judged)
+    racks = RackFacts(reading, found, lens=lens, judged=judged)
     bags = BagWalk(reading, told, racks)
     for log in tree.logs():
         grid = bags.begin(log)

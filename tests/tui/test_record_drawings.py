@@ -243,7 +243,7 @@ def test_leases_that_are_at_hand_are_those_that_touch_a_stretch(
         for first in range(start - SECOND, end + SECOND, max(span // 3, SECOND // 4))
     ]
     for domain in domains:
-        whole = sorted(leases[domain].values(), key=lambda each: (each.granted_ns, each.witness.correlation_id))
+        whole = sorted(leases.of(domain).values(), key=lambda each: (each.granted_ns, each.witness.correlation_id))
         assert whole
         for stretch in stretches:
             expected = [replace(each, frames=[]) for each in whole if each.touches(*stretch)]

@@ -261,7 +261,7 @@ def test_leases_that_are_at_hand_are_those_that_touch_a_stretch(
     [
         ("Traces.within", "last - last % step + step", "last - last % step"),
         ("Traces.within", "first - first % step", "first - first % step + step"),
-        ("Traces.__init__", "lru_cache(STRETCHES_AT_HAND)(self._within)", "self._within"),
+        ("Traces.__init__", "lru_cache(STRETCHES_AT_HAND)(partial(_within, timeline))", "partial(_within, timeline)"),
         ("Traces.within", "trace.touches(first, last)", "trace.touches(0, last + 10**9)"),
     ],
 )

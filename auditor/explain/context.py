@@ -272,7 +272,11 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     margin = max(MARGIN_NS, (max(instants) - min(instants)) // 12)
     first, last = min(instants) - margin, max(instants) + margin
     window = [event for _, event in timeline.between(first, last)]
-    frames = [event for event in window if isinstance(event, FrameWritten) and _near(event, paths, named)]
+    frames = [
+        event
+        for event in window
+        if isinstance(event, FrameWritten) and (event.file in paths or any(name in named for _, name in event.leases))
+    ]
     bags = {(event.log, event.bag_ns) for event in frames}
     nodes = {event.clock.node for event in (*concerned, *frames) if event.clock is not None}
     complete = [when for when, each in timeline.findings if each.id == finding.id]
@@ -299,10 +303,6 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     )
 
 
-def _near(event: FrameWritten, paths: set[str], leases: AbstractSet[bytes]) -> bool:
-    return event.file in paths or any(identifier in leases for _, identifier in event.leases)
-
-
 def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator[LeaseTrace]:
     """Yield the leases of a domain that are concerned, and their neighbours in the chain."""
     places = [number for number, lease in enumerate(leases) if lease.witness.correlation_id in named]
@@ -316,14 +316,11 @@ def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFol
     yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
 
 
-def _resumed(event: RunResumed) -> Restart:
-    assert event.clock is not None, "a batch has a signed time"
-    pause = span_text(event.instant_ns - event.since_ns)
-    return Restart(event.instant_ns, event.clock.node, event.shard[1], event.place[1], f"went on after {pause}")
-
-
 def _restarts(timeline: Timeline) -> list[Restart]:
-    found = [_resumed(event) for event in timeline.kinds(RunResumed)]
+    found = []
+    for again in timeline.kinds(RunResumed):
+        how = f"went on after {span_text(again.instant_ns - again.since_ns)}"
+        found.append(Restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how))
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)

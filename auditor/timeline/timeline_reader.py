@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Final, overload
 
 import msgspec
 
@@ -371,19 +371,16 @@ def open_audited(path: Path) -> AuditedTree:
         heads = []
     if not heads:
         raise BadRequest("no-timeline", f"{path} has no timeline: no whole tree was audited into it", hint=way_out)
+    head = heads[0]
     try:
-        return _audited(db, heads[0])
+        timeline = Timeline(db)
+        found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
+        audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
+        policy = Policy(number=0, cluster_id=audited.cluster_id)
+        if head["policy"]:
+            policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
     except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
         raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
-
-
-def _audited(db: Database, head: dict[str, Any]) -> AuditedTree:
-    timeline = Timeline(db)
-    found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
-    audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
-    policy = Policy(number=0, cluster_id=audited.cluster_id)
-    if head["policy"]:
-        policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
     return AuditedTree(audited, timeline, policy)
 
 

@@ -7,6 +7,7 @@ of an entry, and its batch. SQLite sorts, and finds everything again by who or w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -65,19 +66,6 @@ _NAMED: Final = tuple(_TOLD.index(each) for each in ("node", "path", "domain", "
 """What is kept as the number of a name."""
 _ABOUT: Final = _TOLD.index("about")
 _KEPT: Final = ", ".join(each for each in _TOLD[_TOLD.index("instant") :] if each not in ("who", "run", "sequence"))
-_TABLES: Final = (
-    "event",
-    "batch",
-    "name",
-    "about",
-    "lease",
-    "marked",
-    "finding",
-    "timeline",
-    "known",
-    "standing",
-    "folded",
-)
 _WAITING: Final = """
 PRAGMA temp.cache_size = -8192;
 DROP TABLE IF EXISTS temp.waiting;
@@ -97,6 +85,7 @@ CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
 {CHECKPOINTS}
 """
+_TABLES: Final = re.findall(r"(?m)^CREATE TABLE (\w+)", _SCHEMA)
 _STAGE: Final = (
     f"INSERT INTO staged ({', '.join(_TOLD)}) VALUES ({','.join('?' * len(_TOLD))})"  # noqa: S608 - our own names
     f" ON CONFLICT (name) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _TOLD)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
@@ -268,34 +268,20 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 type Event = (
-    LeaseTold
-    | LeaseEnded
-    | SessionTold
-    | SessionOver
+    LogBorn
     | CeilingLinked
     | MapFollowed
     | RunResumed
+    | SessionOver
+    | LeaseEnded
+    | SessionTold
+    | LeaseTold
     | FrameWritten
     | BagClosed
     | RackSealed
-    | LogBorn
-)
-
-
-KINDS: Final = (
-    LogBorn,
-    CeilingLinked,
-    MapFollowed,
-    RunResumed,
-    SessionOver,
-    LeaseEnded,
-    SessionTold,
-    LeaseTold,
-    FrameWritten,
-    BagClosed,
-    RackSealed,
 )
 """Cause before effect: the order of kinds within one instant."""
+KINDS: Final[tuple[type[Event], ...]] = get_args(Event.__value__)
 RANKS: Final[dict[type, int]] = {kind: rank for rank, kind in enumerate(KINDS)}
 
 

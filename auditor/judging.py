@@ -31,10 +31,11 @@ from .rules.chains import (
     check_records_there,
     check_sequences,
 )
-from .rules.cluster import Closings, ClusterFacts
 from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Finding
 from .rules.history import (
+    Closings,
+    ClusterFacts,
     HeadFact,
     SessionHistory,
     SessionName,

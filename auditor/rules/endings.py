@@ -21,9 +21,9 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_holds, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
-from .cluster import ClusterFacts
 from .finding import Check, Evidence, Finding, NamedInterval, Verdict, below_ceiling, compared, found, signed_before
 from .history import (
+    ClusterFacts,
     DomainHistory,
     EndedFact,
     LeaseHistory,

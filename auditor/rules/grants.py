@@ -17,10 +17,9 @@ from auditor.index import Use
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
-from .cluster import ClusterFacts
 from .endings import broken_early
 from .finding import Check, Finding, NamedInterval, compared, found, phrase
-from .history import GIVEN_BACK, DomainHistory, LeaseHistory, ShardRun, Told
+from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -1,25 +1,30 @@
-"""What ledgers, chains and frames tell, in order: of shards, domains and session leases."""
+"""What ledgers, chains and frames tell, in order: of shards, domains and session leases; and what else rules know."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.shardmap import shard_number
+from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
-from auditor.index import Index, Use
+from auditor.index import Coverage, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 from .finding import Evidence
+from .records import Policies
 
 RECORDS_KEPT: Final = 64
 """So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""
@@ -551,3 +556,58 @@ def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[Sess
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))
+
+
+# What rules over leases know beside one domain.
+
+
+class Closings:
+    """When the bags of each log were closed: of each instant, the latest closing of any bag that begins before it."""
+
+    def __init__(self, closings: Iterable[tuple[str, int, int]] = ()) -> None:
+        """Take (log, start of a bag, before which it was surely not closed), in order."""
+        self._starts: dict[str, list[int]] = {}
+        self._latest: dict[str, list[int]] = {}
+        for log, start, closed in closings:
+            latest = self._latest.setdefault(log, [])
+            latest.append(max(closed, latest[-1]) if latest else closed)
+            self._starts.setdefault(log, []).append(start)
+
+    def of_many(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same for many instants."""
+        starts, latest = self._starts.get(log, []), self._latest.get(log, [])
+        count = np.searchsorted(np.array(starts, np.int64), before_ns)
+        return np.array([0, *latest], np.int64)[count]
+
+    def of(self, log: str, before_ns: int) -> int:
+        """Return the instant before which some bag of the log that begins before ``before_ns`` was surely open."""
+        count = bisect_left(self._starts.get(log, ()), before_ns)
+        return self._latest[log][count - 1] if count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the rules over leases know beside one domain's history."""
+
+    runs: Mapping[bytes, ShardRun]
+    ceilings: Mapping[ShardName, RecordedChain]
+    finished: frozenset[bytes]
+    """Runs whose ledger says that they stopped: nothing is missing at its end."""
+    maps: Mapping[int, ShardMap]
+    coverage: Coverage
+    closings: Closings = field(default_factory=Closings)
+    """When bags were closed; none: not asked."""
+    policies: Policies = field(default_factory=Policies)
+    follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
+    """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
+
+    counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
+    """The first batch by which each such chain counts by itself."""
+
+    def lowest(self, head: BatchHead) -> tuple[int, int]:
+        """Return the floor and the settle_to below which no grant of a batch may go, as far as they are known."""
+        name = head.map_number, head.shard
+        chain = self.ceilings.get(name)
+        begun = (chain.floor_of(head.incarnation) if chain else None) or (0, 0)
+        ended = self.follows.get(name, (0, 0)) if head.half is Half.WHOLE else (0, 0)
+        return max(begun[0], ended[0]), max(begun[1], ended[1])

@@ -18,9 +18,8 @@ from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
 from auditor.parts import EvidenceSource, LedgersSeen, PartMaker, Value
 from auditor.rules.chains import check_heads
-from auditor.rules.cluster import ClusterFacts
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
-from auditor.rules.history import ceiling_chains, domain_history, head_facts, runs, session_histories
+from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs, session_histories
 from auditor.rules.leases import check_domain
 from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies

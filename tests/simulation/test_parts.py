@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import store
+import auditor.audit as audit_module
 from auditor.audit import Options, audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
@@ -73,5 +73,5 @@ def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patches:
         plant(patches, compare_copies, "_whole_at", "isinstance(each, Piece)", "True")
         assert any("differ from offset" in each for each in wrong(tmp_path / "damaged"))
-    plant(monkeypatch, store, "PartStore.state", "sorted(tree.below(unit.rack.path))", "[]")
+    plant(monkeypatch, audit_module, "PartStore.state", "sorted(tree.below(unit.rack.path))", "[]")
     assert any("by what was kept" in each for each in wrong(tmp_path / "kept"))

@@ -17,6 +17,7 @@ from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, Grid, Rack
 from timeagent.errors import BadRequest, Environment
 
 from .bags import BagWalk, check_foreign
+from .columns.layout import Spool
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
@@ -160,9 +161,13 @@ def _run(
     return result, None
 
 
+class Doubted(Exception):
+    """A lock file names a trust record that is not there: several processes, or an earlier run, may have missed it."""
+
+
 @dataclass(slots=True)
 class _AuditRun:
-    """One audit of a tree into an index."""
+    """One audit of a tree into an index: which parts there are, who reads them, and how they are put together."""
 
     tree: Tree
     index: Index
@@ -174,9 +179,17 @@ class _AuditRun:
     """Of what was read before; None too where nothing of this run may be kept."""
     staged: TimelineWriter | None
     """Where events go to."""
-    records: ClusterRecords = field(init=False)
     doubted: bool = False
     """Whether a lock file names a trust record that is not there."""
+    records: ClusterRecords = field(init=False)
+    _jobs: int = field(init=False)
+    """How many processes read it; 0: as many as are worth it."""
+    _spool: Spool | None = field(init=False)
+    _reading: EvidenceSource = field(init=False)
+    _grids: dict[str, Grid] = field(init=False)
+    """Of the logs that are read: known before the first rack is."""
+    _whole: Part = field(init=False)
+    _taken: int = field(init=False)
 
     def audit(self) -> Audit:
         """Read the tree, and judge it."""
@@ -194,63 +207,20 @@ class _AuditRun:
         return self._concluded(whole)
 
     def _load(self, jobs: int) -> Part:
-        self.records, findings = load_records(self.tree, self.signatures, self.root_key)
-        whole = Walk(self, jobs).run()
-        whole.findings += findings
-        return whole
-
-    def _concluded(self, whole: Part) -> Audit:
-        """Judge what was read."""
-        tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
-        known = runs(self.index)
-        judged, witnesses = judge(self.index, records, known, whole, tree, self.options.narrowing, self.options.jobs)
-        findings = [*whole.findings, *judged, *check_foreign(tree)]
-        findings += [
-            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()
-        ]
-        ordered = tuple(once_each(list(name_clocks(findings, tree, records, self.signatures))))
-        summary = Summary(
-            messages=counts.messages,
-            rejected=counts.rejected,
-            bags=counts.bags,
-            witnesses=witnesses,
-            provisional=counts.provisional,
-            ledger_gaps=sum(_gaps(run, torn=run.incarnation in torn) for run in known.values())
-            + len(torn - known.keys()),
-        )
-        root = records.root.public if records.root else None
-        return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
-
-
-def _gaps(run: ShardRun, *, torn: bool) -> int:
-    """A torn last block is a gap, unless a later batch shows that gap already."""
-    return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
-
-
-class Doubted(Exception):
-    """A lock file names a trust record that is not there: several processes, or an earlier run, may have missed it."""
-
-
-class Walk:
-    """One walk over a tree: which parts there are, who reads them, and how they are put together."""
-
-    def __init__(self, run: _AuditRun, jobs: int) -> None:
-        """Take what is read. ``jobs``: how many processes read it; 0: as many as are worth it."""
-        self._run = run
-        self._jobs = jobs
-        self._tree = run.tree
-        # What is kept for the next audit holds its columns itself.
-        self._spool = None if run.store else run.index.spool
-        keep = self._spool.keep if self._spool else list
-        self._reading = EvidenceSource(run.tree, run.records, run.signatures, hashed=run.options.hashed, keep=keep)
-        self._grids: dict[str, Grid] = {}
-        """Of the logs that are read: known before the first rack is."""
-        self._whole = Part()
-        self._taken = 0
-
-    def run(self) -> Part:
         """Read everything. Raises Doubted where several processes, or an earlier run, may have read it differently."""
-        run, whole, tree = self._run, self._whole, self._tree
+        self.records, findings = load_records(self.tree, self.signatures, self.root_key)
+        self._jobs, self._grids, self._whole, self._taken = jobs, {}, Part(), 0
+        # What is kept for the next audit holds its columns itself.
+        self._spool = None if self.store else self.index.spool
+        keep = self._spool.keep if self._spool else list
+        hashed = self.options.hashed
+        self._reading = EvidenceSource(self.tree, self.records, self.signatures, hashed=hashed, keep=keep)
+        self._walk()
+        self._whole.findings += findings
+        return self._whole
+
+    def _walk(self) -> None:
+        whole, tree = self._whole, self.tree
         births, told = PartMaker(), EventRows()
         bags = BagWalk(self._reading, births, self._rack_facts(told))
         logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
@@ -264,29 +234,28 @@ class Walk:
         for log, places in logs:
             self._log(log, places, parts, bags)
         self._take(births.done(), FIRST_RANK)
-        if whole.unknown_keys and missing_trust(run.records, whole.trust_named):
-            run.records.doubt_keys()
+        if whole.unknown_keys and missing_trust(self.records, whole.trust_named):
+            self.records.doubt_keys()
         chains = PartMaker()
         ShardWalk(self._reading, chains, self._shard_facts(told)).walk_chains()
         self._take(chains.done(), FIRST_RANK)
         for part in parts:
             self._take(part, self._taken * PART_RANKS + LEDGER_RANK, -1)
-        if run.staged:
-            run.staged.take(told.chunks(), FIRST_RANK)
-        whole.findings += judge_strangers(run.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
-        if run.store:
-            run.store.keep_only(unit.name for unit in units)
-        return whole
+        if self.staged:
+            self.staged.take(told.chunks(), FIRST_RANK)
+        whole.findings += judge_strangers(self.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
+        if self.store:
+            self.store.keep_only(unit.name for unit in units)
 
     def _rack_facts(self, told: EventRows) -> RackFacts | None:
-        return RackFacts(self._reading, told) if self._run.options.timeline else None
+        return RackFacts(self._reading, told) if self.options.timeline else None
 
     def _shard_facts(self, told: EventRows) -> ShardFacts | None:
-        return ShardFacts(told) if self._run.options.timeline else None
+        return ShardFacts(told) if self.options.timeline else None
 
     def _places(self, log: str, bags: BagWalk) -> Iterator[Rack | str]:
         """Yield a log's racks that are read; the path of each directory that is no rack."""
-        narrowing = self._run.options.narrowing
+        narrowing = self.options.narrowing
         if not narrowing.reads_log(log):
             bags.blind(log)
             return
@@ -294,19 +263,19 @@ class Walk:
         if grid is None:
             return
         self._grids[log] = grid
-        for place in self._tree.rack_places(grid):
+        for place in self.tree.rack_places(grid):
             if isinstance(place, str) or narrowing.reads_rack(place):
                 yield place
             else:
                 bags.pass_over(place)
-        days = {path.rpartition("/")[0] for path in self._tree.unreadable if path.startswith(f"{grid.log_path}/")}
-        for path in sorted({each for day in (grid.log_path, *days) for each in self._tree.barred(day)}):
+        days = {path.rpartition("/")[0] for path in self.tree.unreadable if path.startswith(f"{grid.log_path}/")}
+        for path in sorted({each for day in (grid.log_path, *days) for each in self.tree.barred(day)}):
             bags.barred(path, log)
 
     def _parts(self, units: Sequence[Unit]) -> Iterator[Part]:
         """Yield each unit's part, in order: from the store where nothing changed, else read."""
-        store, progress = self._run.store, self._run.progress
-        states = {unit.name: store.state(self._tree, unit) for unit in units} if store else {}
+        store, progress = self.store, self.progress
+        states = {unit.name: store.state(self.tree, unit) for unit in units} if store else {}
         changed = [unit for unit in units if not store or not store.has(unit.name, states[unit.name])]
         fresh = self._fresh(changed)
         missing = {unit.name for unit in changed}
@@ -335,10 +304,10 @@ class Walk:
 
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
-        before, told, events = dict(self._tree.unreadable), PartMaker(), EventRows()
+        before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
         if isinstance(unit, RackUnit):
             grid = self._grids[unit.log]
-            listing = self._tree.listing(grid, unit.rack)
+            listing = self.tree.listing(grid, unit.rack)
             bags = BagWalk(self._reading, told, self._rack_facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.columns.chunks()
@@ -347,13 +316,13 @@ class Walk:
             shards.ledger(unit.file)
             columns = shards.columns.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
-        part.unreadable = {path: why for path, why in self._tree.unreadable.items() if path not in before}
+        part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
         return part
 
     def _log(self, log: str, places: list[Rack | str], parts: Iterator[Part], bags: BagWalk) -> None:
         if log not in self._grids:
             return
-        order = SealOrder(self._tree, self._grids[log])
+        order = SealOrder(self.tree, self._grids[log])
         for place in places:
             if isinstance(place, str):
                 bags.off_grid(place)
@@ -365,11 +334,38 @@ class Walk:
     def _take(self, part: Part, event_rank: int, sign: int = 1) -> None:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
         self._whole.take(part)
-        self._tree.unreadable |= part.unreadable
-        self._run.index.take(part, self._taken, sign * self._taken * PART_RANKS)
-        if self._run.staged:
-            self._run.staged.take(part.timeline, event_rank)
+        self.tree.unreadable |= part.unreadable
+        self.index.take(part, self._taken, sign * self._taken * PART_RANKS)
+        if self.staged:
+            self.staged.take(part.timeline, event_rank)
         self._taken += 1
+
+    def _concluded(self, whole: Part) -> Audit:
+        """Judge what was read."""
+        tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
+        known = runs(self.index)
+        judged, witnesses = judge(self.index, records, known, whole, tree, self.options.narrowing, self.options.jobs)
+        findings = [*whole.findings, *judged, *check_foreign(tree)]
+        findings += [
+            found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()
+        ]
+        ordered = tuple(once_each(list(name_clocks(findings, tree, records, self.signatures))))
+        summary = Summary(
+            messages=counts.messages,
+            rejected=counts.rejected,
+            bags=counts.bags,
+            witnesses=witnesses,
+            provisional=counts.provisional,
+            ledger_gaps=sum(_gaps(run, torn=run.incarnation in torn) for run in known.values())
+            + len(torn - known.keys()),
+        )
+        root = records.root.public if records.root else None
+        return with_findings(Audit(summary, (), records.cluster_id, root, records.pinned, self.options.hashed), ordered)
+
+
+def _gaps(run: ShardRun, *, torn: bool) -> int:
+    """A torn last block is a gap, unless a later batch shows that gap already."""
+    return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 
 
 # Parts that an earlier run has read, kept beside the index: a second run reads again only what changed.

@@ -31,8 +31,8 @@ from .history import (
     SessionEndFact,
     SessionHistory,
     SessionName,
-    SessionTold,
     Told,
+    ToldOfSession,
 )
 from .records import Policies
 
@@ -191,7 +191,7 @@ def check_expiry(
         yield check.finding(word.name, reason, [word.where], times, verdict=verdict)
 
 
-def check_watermark(word: Word, grants: Sequence[Told | SessionTold], policies: Policies) -> Iterator[Finding]:
+def check_watermark(word: Word, grants: Sequence[Told | ToldOfSession], policies: Policies) -> Iterator[Finding]:
     """r1-breach and r2-breach of a watermark: it keeps the signed time of its message, and its end came after."""
     raw, watermark, subject = word.entry.watermark_time, word.watermark_ns, f"{word.name}, watermark"
     if raw is None:
@@ -239,7 +239,7 @@ def check_count(
 
 
 def check_reach(
-    subject: str, told: Told | SessionTold, policies: Policies, fence: int | None = None
+    subject: str, told: Told | ToldOfSession, policies: Policies, fence: int | None = None
 ) -> Iterator[Finding]:
     """term-above-policy and grant-above-ceiling of one witness. ``fence``: where it has one."""
     expiry, ceiling = told.witness.expiry_ns, told.head.ceiling_ns
@@ -252,7 +252,7 @@ def check_reach(
         yield check.finding(subject, reason, [told.where], times)
 
 
-def expiry_fell(name: str, told: Sequence[Told | SessionTold]) -> Iterator[Finding]:
+def expiry_fell(name: str, told: Sequence[Told | ToldOfSession]) -> Iterator[Finding]:
     """expiry-fell: a holder may go by either of two witnesses, and the shard by the later one only."""
     for before, after in itertools.pairwise(told):
         expiry, was = after.witness.expiry_ns, before.witness.expiry_ns

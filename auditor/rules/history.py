@@ -245,7 +245,7 @@ class Statement[W: (Witness, SessionWitness)]:
 
 
 type Told = Statement[Witness]
-type SessionTold = Statement[SessionWitness]
+type ToldOfSession = Statement[SessionWitness]
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def words(self) -> Sequence[Told | SessionTold]:
+    def words(self) -> Sequence[Told | ToldOfSession]:
         """The witnesses that say until when it lasts, in order; of its session lease those before its end."""
         if self.session is not None:
             ended = self.ended
@@ -326,17 +326,17 @@ class LeaseHistory:
         return self.told
 
     @property
-    def last_expiry(self) -> Told | SessionTold:
+    def last_expiry(self) -> Told | ToldOfSession:
         """The witness with the latest expiry that is known."""
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
-    def whole(self) -> list[Told | SessionTold]:
+    def whole(self) -> list[Told | ToldOfSession]:
         """Those words by which it counts by itself."""
         return [each for each in self.words if self._half(each) is Half.WHOLE]
 
     @property
-    def staying(self) -> list[Told | SessionTold]:
+    def staying(self) -> list[Told | ToldOfSession]:
         """Those words by which it counts without a half from a chain that comes later."""
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
@@ -345,7 +345,7 @@ class LeaseHistory:
         """Whether it counted only with a half from a chain that comes later, by the last word that is known."""
         return self._half(self.words[-1]) is Half.LEAVING
 
-    def _half(self, word: Told | SessionTold) -> Half:
+    def _half(self, word: Told | ToldOfSession) -> Half:
         return newer(word.head, self.first.head).half
 
     @property
@@ -499,7 +499,7 @@ class SessionHistory:
     """All that is known of one session lease."""
 
     session_id: bytes
-    told: list[SessionTold] = field(default_factory=list)
+    told: list[ToldOfSession] = field(default_factory=list)
     """In order."""
     over: SessionEndFact | None = None
 

@@ -196,7 +196,7 @@ class TimelineWriter:
         self._index = index
         db.execute(_WAITING).fetchall()
         self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
-        self._names: dict[str, int] = {}
+        self._name = lru_cache(NAMES_AT_HAND)(self._named)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -260,15 +260,10 @@ class TimelineWriter:
             row.append(None)
             yield row
 
-    def _name(self, text: str) -> int:
-        """Return the number of a name; those that were met last are at hand."""
-        number = self._names.get(text)
-        if number is None:
-            self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
-            ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
-            if len(self._names) >= NAMES_AT_HAND:
-                self._names.clear()
-            self._names[text] = number
+    def _named(self, text: str) -> int:
+        """Return the number of a name."""
+        self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
+        ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
         return int(number)
 
     def _stated(self, run: bytes, sequence: int, digest: bytes) -> tuple[int, StatedBatch]:

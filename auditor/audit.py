@@ -20,17 +20,15 @@ from .bags import BagWalk, check_foreign
 from .columns.layout import Spool
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
-from .evidence.tree import Tree
+from .evidence.tree import LedgerFile, Tree
 from .index import INDEX_ERRORS, PART_RANKS, Database, Index, temporary_database
 from .judging import judge
 from .parts import (
     WHOLE,
     EvidenceSource,
-    LedgerUnit,
     Narrowing,
     Part,
     PartMaker,
-    RackUnit,
     Unit,
     decode_part,
     encode_part,
@@ -226,9 +224,8 @@ class _AuditRun:
         logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
         for path in tree.barred(LOGS):
             bags.barred(path, path.removeprefix(f"{LOGS}/"))
-        ledgers = [LedgerUnit(file) for file in tree.ledgers()]
-        racks = [RackUnit(log, place) for log, places in logs for place in places if not isinstance(place, str)]
-        units: list[Unit] = [*racks, *ledgers]
+        units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
+        units += tree.ledgers()
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
         parts = self._parts(units)
         for log, places in logs:
@@ -245,7 +242,7 @@ class _AuditRun:
             self.staged.take(told.chunks(), FIRST_RANK)
         whole.findings += judge_strangers(self.records, whole.unknown_keys, whole.trust_closed, whole.trust_named)
         if self.store:
-            self.store.keep_only(unit.name for unit in units)
+            self.store.keep_only(unit.path for unit in units)
 
     def _rack_facts(self, told: EventRows) -> RackFacts | None:
         return RackFacts(self._reading, told) if self.options.timeline else None
@@ -275,22 +272,22 @@ class _AuditRun:
     def _parts(self, units: Sequence[Unit]) -> Iterator[Part]:
         """Yield each unit's part, in order: from the store where nothing changed, else read."""
         store, progress = self.store, self.progress
-        states = {unit.name: store.state(self.tree, unit) for unit in units} if store else {}
-        changed = [unit for unit in units if not store or not store.has(unit.name, states[unit.name])]
+        states = {unit.path: store.state(self.tree, unit) for unit in units} if store else {}
+        changed = [unit for unit in units if not store or not store.has(unit.path, states[unit.path])]
         fresh = self._fresh(changed)
-        missing = {unit.name for unit in changed}
+        missing = {unit.path for unit in changed}
         for done, unit in enumerate(units, 1):
-            if unit.name in missing:
+            if unit.path in missing:
                 part = next(fresh)
                 if store and not part.doubted:
-                    store.keep(unit.name, states[unit.name], encode_part(part))
+                    store.keep(unit.path, states[unit.path], encode_part(part))
             else:
                 assert store is not None
-                part = store.get(unit.name)
+                part = store.get(unit.path)
             if part.doubted and (store or self._jobs != 1):
                 raise Doubted
             if progress:
-                progress(done, len(units), self._whole.counts.messages, unit.name)
+                progress(done, len(units), self._whole.counts.messages, unit.path)
             yield part
 
     def _fresh(self, units: Sequence[Unit]) -> Iterator[Part]:
@@ -305,15 +302,15 @@ class _AuditRun:
     def _part(self, unit: Unit) -> Part:
         """Read one part, in any process. Blocks; never raises for what is in it."""
         before, told, events = dict(self.tree.unreadable), PartMaker(), EventRows()
-        if isinstance(unit, RackUnit):
+        if isinstance(unit, Rack):
             grid = self._grids[unit.log]
-            listing = self.tree.listing(grid, unit.rack)
+            listing = self.tree.listing(grid, unit)
             bags = BagWalk(self._reading, told, self._rack_facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
             columns = bags.columns.chunks()
         else:
             shards = ShardWalk(self._reading, told, self._shard_facts(events))
-            shards.ledger(unit.file)
+            shards.ledger(unit)
             columns = shards.columns.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
         part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
@@ -400,7 +397,7 @@ class PartStore:
     @staticmethod
     def state(tree: Tree, unit: Unit) -> bytes:
         """Return a digest of what the unit is read from."""
-        paths = [unit.file.path] if isinstance(unit, LedgerUnit) else sorted(tree.below(unit.rack.path))
+        paths = [unit.path] if isinstance(unit, LedgerFile) else sorted(tree.below(unit.path))
         state = hashlib.sha256()
         for path in paths:
             known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it

@@ -101,28 +101,8 @@ def _nearest(name: str, known: Collection[str]) -> list[str]:
 WHOLE: Final = Narrowing()
 
 
-@dataclass(frozen=True, slots=True)
-class RackUnit:
-    log: str
-    rack: Rack
-
-    @property
-    def name(self) -> str:
-        """The path that says which part of the tree this is."""
-        return self.rack.path
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerUnit:
-    file: LedgerFile
-
-    @property
-    def name(self) -> str:
-        """The path that says which part of the tree this is."""
-        return self.file.path
-
-
-type Unit = RackUnit | LedgerUnit
+type Unit = Rack | LedgerFile
+"""What is read by itself; its path says which part of the tree it is."""
 
 
 @dataclass(slots=True)

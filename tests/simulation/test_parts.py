@@ -73,5 +73,5 @@ def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patches:
         plant(patches, compare_copies, "_whole_at", "isinstance(each, Piece)", "True")
         assert any("differ from offset" in each for each in wrong(tmp_path / "damaged"))
-    plant(monkeypatch, audit_module, "PartStore.state", "sorted(tree.below(unit.rack.path))", "[]")
+    plant(monkeypatch, audit_module, "PartStore.state", "sorted(tree.below(unit.path))", "[]")
     assert any("by what was kept" in each for each in wrong(tmp_path / "kept"))

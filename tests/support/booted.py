@@ -93,6 +93,8 @@ class Booted:
         with ExitStack() as failed:
             failed.callback(self.close)
             self.wait_until(self._is_up)
+            # nspawn shows a boot id of its own to all but units, which have a /proc of their own and see the machine's.
+            self.sh("umount /proc/sys/kernel/random/boot_id")
             failed.pop_all()
 
     def _is_up(self) -> bool:
@@ -134,7 +136,7 @@ class Booted:
     def journal(self, words: str = "-u 'tenure*'") -> str:
         """Return what the units said."""
         entered = ["nsenter", "-t", str(self._init), *("-m", "-u", "-i", "-n", "-p", "-C")]
-        command = [*entered, "sh", "-c", f"journalctl --no-pager -o cat -b {words} | tail -80"]
+        command = [*entered, "sh", "-c", f"journalctl --no-pager -o cat {words} | tail -80"]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100).stdout
 
     def wait_until(self, fulfilled: Callable[[], bool]) -> None:

@@ -514,14 +514,8 @@ class SessionHistory:
         """
         naming = next((told for told in self.told if lease.correlation_id in told.witness.ended), None)
         if naming is not None:
-            yield EndedFact(
-                _ending(lease, LeaseOutcome.REVOKED, naming.token.midpoint_ns),
-                naming.position,
-                naming.token,
-                naming.where,
-                None,
-                stated=False,
-            )
+            ending = _ending(lease, LeaseOutcome.REVOKED, naming.token.midpoint_ns)
+            yield EndedFact(ending, naming.position, naming.token, naming.where, None, stated=False)
         over = self.over
         if over is None or lease.first.position > over.position:
             return
@@ -532,15 +526,8 @@ class SessionHistory:
 
 
 def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: SessionEnded | None = None) -> Ending:
-    return Ending(
-        correlation_id=lease.correlation_id,
-        outcome=outcome,
-        ended_ns=ended_ns,
-        watermark_ns=None if word is None else word.watermark_ns,
-        watermark_time=None if word is None else word.watermark_time,
-        messages=0,
-        chain_head=None,
-    )
+    watermark = (None, None) if word is None else (word.watermark_ns, word.watermark_time)
+    return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
 def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
@@ -556,9 +543,6 @@ def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[Sess
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))
-
-
-# What rules over leases know beside one domain.
 
 
 class Closings:

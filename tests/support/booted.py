@@ -90,6 +90,7 @@ class Booted:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
         )
         self._init = 0
+        self._said = ""
         with ExitStack() as failed:
             failed.callback(self.close)
             self.wait_until(self._is_up)
@@ -117,6 +118,7 @@ class Booted:
             check=False,
             timeout=280,
         )
+        self._said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         assert not check or done.returncode == 0, f"{self.name}: {command}\n{done.stdout}{done.stderr}{self.journal()}"
         return done
 
@@ -145,7 +147,8 @@ class Booted:
             wait_until(self._clock, fulfilled, PATIENCE_NS)
         except AssertionError:
             told = (self._place / "boot.log").read_text(errors="replace")[-4000:]
-            pytest.fail(f"{self.name}: waited in vain\n{told}{self.journal() if self._init else ''}", pytrace=True)
+            journal = self.journal() if self._init else ""
+            pytest.fail(f"{self.name}: waited in vain\n{told}{journal}\nlast: {self._said}", pytrace=True)
 
     def close(self) -> None:
         """End it at once, as a power cut does."""

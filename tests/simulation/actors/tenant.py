@@ -28,6 +28,7 @@ from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
 from tests.simulation.history import LeftState, Started, Tenant
+from tests.simulation.keyvalues import Reached
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
@@ -204,6 +205,10 @@ class Parts(ShardRuntime):
             self._world.scheduler.note("takes over", found[0].name)
         return found
 
+    def key_values(self, settings: object, patience_ns: Span) -> Reached | None:
+        del settings, patience_ns
+        return None if self._street.kept is None else Reached(self._street.kept)
+
     def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
         del time, policy
         right.close = lambda: None  # type: ignore[attr-defined]
@@ -294,7 +299,7 @@ class NodeHost(ShardHost):
         store: Any = running._store
         resumed = self._going_on
         world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases, resumed))
-        if resumed:
+        if resumed and running._log is None:  # what is kept turn by turn is left by nobody
             world.history.resumed.append(self._left_state(running, store, running._batch_signer.signed_ns))
         world.history.tenants.append(
             Tenant(

@@ -29,8 +29,8 @@ from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS, Instant, Span
 
 from ..formats.ceiling import CeilingKind, CeilingRecord
-from .domain import Free, Memory, SessionRecord, Taken
-from .store import LeaseStore
+from .domain import Free, Memory, SessionRecord, State, Taken
+from .store import FORM, LeaseStore
 from .suspension import Suspension
 
 PART_BYTES: Final = 256 * 1024
@@ -96,6 +96,7 @@ class LogHead(Record, frozen=True):
     """The newest record of the chain that the run went by."""
     said: bytes
     """A Suspension: how the shard stood after that turn. Empty: no turn is kept."""
+    form: U64 = FORM
 
     def difference(self, said: Suspension, newest: CeilingRecord) -> str | None:
         """Return why nobody may go on with what is kept, or None. ``newest``: the newest record of the chain, afresh.
@@ -103,6 +104,8 @@ class LogHead(Record, frozen=True):
         Each record of a chain is told in a turn before the next one is linked: where two are missing turns are missing,
         as in a store that was set up again from a copy.
         """
+        if self.form != FORM:
+            return f"it is of form {self.form}, and this release reads {FORM}"
         if newest.incarnation != said.incarnation or newest.kind is not CeilingKind.RUNNING:
             return f"record {newest.number} of the chain is not that of a run which it left"
         if newest.number > self.ceiling_number + 1:
@@ -151,8 +154,9 @@ class TurnLog:
     # -- its beginning -------------------------------------------------------------------------------------------------
 
     def found(self) -> LogHead | None:
-        """Return what the run before wrote last, or None. Raises Environment."""
-        self._revision, raw = self._patiently(lambda: self._store.revision(self._guard))
+        """Return what the run before wrote last, or None. Asks once. Raises Environment; Damaged: it can be taken still."""
+        self._head = None
+        self._revision, raw = self._store.revision(self._guard)
         self._head = decode(LogHead, raw, "the head of a shard's log") if raw else None
         return self._head
 
@@ -190,7 +194,7 @@ class TurnLog:
                 if isinstance(name, bytes):
                     store.put_session(decode(SessionRecord, state, "a session lease"))
                 else:
-                    store.put(name, _states.decode(state))
+                    store.put(name, _decoded(state))
         self._floor_ns, self._settle_to_ns = said.floor_ns, said.settle_to_ns
 
     def blocks(self) -> list[bytes]:
@@ -326,6 +330,14 @@ class TurnLog:
                 if self._time.boot_ns() >= until:
                     raise
             self._time.sleep(PAUSE_NS)
+
+
+def _decoded(state: bytes) -> State:
+    try:
+        found: State = _states.decode(state)
+    except msgspec.DecodeError as problem:
+        raise Damaged("log-damaged", f"the state of a domain in a shard's log: {problem}") from None
+    return found
 
 
 def _in_requests(puts: Iterable[Pair]) -> list[list[Pair]]:

@@ -85,6 +85,7 @@ class ShardRuntime:
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
+        self._tries = 0
 
     def spawn(self, name: str, body: Callable[[], object]) -> Running:
         """Begin something in a thread of its own."""
@@ -126,7 +127,10 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        return Etcd(access.endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
+        self._tries += 1  # the next who begins asks the next instance first
+        first = self._tries % len(access.endpoints)
+        endpoints = (*access.endpoints[first:], *access.endpoints[:first])
+        return Etcd(endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
 
     def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""

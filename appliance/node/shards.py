@@ -28,7 +28,7 @@ import msgspec
 from timeagent import VERSION
 from timeagent.canonical import decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
+from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.notify import Pulse
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
@@ -171,6 +171,7 @@ class ShardHost:
                 del self._hosted[shard]
                 hosted.abandon()
                 held.release()
+                self._forget_pulse(shard)
             if self._closed or (self._pulse is None and self._shard_runtime.daemon_runs()):
                 return False
             if (missing := self.missing_daemon(shard)) is not None:
@@ -412,7 +413,11 @@ class ShardHost:
 
     def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
         if log is not None:
-            return self._gone_on_with(log, fresh)
+            try:
+                return self._gone_on_with(log, fresh)
+            except Damaged as problem:
+                _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, problem.message)
+                return None
         left = self._shard_runtime.taken_over(fresh.number)
         return None if left is None else self._resumed(fresh, *left)
 
@@ -441,11 +446,13 @@ class ShardHost:
 
     def _begin_log(self, log: TurnLog) -> None:
         """Take a log over for a run that begins empty; the ledger gets what it may lack of the run before."""
-        head = log.found()
+        said = None
+        with contextlib.suppress(Damaged):
+            if (head := log.found()) is not None and head.said:
+                said = decode(Suspension, head.said, "the head of a shard's log")
         log.take(0)
         blocks = log.blocks()
-        if head is not None and head.said and blocks:
-            said = decode(Suspension, head.said, "the head of a shard's log")
+        if said is not None and blocks:
             ledger = StoredLedger(self._storage, said.map_number, said.shard, said.incarnation)
             ledger.follow()
             ledger.append(b"".join(blocks))

@@ -18,7 +18,7 @@ from appliance.lease.domain import Free, State, Taken
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.suspension import Suspension
-from appliance.lease.turn_log import LogLost, TurnLog
+from appliance.lease.turn_log import LogLost, TurnChanges, TurnLog
 from appliance.lease.wire import Attend, Denied, Over, Recalled, Revoke
 from tests.support.etcd import DONE, LATE, LOST, MemoryKeyValues
 from tests.support.sessions import begin, drop, prolong, stated, under
@@ -37,7 +37,7 @@ from tests.support.shards import (
     upgrade,
 )
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
-from timeagent.canonical import decode
+from timeagent.canonical import decode, encode
 from timeagent.errors import Damaged, Environment
 from timeagent.units import MS, SECOND
 
@@ -418,6 +418,32 @@ def test_log_without_its_last_turn_is_damaged(kept: Kept) -> None:
     for key in [each for each in kept.store.pairs if b"/turn/" in each]:
         del kept.store.pairs[key]
     with pytest.raises(Damaged, match="ends with turn 0"):
+        kept.taken()
+
+
+# Another release may write another form; what cannot be read is as if there were nothing.
+def test_head_of_another_form_is_nobodys_and_one_that_cannot_be_read_can_be_taken(kept: Kept) -> None:
+    granted(kept.started(), acquire(kept.world, "a"))
+    head = kept.new_log().found()
+    assert head is not None
+    newest = open_ceiling(kept.world.chain.records[max(kept.world.chain.records)], "the newest")[0]
+    other = msgspec.structs.replace(head, form=99)
+    assert "form 99" in str(other.difference(decode(Suspension, head.said), newest))
+    (guard,) = [each for each in kept.store.pairs if each.endswith(b"/head")]
+    kept.store.pairs[guard] = kept.store.pairs[guard][0], b"rot"
+    log = kept.new_log()
+    with pytest.raises(Damaged):
+        log.found()
+    log.take(0)
+    assert kept.new_log().found() is not None
+
+
+def test_state_that_cannot_be_read_is_damage(kept: Kept) -> None:
+    granted(kept.started(), acquire(kept.world, "a"))
+    changes = TurnChanges(domains=(("a", b"\x91\xa4rot!"),), sessions=())
+    (key,) = [each for each in kept.store.pairs if b"/turn/" in each]
+    kept.store.pairs[key] = 1, encode(changes)
+    with pytest.raises(Damaged, match="state of a domain"):
         kept.taken()
 
 

@@ -154,7 +154,7 @@ class TurnLog:
     # -- its beginning -------------------------------------------------------------------------------------------------
 
     def found(self) -> LogHead | None:
-        """Return what the run before wrote last, or None. Asks once. Raises Environment; Damaged: it can be taken still."""
+        """Return what the run before wrote last, or None. Asks once. Raises Environment, Damaged: it can be taken."""
         self._head = None
         self._revision, raw = self._store.revision(self._guard)
         self._head = decode(LogHead, raw, "the head of a shard's log") if raw else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from appliance.cli import doctor
 from appliance.daemon.failover import ShardFailover
 from appliance.doctor.check import CheckVerdict
 from appliance.doctor.health import judge_awaited_shard, judge_etcd
@@ -223,6 +224,13 @@ def test_shard_grants_nothing_while_etcd_is_down_says_so_and_goes_on_when_it_is_
         assert host.hosted(0) is not None
         assert host.hindered == {}
         assert [each.domain for each in cluster.inspect(0)[1]] == ["a"]
+
+
+def test_doctor_asks_each_instance(played: Gateway, site: Site) -> None:
+    keeping(site, played.endpoint, "http://127.0.0.1:1")
+    checks = doctor._etcd(site.settings["node1"])
+    assert [each.verdict for each in checks] == [CheckVerdict.PASS, CheckVerdict.UNSURE]
+    assert checks[1].reason.startswith("etcd at http://127.0.0.1:1/")
 
 
 def test_doctor_tells_which_instances_answer() -> None:

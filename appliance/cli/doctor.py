@@ -307,13 +307,13 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
 def _etcd(settings: Settings) -> list[HealthCheck]:
     """Say which instances of the etcd that keeps the turns of this node's shards answer, and take writes."""
     access = settings.etcd
-    answers: dict[str, str | Environment] = {}
+    answers: dict[str, str | TenureError] = {}
     for endpoint in access.endpoints if access is not None else ():
         assert access is not None
         store = Etcd([endpoint], _ETCD_NS, ca=access.ca, cert=access.cert, key=access.key)
         try:
             answers[endpoint] = store.version()
-        except Environment as problem:
+        except TenureError as problem:
             answers[endpoint] = problem
         finally:
             store.close()

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from timeagent.errors import BadConfiguration, Environment
+from timeagent.errors import BadConfiguration, ShardUnavailable
 from timeagent.units import SECOND, Span
 
 from .turn_log import Pair
@@ -80,7 +80,7 @@ class Etcd:
         return _first(self._call("/v3/kv/range", {"key": _text(key)}))
 
     def version(self) -> str:
-        """Return which release answers. Raises Environment where none does, or it takes no more writes."""
+        """Return which release answers. Raises ShardUnavailable where none does, or it takes no more writes."""
         said = self._call("/v3/maintenance/status", {})
         if said.get("errors"):
             raise self._unanswered("/v3/maintenance/status", f"it says {', '.join(said['errors'])}")
@@ -92,7 +92,7 @@ class Etcd:
             self._connection = None
 
     def _call(self, path: str, question: Mapping[str, object]) -> dict[str, Any]:
-        """Ask the instance that answered last. Raises Environment: what was asked may have been done, or may be yet."""
+        """Ask the instance that answered last. Raises ShardUnavailable: what was asked may have been done, or may be yet."""
         try:
             if self._connection is None:
                 self._connection = self._connect()
@@ -113,13 +113,13 @@ class Etcd:
             return HTTPSConnection(host, port, timeout=self._timeout_s, context=self._context)
         return HTTPConnection(host, port, timeout=self._timeout_s)
 
-    def _unanswered(self, path: str, why: str) -> Environment:
+    def _unanswered(self, path: str, why: str) -> ShardUnavailable:
         """Leave the connection, and turn to the next instance."""
         endpoint = self._endpoints.pop(0)
         self._endpoints.append(endpoint)
         with contextlib.suppress(OSError):
             self.close()
-        return Environment(
+        return ShardUnavailable(
             "etcd-unanswered",
             f"etcd at {endpoint}{path}: {why}",
             hint="is it up, does it have a leader and room? etcdctl endpoint status; endpoints stand in node.toml",

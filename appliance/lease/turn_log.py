@@ -25,7 +25,7 @@ import msgspec
 
 from timeagent.canonical import U64, Bytes16, Record, decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import Damaged, Environment, TenureError, TryAgain
+from timeagent.errors import Damaged, TenureError, TryAgain
 from timeagent.units import MS, Instant, Span
 
 from ..formats.ceiling import CeilingKind, CeilingRecord
@@ -64,7 +64,7 @@ class KeyValues(Protocol):
         """Put and delete all or nothing, if ``guard`` has not changed since it had this revision (0: it is not there).
 
         ``deletes``: first key and end of each range. Return whether it was done, and the guard's revision and value
-        after it. Raises Environment, TryAgain: it was done, or not, or is going to be.
+        after it. Raises TryAgain: it was done, or not, or is going to be.
         """
         ...
 
@@ -154,14 +154,14 @@ class TurnLog:
     # -- its beginning -------------------------------------------------------------------------------------------------
 
     def found(self) -> LogHead | None:
-        """Return what the run before wrote last, or None. Asks once. Raises Environment, Damaged: it can be taken."""
+        """Return what the run before wrote last, or None. Asks once. Raises TryAgain, Damaged: it can be taken."""
         self._head = None
         self._revision, raw = self._store.revision(self._guard)
         self._head = decode(LogHead, raw, "the head of a shard's log") if raw else None
         return self._head
 
     def take(self, ceiling_number: int) -> None:
-        """Take the head over as it was found: no run before writes any more. Raises Environment, LogLost."""
+        """Take the head over as it was found: no run before writes any more. Raises TryAgain, LogLost."""
         before = self._head
         self._turn = before.turn if before is not None else 0
         self._first = self._turn + 1
@@ -177,7 +177,7 @@ class TurnLog:
         self._commit([(self._guard, encode(head))], unfinished)
 
     def load(self, store: LeaseStore, said: Suspension) -> None:
-        """Read what was out into an empty store. After ``take``. Raises Environment, Damaged."""
+        """Read what was out into an empty store. After ``take``. Raises TryAgain, Damaged."""
         found: dict[str | bytes, bytes] = {}
         turn = 0
         for turn, raw in self._values("turn"):
@@ -239,7 +239,7 @@ class TurnLog:
             for each in parts:
                 self._commit(each, (), moves=False)
             self._commit([*last, (self._guard, encode(head))], gone)
-        except (Environment, TryAgain) as problem:
+        except TryAgain as problem:
             self.lost = f"whether turn {turn} of the shard is kept is unknown: {problem.message}"
             raise LogLost("log-in-doubt", self.lost, hint=problem.hint) from None
         self._turn, self._oldest, self._oldest_block = turn, oldest, oldest_block
@@ -326,7 +326,7 @@ class TurnLog:
         while True:
             try:
                 return step()
-            except (Environment, TryAgain):
+            except TryAgain:
                 if self._time.boot_ns() >= until:
                     raise
             self._time.sleep(PAUSE_NS)

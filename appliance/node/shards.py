@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -407,6 +407,9 @@ class ShardHost:
         run = self._random.randbytes(16)
         try:
             yield TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience)
+        except LogLost as problem:
+            store.close()
+            raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
         except BaseException:
             store.close()
             raise
@@ -438,11 +441,12 @@ class ShardHost:
         store = self._shard_runtime.store(fresh.number)
         try:
             log.load(store, said)
+            blocks = log.blocks()
         except BaseException:
             store.close()
             raise
         going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
-        return self._resumed(fresh, store, encode(going_on), log)
+        return self._resumed(fresh, store, encode(going_on), log, blocks)
 
     def _begin_log(self, log: TurnLog) -> None:
         """Take a log over for a run that begins empty; the ledger gets what it may lack of the run before."""
@@ -458,9 +462,17 @@ class ShardHost:
             ledger.append(b"".join(blocks))
 
     def _resumed(
-        self, fresh: ShardIdentity, store: LeaseStore, raw: bytes, log: TurnLog | None = None
+        self,
+        fresh: ShardIdentity,
+        store: LeaseStore,
+        raw: bytes,
+        log: TurnLog | None = None,
+        blocks: Sequence[bytes] = (),
     ) -> HostedShard | None:
-        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
+        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why.
+
+        ``blocks``: what its ledger may lack.
+        """
         try:
             said = decode(Suspension, raw, "what a run left")
             why = said.difference(fresh, self._shard_runtime.boot())
@@ -476,7 +488,7 @@ class ShardHost:
                     store,
                     chain,
                     ledger,
-                    _resume(said, ledger) if log is None else _resume_logged(said, ledger, log.blocks()),
+                    _resume(said, ledger) if log is None else _resume_logged(said, ledger, list(blocks)),
                     log,
                     patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
                 )

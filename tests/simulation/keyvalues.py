@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.etcd import MemoryKeyValues
-from timeagent.errors import Environment
+from timeagent.errors import ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -88,4 +88,4 @@ class Reached:
     def _unheard(self, why: str) -> None:
         self._scheduler.sleep(SILENT_NS)
         self._scheduler.note("  unheard:", why)
-        raise Environment("unheard", why)
+        raise ShardUnavailable("unheard", why)

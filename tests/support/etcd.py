@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.lease.etcd import Etcd
-from timeagent.errors import Environment
+from timeagent.errors import ShardUnavailable
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class MemoryKeyValues:
 
     def _up(self) -> None:
         if self.down:
-            raise Environment("planted", "the store is down")
+            raise ShardUnavailable("planted", "the store is down")
 
     def commit(
         self, guard: bytes, revision: int, puts: Sequence[Pair], deletes: Sequence[Pair]
@@ -47,10 +47,10 @@ class MemoryKeyValues:
         if fault == LATE:
             self.late.append((guard, revision, list(puts), list(deletes)))
         if fault in {LOST, LATE}:
-            raise Environment("planted", "not answered")
+            raise ShardUnavailable("planted", "not answered")
         done = self.do(guard, revision, puts, deletes)
         if fault == DONE:
-            raise Environment("planted", "done, and not answered")
+            raise ShardUnavailable("planted", "done, and not answered")
         return done, *self.pairs.get(guard, (0, b""))
 
     def do(self, guard: bytes, revision: int, puts: Sequence[Pair], deletes: Sequence[Pair]) -> bool:

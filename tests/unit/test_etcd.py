@@ -25,7 +25,7 @@ from tests.support.cluster import Site, wait_until
 from tests.support.etcd import Gateway, gateway, reached
 from tests.support.shards import HOLDER, RIVAL
 from timeagent.clock import SystemClock
-from timeagent.errors import BadConfiguration, Environment
+from timeagent.errors import BadConfiguration, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_whatever_is_no_answer_names_the_endpoint_and_the_way_out(played: Gatewa
     with reached(played.endpoint, timeout_ns=200 * MS) as store:
         put(store, b"head", 0, b"one")
         played.script = [fault]
-        with pytest.raises(Environment, match=says) as caught:
+        with pytest.raises(ShardUnavailable, match=says) as caught:
             store.commit(b"head", 1, [(b"head", b"two")], ())
         assert caught.value.message.startswith(f"etcd at {played.endpoint}/v3/kv/txn: ")
         assert "node.toml" in caught.value.hint
@@ -110,7 +110,7 @@ def test_next_instance_is_asked_where_one_does_not_answer(played: Gateway) -> No
     with gateway() as gone:
         pass
     with reached(gone.endpoint, played.endpoint) as store:
-        with pytest.raises(Environment):
+        with pytest.raises(ShardUnavailable):
             store.revision(b"head")
         assert store.revision(b"head") == (0, b"")
         assert store.revision(b"head") == (0, b"")
@@ -119,7 +119,7 @@ def test_next_instance_is_asked_where_one_does_not_answer(played: Gateway) -> No
 
 def test_answer_that_makes_no_sense_is_none(played: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(played, "answer", lambda *_: {"succeeded": True})
-    with reached(played.endpoint) as store, pytest.raises(Environment, match="its answer lacks"):
+    with reached(played.endpoint) as store, pytest.raises(ShardUnavailable, match="its answer lacks"):
         store.commit(b"head", 0, [(b"head", b"one")], ())
 
 
@@ -234,7 +234,7 @@ def test_doctor_asks_each_instance(played: Gateway, site: Site) -> None:
 
 
 def test_doctor_tells_which_instances_answer() -> None:
-    no_answer = Environment("etcd-unanswered", "etcd at x: no", hint="look")
+    no_answer = ShardUnavailable("etcd-unanswered", "etcd at x: no", hint="look")
     assert judge_etcd("x", "3.5", alone=True).verdict is CheckVerdict.PASS
     assert judge_etcd("x", no_answer, alone=False).verdict is CheckVerdict.UNSURE
     assert judge_etcd("x", no_answer, alone=True).verdict is CheckVerdict.FAIL

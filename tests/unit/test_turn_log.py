@@ -38,7 +38,7 @@ from tests.support.shards import (
 )
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
 from timeagent.canonical import decode, encode
-from timeagent.errors import Damaged, Environment
+from timeagent.errors import Damaged, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def test_taking_over_is_not_done_twice_by_two_that_found_the_same(kept: Kept) ->
 
 def test_nobody_begins_while_the_store_is_down(kept: Kept) -> None:
     kept.store.down = True
-    with pytest.raises(Environment):
+    with pytest.raises(ShardUnavailable):
         kept.new_log().found()
 
 

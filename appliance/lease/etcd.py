@@ -92,7 +92,7 @@ class Etcd:
             self._connection = None
 
     def _call(self, path: str, question: Mapping[str, object]) -> dict[str, Any]:
-        """Ask the instance that answered last. Raises ShardUnavailable: what was asked may have been done, or may be yet."""
+        """Ask the instance that answered last. Raises ShardUnavailable: it may have been done, or may be yet."""
         try:
             if self._connection is None:
                 self._connection = self._connect()

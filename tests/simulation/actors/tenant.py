@@ -20,6 +20,7 @@ from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.suspension import Suspension
+from appliance.lease.turn_log import LogLost
 from appliance.node.hosted_shard import ShardRuntime
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
@@ -259,6 +260,9 @@ class Counter:
                             shard.serve(gone)
             for call in () if self._at_once else place.inbox:
                 refuse(world.network, place, call, "not-running")
+        except LogLost:
+            self._at_once = True  # nobody is answered, and its host ends the rest
+            raise
         finally:
             if not self._at_once:
                 self._store.close()
@@ -385,7 +389,8 @@ class NodeHost(ShardHost):
             stopping.discard(hosted.identity.incarnation)
 
     def drop(self, shard: int) -> None:
-        self._told(shard, "dropped")
+        hosted = self.hosted(shard)
+        self._told(shard, "lost its log" if hosted is not None and hosted._lost() else "dropped")
         super().drop(shard)
 
     def _told(self, shard: int, how: str) -> None:

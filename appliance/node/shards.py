@@ -224,6 +224,7 @@ class ShardHost:
                 lock.release()
                 return False
             self._hosted[shard] = resumed, lock
+            self.hindered.pop(shard, None)
             return True
 
     def waits_for(self, shard: int, shard_map: ShardMap) -> str | None:

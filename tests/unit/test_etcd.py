@@ -9,19 +9,21 @@ from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from appliance.cli import doctor
 from appliance.daemon.failover import ShardFailover
 from appliance.doctor.check import CheckVerdict
 from appliance.doctor.health import judge_awaited_shard, judge_etcd
+from appliance.formats.policy import check_policy
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.etcd import Etcd
 from appliance.node.settings import EtcdAccess, save_settings
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from tests.bench.leases import peers
-from tests.support.cluster import Site, wait_until
+from tests.support.cluster import Site, fast_policy, wait_until
 from tests.support.etcd import Gateway, gateway, reached
 from tests.support.shards import HOLDER, RIVAL
 from timeagent.clock import SystemClock
@@ -129,6 +131,18 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 
 # -- a node that has one -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A cluster whose shards wait for an etcd on a loaded machine."""
+    numbers = fast_policy(random.Random(str(tmp_path)).randbytes(16))  # as the site names its cluster
+    policy = msgspec.structs.replace(
+        numbers, lease_term_max_ns=20 * SECOND, renew_period_ns=5 * SECOND, attempt_timeout_ns=1_500 * MS
+    )
+    each = Site(tmp_path, policy=check_policy(policy))
+    yield each
+    each.close()
 
 
 def keeping(site: Site, *endpoints: str) -> Site:

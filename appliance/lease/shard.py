@@ -182,8 +182,8 @@ class Shard:
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
             self._batch_signer.say(Resumed(since_ns=said.signed_ns))
-            # Only a run that did not stop in order leaves any: nobody notices now when their holders are gone.
-            self._flush(self._store.tentative())
+            # Who did not stop in order leaves what is tentative: nobody would notice now that its holders are gone.
+            self._flush(() if self._log is None else self._store.tentative())
         return resumed
 
     def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:

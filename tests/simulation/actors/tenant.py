@@ -376,7 +376,8 @@ class NodeHost(ShardHost):
         super().close()
         history.told += told.items()  # who died meanwhile, or saw the end of the run, has not stopped in order
         for each in hosted:
-            if isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None:
+            ended = isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None
+            if ended and not each._lost():  # whose log is lost could not say the end in its ledger
                 history.stopping.discard(each.identity.incarnation)
 
     def leave(self, shard: int) -> None:
@@ -385,7 +386,7 @@ class NodeHost(ShardHost):
             stopping.add(hosted.identity.incarnation)  # it stays there where this process dies, or the run ends
         self._told(shard, "left")
         super().leave(shard)
-        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly):
+        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly) and not hosted._lost():
             stopping.discard(hosted.identity.incarnation)
 
     def drop(self, shard: int) -> None:

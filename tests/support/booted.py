@@ -90,11 +90,10 @@ class Booted:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
         )
         self._init = 0
+        self._said = ""
         with ExitStack() as failed:
             failed.callback(self.close)
             self.wait_until(self._is_up)
-            # nspawn shows a boot id of its own to all but units, which have a /proc of their own and see the machine's.
-            self.sh("umount /proc/sys/kernel/random/boot_id")
             failed.pop_all()
 
     def _is_up(self) -> bool:
@@ -117,6 +116,7 @@ class Booted:
             check=False,
             timeout=280,
         )
+        self._said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         assert not check or done.returncode == 0, f"{self.name}: {command}\n{done.stdout}{done.stderr}{self.journal()}"
         return done
 
@@ -145,7 +145,8 @@ class Booted:
             wait_until(self._clock, fulfilled, PATIENCE_NS)
         except AssertionError:
             told = (self._place / "boot.log").read_text(errors="replace")[-4000:]
-            pytest.fail(f"{self.name}: waited in vain\n{told}{self.journal() if self._init else ''}", pytrace=True)
+            journal = self.journal() if self._init else ""
+            pytest.fail(f"{self.name}: waited in vain\n{told}{journal}\nlast: {self._said}", pytrace=True)
 
     def close(self) -> None:
         """End it at once, as a power cut does."""

@@ -51,9 +51,8 @@ from ..model.state import (
     ViewKind,
 )
 from ..model.subjects import DetailLine, Subject
-from .ledger import LedgerLease
 from .live_details import live_details
-from .mount import MountAnswer, MountLocation, OpenMount
+from .mount import LedgerLease, MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
 
 SHARD_PERIOD_NS: Final = 250 * MS

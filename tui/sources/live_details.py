@@ -35,9 +35,8 @@ from ..model.subjects import (
     Tone,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from .details import BLANK, domain_rows, fact, heading, held_on, holder_details, place_details, words
 from .mount import MountAnswer
-from .places import place_details
-from .standing import BLANK, domain_rows, fact, heading, held_on, holder_details, words
 
 LEDGERS_READ: Final = 2
 """So many ledger files of a run are gone through for the witnesses of a lease: the newest."""

@@ -32,8 +32,7 @@ from ..model.subjects import (
     Tone,
 )
 from ..model.words import fence_text, moment
-from .places import place_details
-from .standing import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, words
+from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
 
 READINGS_SHOWN: Final = 500
 

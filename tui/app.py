@@ -18,8 +18,7 @@ from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
 from .model.exporting import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
-from .model.state import ClusterState, LeaseRow, ViewKind
-from .model.subjects import DetailLine, Subject
+from .model.state import ClusterState, DetailLine, LeaseRow, Subject, ViewKind
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
 from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
 from .widgets.framing import DARK, LIGHT

@@ -21,7 +21,7 @@ from .model.state import AuditedCopy, ClusterState, Freshness, Reach
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
 
-    from .model.subjects import DetailLine, Subject
+    from .model.state import DetailLine, Subject
 
 
 class StateSource(Protocol):

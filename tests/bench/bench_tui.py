@@ -39,8 +39,7 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     began = time.process_time()
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
-    from tui.model.state import LeaseRows
-    from tui.model.subjects import Cell, DetailLine, Subject
+    from tui.model.state import Cell, DetailLine, LeaseRows, Subject
     from tui.widgets.cluster_tables import LeaseList
     from tui.widgets.row_table import DetailTable
 

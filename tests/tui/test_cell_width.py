@@ -12,7 +12,7 @@ from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tests.tui.piloting import text_at
 from tui.app import TopApp
 from tui.model.columns import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
-from tui.model.subjects import Cell
+from tui.model.state import Cell
 from tui.widgets.cluster_tables import LeaseList
 
 NAMES = (

@@ -57,7 +57,7 @@ from tui.model.replaying import (
     switch_rows,
     window_of,
 )
-from tui.model.subjects import Cell
+from tui.model.state import Cell
 
 
 @pytest.fixture(scope="module")

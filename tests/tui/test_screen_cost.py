@@ -23,7 +23,6 @@ import tui.sources.record
 import tui.widgets.cluster_tables
 import tui.widgets.framing
 import tui.widgets.lines
-import tui.widgets.replay
 import tui.widgets.row_table
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
@@ -212,7 +211,7 @@ REPLAY_KEYS = (
 def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     eventful: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tui.screens.replay, "HELD", 3_600.0)
+    monkeypatch.setattr(tui.widgets.framing, "HELD", 3_600.0)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("6")
@@ -260,7 +259,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     [
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
-        (tui.widgets.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
+        (tui.screens.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
         (tui.widgets.lines, "WordsLine.say_lines", "len(after) != len(before)", "True"),
         (tui.widgets.framing, "KeptLines.render_lines", "crop.x or crop.width != self.outer_size.width", "True"),
         (tui.widgets.framing, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
@@ -296,7 +295,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
         with monkeypatch.context() as patch:
             patch.setattr(tui.screens.replay, "moment_of", slow)
             if len(keys) > 1:
-                patch.setattr(tui.screens.replay, "HELD", 3_600.0)
+                patch.setattr(tui.widgets.framing, "HELD", 3_600.0)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
                 await pilot.press(*keys)
@@ -314,7 +313,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
     ("module", "place", "old", "keys"),
     [
         (
-            tui.screens.replay,
+            tui.widgets.framing,
             "BatchedRedraw.begin",
             "asyncio.get_running_loop().call_later(HELD, self.end, self._held)",
             "g",

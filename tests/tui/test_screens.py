@@ -19,8 +19,7 @@ from tests.support.screens import (
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.model.lease_list import LeaseGroup, LeaseOrder
-from tui.model.state import ClusterState, Freshness, LeaseRows, Reach, ViewKind
-from tui.model.subjects import LeaseSubject
+from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
 from tui.screens.cluster import BagsScreen, LeasesScreen, OverviewScreen
 from tui.screens.screen import SCREENS, DetailScreen
 from tui.widgets import cluster_tables as leases

@@ -36,8 +36,7 @@ from tui.model.columns import (
     text_of,
 )
 from tui.model.overview import health, leases_count, nothing_words, numbers_words
-from tui.model.state import ClusterState, Freshness, LeaseOrigin, NodeView, Reach
-from tui.model.subjects import Cell
+from tui.model.state import Cell, ClusterState, Freshness, LeaseOrigin, NodeView, Reach
 from tui.model.words import (
     BAG_CELLS,
     BAG_LEGEND,

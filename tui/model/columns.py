@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2s
 from typing import Final
 
-from .subjects import Cell, Tone
+from .state import Cell, Tone
 
 ELLIPSIS: Final = "…"
 

@@ -22,7 +22,7 @@ from timeagent.units import Instant
 
 from .columns import Column
 from .lease_list import GroupHeading, ListOptions
-from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
+from .state import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
 from .words import clock_text, matching
 
 if TYPE_CHECKING:

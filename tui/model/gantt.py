@@ -20,7 +20,7 @@ from timeagent.console import printable
 from timeagent.units import DAY, SECOND, Instant, rfc3339
 
 from .columns import fitted, merged
-from .subjects import Cell, Tone
+from .state import Cell, Tone
 
 type LeasesWithin = Callable[[str, Instant, Instant], Sequence[LeaseTrace]]
 

@@ -14,8 +14,7 @@ from ..model.clocks import CLOCK_LEGEND, ClockHistory, ClockRows, agreement_word
 from ..model.columns import cells_of, fitted
 from ..model.lease_list import LeaseOptions, ListOptions
 from ..model.overview import not_known
-from ..model.state import BagCell, ClusterState, LeaseRow, LogView
-from ..model.subjects import ClockSubject, Subject, Tone
+from ..model.state import BagCell, ClockSubject, ClusterState, LeaseRow, LogView, Subject, Tone
 from ..model.words import clock_text, log_words
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.cluster_tables import ClockTable, LeaseFacts, LeaseList, LeaseTable, NodeTable

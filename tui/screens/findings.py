@@ -34,7 +34,7 @@ from ..model.findings import (
     wrapped_lines,
 )
 from ..model.lease_list import GroupHeading, ListOptions
-from ..model.subjects import Cell, FindingSubject, Subject, Tone
+from ..model.state import Cell, FindingSubject, Subject, Tone
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, PickTable
 from .screen import EvidenceScreen

@@ -15,18 +15,21 @@ from auditor.explain.words import Said, piece_says
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged
 
-from ..model.state import ClusterState, LeaseRow, Reach, ViewKind
-from ..model.subjects import (
+from ..model.state import (
     Cell,
     ClockSubject,
+    ClusterState,
     DetailLine,
     DomainSubject,
     HolderSubject,
+    LeaseRow,
     LeaseSubject,
     NodeSubject,
     PlaceSubject,
+    Reach,
     Subject,
     Tone,
+    ViewKind,
 )
 from ..model.words import condition, lease_words, moment
 

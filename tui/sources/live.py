@@ -39,6 +39,7 @@ from ..model.state import (
     AuditedCopy,
     ClockView,
     ClusterState,
+    DetailLine,
     Freshness,
     LeaseOrigin,
     LeaseRow,
@@ -47,10 +48,10 @@ from ..model.state import (
     NodeView,
     Reach,
     ShardView,
+    Subject,
     TimeSources,
     ViewKind,
 )
-from ..model.subjects import DetailLine, Subject
 from .live_details import live_details
 from .mount import LedgerLease, MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock

@@ -20,10 +20,10 @@ from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
 from ..model.clocks import agreement, agreement_words
-from ..model.state import ClusterState, Reach
-from ..model.subjects import (
+from ..model.state import (
     BagSubject,
     ClockSubject,
+    ClusterState,
     DetailLine,
     DomainSubject,
     HolderSubject,
@@ -31,6 +31,7 @@ from ..model.subjects import (
     NamedSubject,
     NodeSubject,
     PlaceSubject,
+    Reach,
     Subject,
     Tone,
 )

@@ -36,6 +36,7 @@ from ..model.state import (
     BagCell,
     ClockView,
     ClusterState,
+    DetailLine,
     Freshness,
     LeaseOrigin,
     LeaseRow,
@@ -43,12 +44,13 @@ from ..model.state import (
     LogView,
     NodeClock,
     NodeView,
+    PlaceSubject,
     Reach,
     ShardView,
+    Subject,
     ViewKind,
     newest_bags,
 )
-from ..model.subjects import DetailLine, PlaceSubject, Subject
 from .record_details import record_details
 
 BAR_CELLS: Final = 20

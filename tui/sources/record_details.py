@@ -16,11 +16,12 @@ from timeagent.console import counted, printable
 from timeagent.errors import BadRequest
 from timeagent.units import Instant, span_text
 
-from ..model.state import AuditedCopy, ClusterState
-from ..model.subjects import (
+from ..model.state import (
+    AuditedCopy,
     BagSubject,
     Cell,
     ClockSubject,
+    ClusterState,
     DetailLine,
     DomainSubject,
     FindingSubject,

@@ -12,8 +12,17 @@ from ..model.clocks import AXIS_COLUMN, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, Cl
 from ..model.columns import LEASE_COLUMNS, MANY_LEASE_COLUMNS, NODE_COLUMNS, Column, Field, heading
 from ..model.lease_list import GroupHeading, LeaseArrangement, LeaseGroup, LeaseOptions, LeaseOrder, arrange
 from ..model.overview import leases_count, leases_title, not_known, nothing_words
-from ..model.state import ClusterState, LeaseRow
-from ..model.subjects import Cell, ClockSubject, DomainSubject, LeaseSubject, NodeSubject, Subject, Tone
+from ..model.state import (
+    Cell,
+    ClockSubject,
+    ClusterState,
+    DomainSubject,
+    LeaseRow,
+    LeaseSubject,
+    NodeSubject,
+    Subject,
+    Tone,
+)
 from ..model.words import lease_row, lease_words, many_lease_row, moment, node_rows
 from .framing import MUTED
 from .lines import WordsLine

@@ -1,4 +1,4 @@
-"""The two themes, and what is drawn in them: lines of a widget are kept, with what stands around them.
+"""The two themes, and how it is drawn: lines of a widget are kept, with what stands around them; drawings held back.
 
 The library asks a dozen styles for each line that it draws anew. Where lines are kept, that takes longer than all the
 rest: here it is asked once for all lines, until a style, the width or the theme is another.
@@ -6,7 +6,9 @@ rest: here it is asked once for all lines, until a style, the width or the theme
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Final
 
 from rich.segment import Segment
@@ -14,13 +16,14 @@ from rich.style import Style as Drawn
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.geometry import Region
+from textual.screen import Screen
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.style import Style
 from textual.theme import Theme
 from textual.widget import Widget
 
-from ..model.subjects import Cell, Tone
+from ..model.state import Cell, Tone
 
 DARK: Final = Theme(
     name="tenure-dark",
@@ -239,3 +242,34 @@ class LineBar(ScrollBar):
             bar_color=bar.style.color,
         )
         return [strip_of(piece) for piece in made.segments][crop.y : crop.bottom]
+
+
+HELD: Final = 0.05
+"""Seconds for which nothing is drawn while the thread works: mostly it is ready by then, and all is drawn at once."""
+
+
+class BatchedRedraw:
+    """Holds back what one screen draws; never longer than HELD."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._held: ExitStack | None = None
+
+    @property
+    def on(self) -> bool:
+        return self._held is not None
+
+    def begin(self) -> None:
+        """Draw nothing from now on, where the screen is the one that is seen."""
+        if self._held is None and self._screen.is_current:
+            self._held = ExitStack()
+            self._held.enter_context(self._screen.app.batch_update())
+            asyncio.get_running_loop().call_later(HELD, self.end, self._held)
+
+    def end(self, held: ExitStack | None = None) -> None:
+        """Draw what there is. ``held``: only if this is still held."""
+        if self._held is not None and held in (None, self._held):
+            self._held.close()
+            self._held = None
+            for screen in self._screen.app.screen_stack[-1:]:  # another one by now, or none while the program ends
+                screen.check_idle()

@@ -21,8 +21,7 @@ from appliance.doctor.check import not_well
 
 from ..model.columns import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
-from ..model.state import ClusterState
-from ..model.subjects import Cell
+from ..model.state import Cell, ClusterState
 from .framing import MUTED, KeptLines, segments, styled
 
 type TextPart = str | tuple[str, str]

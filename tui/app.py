@@ -12,21 +12,65 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
+from textual.theme import Theme
 
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
-from .model.exporting import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
 from .model.state import ClusterState, DetailLine, LeaseRow, Subject, ViewKind
+from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
 from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
-from .widgets.framing import DARK, LIGHT
 
 type Revoke = Callable[[str, str, str, str], str]
 """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
 
 Blocks; raises TenureError."""
+
+
+DARK: Final = Theme(
+    name="tenure-dark",
+    primary="#0178D4",
+    secondary="#004578",
+    warning="#FFA62B",
+    error="#D5556F",
+    success="#4EBF71",
+    accent="#3FA9F5",
+    foreground="#E0E0E0",
+    background="#121212",
+    surface="#1E1E1E",
+    panel="#242F38",
+    dark=True,
+    variables={
+        "text-success": "#8AD4A1",
+        "text-warning": "#FFC473",
+        "text-error": "#F28FA3",
+        "text-accent": "#7CC7FF",
+        "primary-muted": "#0C304C",
+    },
+)
+LIGHT: Final = Theme(
+    name="tenure-light",
+    primary="#004578",
+    secondary="#0178D4",
+    warning="#8A5300",
+    error="#A3142F",
+    success="#1B6E37",
+    accent="#0B63B0",
+    foreground="#1A1A1A",
+    background="#FAFAFA",
+    surface="#F0F0F0",
+    panel="#DCE4EB",
+    dark=False,
+    variables={
+        "text-success": "#17632F",
+        "text-warning": "#7D4A00",
+        "text-error": "#9B1230",
+        "text-accent": "#0B5594",
+        "primary-muted": "#C9DDF0",
+    },
+)
 
 
 class StateArrived(Message):

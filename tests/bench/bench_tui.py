@@ -40,7 +40,7 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
     from tui.model.state import Cell, DetailLine, LeaseRows, Subject
-    from tui.widgets.cluster_tables import LeaseList
+    from tui.screens.cluster import LeaseList
     from tui.widgets.row_table import DetailTable
 
     class Messages(Sequence[DetailLine]):

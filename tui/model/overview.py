@@ -25,7 +25,6 @@ from timeagent.console import instant_fields
 from timeagent.interval import TimeInterval
 
 from .clocks import Agreement, agreement, agreement_words
-from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
 from .state import (
     Cell,
     ClusterState,
@@ -39,6 +38,7 @@ from .state import (
     Tone,
     ViewKind,
 )
+from .tables import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
 from .words import (
     BAG_CELLS,
     BAG_LEGEND,

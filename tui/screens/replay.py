@@ -20,8 +20,6 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import Instant, rfc3339, span_text
 
-from ..model.columns import Column, cut
-from ..model.exporting import ExportSheet
 from ..model.gantt import ScrubberGround, ground_of
 from ..model.replaying import (
     BAG_MARK_WORDS,
@@ -49,9 +47,9 @@ from ..model.replaying import (
     switch_rows,
 )
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
+from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
-from ..widgets.framing import BatchedRedraw
-from ..widgets.lines import TabLine, TextPart, TitleBar, WordsLine
+from ..widgets.lines import BatchedRedraw, TabLine, TextPart, TitleBar, WordsLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
 

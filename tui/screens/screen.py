@@ -18,9 +18,8 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from ..feed import ArchiveLoader
-from ..model.exporting import ExportSheet
-from ..model.lease_list import ListOptions
 from ..model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject
+from ..model.tables import ExportSheet, ListOptions
 from ..model.words import BAG_LEGEND, CONDITION_CELLS
 from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
 from ..widgets.row_table import DetailTable, PickTable, RowTable

@@ -27,7 +27,7 @@ from tests.support.timelines import empty_timeline
 from timeagent.console import counted
 from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
-from tui.model import findings, gantt, replaying
+from tui.model import findings, gantt, replaying, tables
 from tui.model.findings import (
     FindingGroup,
     FindingOptions,

@@ -146,7 +146,7 @@ def hold(directory: str, leases: int) -> None:
     import random
 
     from appliance.cluster import Cluster
-    from appliance.demo.place import set_up_place
+    from appliance.demo.machines import set_up_place
     from timeagent.clock import SystemClock
 
     place = set_up_place(Path(directory) / "place", 1, SystemClock().realtime_ns(), random.Random(1))

@@ -13,7 +13,7 @@ import tui.feed
 import tui.sources.live
 import tui.sources.mount
 from appliance.cluster import Cluster
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tests.support.cluster import as_daemon
 from tests.support.machine import HandMachine

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cluster import Cluster
-from appliance.demo.place import set_up_place
+from appliance.demo.machines import set_up_place
 from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cli import run as cli_run
+from appliance.cli.run import Held
 from appliance.formats.lease import Mode
-from appliance.recipes import held_leases
 from appliance.recipes import run as module
-from appliance.recipes.held_leases import Held
 from appliance.recipes.run import BEAT_NS, Run
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, hand_sites
@@ -365,7 +365,7 @@ MUTANTS = {
         (MINUTE,),
     ),
     "clock-set-back-is-believed": Mutant(
-        held_leases,
+        cli_run,
         "Held.left_ns",
         "expiry - max(now, counted)",
         "expiry - now",

@@ -20,7 +20,7 @@ from appliance.cluster import Cluster, time_sources
 from appliance.doctor.check import HealthCheck, unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
-from appliance.formats.witness import Half
+from appliance.formats.witness import Half, Witness
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
@@ -425,32 +425,18 @@ class LiveRows:
             origin, resumes = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
         elif shard.freshness.reach is Reach.ANSWERS:
             return None
-        witness = ledger.witness
-        view = LeaseView(
-            domain=witness.domain,
-            mode=witness.mode,
-            phase=witness.phase,
-            holder=witness.holder,
-            correlation_id=witness.correlation_id,
-            fence=witness.fence,
-            granted_ns=ledger.signed_ns,
-            expiry_ns=witness.expiry_ns,
-            floor_ns=witness.floor_ns,
-            settle_to_ns=witness.settle_to_ns,
-            waiting=0,
-        )
-        return self._row(view, shard.shard, origin, resumes, answer, ledger.signed_ns)
+        return self._row(ledger.witness, shard.shard, origin, resumes, answer, ledger.signed_ns)
 
     def _row(
         self,
-        view: LeaseView,
+        view: LeaseView | Witness,
         shard: int,
         origin: LeaseOrigin,
         resumes_ns: Instant,
         answer: MountAnswer,
         as_of_ns: Instant | None,
     ) -> LeaseRow:
-        holder = view.holder
+        holder, said = view.holder, view if isinstance(view, LeaseView) else None
         there: bool | None = None
         if holder.boot == self._boot and holder.process > 0:
             if holder.process not in self._processes:
@@ -472,11 +458,11 @@ class LiveRows:
             as_of_ns,
             there,
             answer.ledgers.previous.get(view.correlation_id),
-            view.granted_ns,
+            said.granted_ns if said else as_of_ns,
             view.floor_ns,
             view.settle_to_ns,
-            None if origin is LeaseOrigin.LEDGER else view.waiting,
-            session=None if view.session_id is None else view.session_id.hex(),
+            said.waiting if said else None,
+            session=said.session_id.hex() if said and said.session_id is not None else None,
         )
 
 

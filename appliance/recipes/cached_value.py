@@ -35,7 +35,6 @@ from ..session.held import Recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from timeagent.units import Seconds, Span
 
@@ -199,9 +198,7 @@ class CachedValue:
         """Use it in a ``with`` block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Close it. Raises TryAgain where the last value was not written, UnknownOutcome where that cannot be told."""
         outcome = self.close()
         if isinstance(outcome, Unknown):

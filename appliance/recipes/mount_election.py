@@ -37,7 +37,6 @@ from .exclusion import PATIENCE_S, never
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from types import TracebackType
 
     from appliance.bag.storage import Storage
     from appliance.cluster import Cluster
@@ -358,11 +357,7 @@ class MountLeadership:
                 _log.warning("epoch-not-extended election=%s reason=%s", self._election.name, problem.message)
 
     def __enter__(self) -> Self:
-        """Lead for a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Resign."""
+    def __exit__(self, *problem: object) -> None:
         self.resign()

@@ -29,7 +29,6 @@ from ..session.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from timeagent.units import Seconds
 
@@ -183,9 +182,7 @@ class HeldPaths[S: Session | AwaitedSession]:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Unlock them. Blocks until the outcome of what was published under them is known."""
         session, self._session = self._session, None
         assert isinstance(session, Session)
@@ -207,9 +204,7 @@ class HeldPaths[S: Session | AwaitedSession]:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Unlock them, also if cancelled."""
         session, self._session = self._session, None
         assert session is not None

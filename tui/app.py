@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
@@ -94,26 +93,6 @@ def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
     return seen.values()
 
 
-class ScreenCommands(Provider):
-    """The bindings of the screen beneath, as commands."""
-
-    def _commands(self) -> Iterator[tuple[str, Callable[[], Awaitable[bool]]]]:
-        for active, keys in bound(self.screen):
-            action = partial(self.app.run_action, active.binding.action, active.node)
-            yield f"{active.binding.description}  ({keys[0]})", action
-
-    async def discover(self) -> Hits:
-        for text, action in self._commands():
-            yield DiscoveryHit(text, action, help=None)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for text, action in self._commands():
-            score = matcher.match(text)
-            if score > 0:
-                yield Hit(score, matcher.highlight(text), action)
-
-
 TRAIL: Final = " > "
 SETTLING: Final = 0.01
 """Seconds before another screen is drawn: what it learns first is drawn with it, and not once more after it."""
@@ -124,7 +103,6 @@ class TopApp(App[None]):
 
     TITLE = "tenure top"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in SCREENS),
         Binding("question_mark", "help", "Help", key_display="?"),
@@ -360,6 +338,12 @@ class TopApp(App[None]):
     def action_help(self) -> None:
         beneath = next(each for each in reversed(self.screen_stack) if isinstance(each, TopScreen))
         self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Yield what the keys of a screen do, for the palette."""
+        for active, keys in bound(screen):
+            action = partial(self.run_action, active.binding.action, active.node)
+            yield SystemCommand(f"{active.binding.description}  ({keys[0]})", "", action)
 
     def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""

@@ -115,6 +115,7 @@ class TopApp(App[None]):
         Binding("ctrl+z", "suspend_process", "Into the background", show=False),
         Binding("d", "dark", "Dark or light", show=False),
     ]
+    SCREENS: ClassVar = {entry.name: entry.made for entry in SCREENS}
     paused: var[bool] = var(default=False, init=False)
 
     def __init__(self, feed: Feed, *, revoke: Revoke | None = None, first: str = "overview") -> None:
@@ -131,7 +132,6 @@ class TopApp(App[None]):
         self.export_to = EXPORT_DIRECTORY
         """Where exports are written."""
         self._first = first
-        self._screens: dict[str, TopScreen] = {}
         self._one_more = False
         self._owed = False
         """Whether another instant is looked at than the newest state is of, and no screen that is seen reads that."""
@@ -141,7 +141,7 @@ class TopApp(App[None]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         self.animation_level = "none"  # what moves four times a second need not glide
-        self.push_screen(self._main(self._first))
+        self.push_screen(self._first)
         self.feed.start(self._take_state, self._failed)
 
     def _fatal_error(self) -> None:
@@ -216,14 +216,6 @@ class TopApp(App[None]):
 
     # -- screens ---------------------------------------------------------------------------------------------------
 
-    def _main(self, name: str) -> TopScreen:
-        if name not in self._screens:
-            entry = next(each for each in SCREENS if each.name == name)
-            screen = entry.load()()
-            self._screens[name] = screen
-            self.install_screen(screen, name)
-        return self._screens[name]
-
     @property
     def main(self) -> TopScreen:
         """The screen behind the number that was pressed last, whatever was opened from it."""
@@ -235,12 +227,12 @@ class TopApp(App[None]):
             self.pop_screen()
         if name != self.main.NAME:
             self.delay_update(SETTLING)
-            self.switch_screen(self._main(name))
+            self.switch_screen(name)
 
     def go(self, name: str) -> TopScreen:
         """Go to one of the screens, and return it: to put its cursor somewhere."""
         self.action_go(name)
-        return self._main(name)
+        return self.get_screen(name, TopScreen)
 
     def open(self, subject: Subject) -> None:
         """Open what is known of a subject, over what is seen."""

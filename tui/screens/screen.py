@@ -34,10 +34,10 @@ class ScreenEntry(NamedTuple):
     place: str
     """Module below this package, and class. Imported when the screen is first opened."""
 
-    def load(self) -> type[TopScreen]:
+    def made(self) -> TopScreen:
         module, _, name = self.place.partition(":")
         found: type[TopScreen] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        return found
+        return found()
 
 
 SCREENS: Final = (

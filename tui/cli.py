@@ -343,7 +343,7 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
         feed.start(lambda _: None, failed.append)
         while options.count is None or shown < options.count:
             state = source.state_at()
-            if _begun(state):
+            if state.mount.reach is not Reach.WAITING:  # there is an answer, or surely none now
                 checks = health(state)
                 _show(state, json=options.json, screen=screen, first=not shown)
                 shown += 1
@@ -358,11 +358,6 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
     finally:
         feed.stop()
     return exit_status(checks)
-
-
-def _begun(state: ClusterState) -> bool:
-    """Whether there is an answer, or it is certain that there is none now."""
-    return state.mount.reach is not Reach.WAITING
 
 
 def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None:

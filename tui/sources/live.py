@@ -36,7 +36,6 @@ from timeagent.units import MS, SECOND, Instant
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
-    AuditedCopy,
     ClockView,
     ClusterState,
     DetailLine,
@@ -134,7 +133,9 @@ class LiveSource:
         for shard in answer.shard_map.shards:
             if shard not in self._shards:
                 name = f"shard {shard_text(shard)}"
-                self._shards[shard] = AskedQuestion(name, SHARD_PERIOD_NS, self._machine, self._asking(shard))
+                self._shards[shard] = AskedQuestion(
+                    name, SHARD_PERIOD_NS, self._machine, partial(self._ask_shard, shard)
+                )
                 self._asked.append(self._shards[shard])
         for shard in self._shards.keys() - set(answer.shard_map.shards):
             self._asked.remove(self._shards.pop(shard))
@@ -157,9 +158,6 @@ class LiveSource:
         running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]
         owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
-
-    def _asking(self, shard: int) -> Callable[[], ShardAnswer]:
-        return lambda: self._ask_shard(shard)
 
     def _ask_shard(self, shard: int) -> ShardAnswer:
         assert self._open is not None
@@ -244,10 +242,8 @@ class LiveSource:
         del instant
         return live_details(self.state_at(), self.mount.answer, subject)
 
-    @property
-    def record(self) -> AuditedCopy | None:
-        """A live cluster was not read as a whole."""
-        return None
+    record = None
+    """A live cluster was not read as a whole."""
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"

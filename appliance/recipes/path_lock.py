@@ -52,7 +52,6 @@ class AnyCluster[S: Session | AwaitedSession](Protocol):
 
     def session(self, purpose: str = "") -> S:
         """Begin a session."""
-        ...
 
 
 def path_modes(read: Iterable[AnyPath], write: Iterable[AnyPath]) -> dict[PurePosixPath, Mode]:

@@ -17,22 +17,18 @@ of its levels, whatever else is locked or lies below it, and all of a tree is in
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from timeagent.errors import BadRequest
+from timeagent.units import Seconds
 
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log, check_purpose
+from ..session.held import Lease
 from ..session.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from timeagent.units import Seconds
-
-    from ..session.held import Lease
 
 type AnyPath = str | PurePosixPath
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Final, NoReturn
 
 from appliance.admin.founding import read_marker
@@ -44,12 +43,9 @@ from appliance.node.settings import FILE as SETTINGS_FILE
 from auditor.evidence.opening import find_root
 from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.keys import Verifier
-from timeagent.sampled import Look, SampledClock
-from timeagent.signedtime import SignedTime
-from timeagent.sources.port import Source
-from timeagent.units import DAY, Instant, Span
+from timeagent.keys import KeyInUse, Verifier
+from timeagent.sampled import EmbeddedTime
+from timeagent.units import DAY, Instant
 
 from ..model.state import BagCell, LogView, newest_bags
 
@@ -243,39 +239,14 @@ class WatchingStorage:
     unlink = remove_directory = server_clock = _refuse
 
 
-class WatchingTime:
-    """A NodeTime without a key: it says what time it is, and signs nothing. Thread-safe."""
+class NoKey(KeyInUse):
+    """The key of whoever only looks: nothing is signed with it."""
 
-    def __init__(self, machine: MachineClock, sources: Sequence[Source]) -> None:
-        """Take the sources in order of preference. Any radius is told: who only looks harms nobody."""
-        self._machine = machine
-        self._clock = SampledClock(machine, sources, radius_ns_max=DAY)
-        self._lock = Lock()
+    def __init__(self) -> None:
+        """Have none."""
 
-    def look(self) -> Look:
-        """Return time and where it is from. Raises BadTime: no source has a bound, the clock is disrupted."""
-        with self._lock:
-            return self._clock.look()
-
-    def now(self) -> TimeInterval:
-        """Return the interval that holds true time. Raises BadTime."""
-        return self.look().now
-
-    def boot_ns(self) -> int:
-        return self._machine.boot_ns()
-
-    def sleep(self, span: Span) -> None:
-        self._machine.sleep(span)
-
-    def token(self) -> SignedTime:
-        raise NotTrusted("no-key", "whoever only looks signs nothing")
-
-    def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
-        return self.now(), self.token()
-
-    def token_over(self, digest: bytes) -> SignedTime:
-        del digest
-        raise NotTrusted("no-key", "whoever only looks signs nothing")
+    def signer_at(self, at: Instant) -> NoReturn:
+        raise NotTrusted("no-key", f"nothing is signed at {at}: whoever only looks signs nothing")
 
 
 BAGS_SHOWN: Final = 240
@@ -347,7 +318,9 @@ class OpenMount:
             self.registers = self.cluster.registers
         else:
             self.registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
-        self.time = WatchingTime(machine, time_sources(machine, self.registers.newest_policy()))
+        sources = time_sources(machine, self.registers.newest_policy())
+        # Any radius is told: who only looks harms nobody.
+        self.time = EmbeddedTime(machine, sources, NoKey(), radius_ns_max=DAY)
         own = self.cluster.settings.node if self.cluster else ""
         self._storage = storage
         self._context = BagContext(storage, self.time, self.registers, own or "watching")

@@ -5,9 +5,9 @@ good order: every lease is given back, or over, and whoever runs its shards next
 
 An upgrade:
 
-1. Whether the other release reads this root is seen before anything stops.
-2. The daemon stops for a restart: its shards' leases stay on tmpfs.
-3. The package is installed, where one is named; the units start again, and are waited for. The leases go on.
+1. Whether the other release reads this root is seen before anything changes.
+2. The package is installed, where one is named, while the daemon goes on: it loaded all its code when it started.
+3. The units restart once, and are waited for. The shards' leases wait for that on tmpfs, and go on.
 
 Repeated, it finds that the release runs already.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -102,6 +102,9 @@ def run_upgrade(options: Namespace) -> int:
     """Go over to this release, or to a package's."""
     root = root_path(options.root)
     coming = read_package(Path(options.package)) if options.package else own_release()
+    if options.installed:  # the package has restarted what ran; what did not is started
+        service.start(Path(root))
+        return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
     status = service.as_own_user(lambda: _look(options, coming), allow_root=options.allow_root)
     if status == _RUNS_ALREADY:
         return 0
@@ -113,17 +116,13 @@ def run_upgrade(options: Namespace) -> int:
             "no units of tenure run the daemon of this machine",
             hint="end `tenure node run` with SIGTERM, and start it again from the other release",
         )
-    time_unit, node_unit, target = service.units(root)
-    note(f"tenure: {node_unit} stops; leases stay, and go on with the release that starts")
-    service.stop(node_unit)
-    service.stop(time_unit)
+    note(f"tenure: {service.node_unit(root)} restarts; leases stay, and go on with the release that starts")
     if options.package:
         _install(Path(options.package))
         # What runs here is the earlier release, whose files are gone: the other one goes on.
-        words = [_COMMAND, "node", "upgrade", "--root", str(root)] + ["--json"] * options.json
+        words = [_COMMAND, "node", "upgrade", "--installed", "--root", str(root)] + ["--json"] * options.json
         os.execv(_COMMAND, words)  # noqa: S606 - the command that was installed just now
-    service.start(target)
-    service.start(node_unit)
+    service.restart(root)
     return service.as_own_user(lambda: _told(options), allow_root=options.allow_root)
 
 
@@ -159,7 +158,7 @@ def _look(options: Namespace, coming: Release) -> int:
         raise BadConfiguration(
             "root-format",
             f"{root} is of format {here}; release {coming.release} reads format {coming.root_format}",
-            hint="nothing was stopped: take a release that reads it",
+            hint="nothing was changed: take a release that reads it",
         )
     with open_cluster(options) as cluster:
         known = releases(cluster, coming.release)
@@ -198,7 +197,7 @@ def _install(package: Path) -> None:
         raise Environment(
             "not-installed",
             f"dpkg --install {package}: {(done.stderr or done.stdout).strip()}",
-            hint="repair that, then call this again: the daemon stands still until then",
+            hint="repair that, then call this again: `tenure status` says what runs until then",
         )
 
 
@@ -226,9 +225,10 @@ _VERBS: Final = {
         add_cluster_options,
     ),
     "upgrade": command(
-        "have another release run: check, stop, start; leases go on",
+        "have another release run: check, install, restart; leases go on",
         run_upgrade,
-        argument("--package", metavar="FILE", help="install this .deb while the daemon stands still"),
+        argument("--package", metavar="FILE", help="install this .deb first, which restarts the daemon"),
+        argument("--installed", action="store_true", help=SUPPRESS),
         argument("--no-systemd", action="store_true", help="only see whether it could be done"),
         add_cluster_options,
     ),

@@ -1,6 +1,6 @@
 """This machine's units, where systemd runs it and tenure's units are installed: named after the root.
 
-`init` and `join` switch them on, `leave` switches them off, `node upgrade` stops and starts one. Who calls these as the
+`init` and `join` switch them on, `leave` switches them off, `node upgrade` restarts them. Who calls these as the
 superuser is tenure's own user for what is done on the mount, and the superuser again for the units.
 """
 
@@ -68,14 +68,20 @@ def switch_off(root: Path) -> None:
     _systemctl("stop", *reversed(names))
 
 
-def start(unit: str) -> None:
-    """Start a unit; wait until it says that it is ready. Raises Environment."""
-    _systemctl("start", unit)
+def start(root: Path) -> None:
+    """Start the units, and wait until those say that they are ready that do not run yet. Raises Environment."""
+    _systemctl("start", *units(root))
 
 
-def stop(unit: str) -> None:
-    """Stop a unit; wait for that. Raises Environment."""
-    _systemctl("stop", unit)
+def restart(root: Path) -> None:
+    """Stop and start the time agent, then the node, so that leases do not wait for both. Raises Environment.
+
+    Waits until they say that they are ready.
+    """
+    time_unit, node, target = units(root)
+    _systemctl("restart", time_unit)
+    _systemctl("restart", node)
+    _systemctl("start", target)
 
 
 def _systemctl(*words: str) -> None:

@@ -178,3 +178,22 @@ def test_upgrade_to_a_release_that_does_not_read_the_root_stops_nothing(daemons:
     (tmp_path / "x.deb").write_text("no package")
     done = daemons.tenure("alpha", "node", "upgrade", "--package", str(tmp_path / "x.deb"))
     assert (done.returncode, "bad-package" in done.stderr) == (2, True), done.stderr
+
+
+# Its files are replaced while it runs, and it must never meet those of another release.
+def test_daemon_imports_nothing_of_ours_once_it_runs(daemons: Daemons) -> None:
+    log = daemons.site.node_dir("alpha") / "stderr.log"
+    daemons.start("alpha", environment={"PYTHONPROFILEIMPORTTIME": "1"})
+
+    def imported() -> set[str]:
+        lines = [line for line in log.read_text().splitlines() if line.startswith("import time:")]
+        return {name for line in lines if (name := line.split("|")[-1].strip()).startswith(("appliance", "timeagent"))}
+
+    before = imported()
+    assert "appliance.daemon.daemon" in before
+    published = daemons.tenure("alpha", "publish", "ledger", "--lease", "a/1", stdin="x\n")
+    assert published.returncode == 0, published.stderr
+    for words in (("read", "ledger", "--settle"), ("lease", "ls"), ("shards", "ls"), ("status",)):
+        daemons.tenure("alpha", *words)
+    assert daemons.stop("alpha") == 0
+    assert imported() == before

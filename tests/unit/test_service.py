@@ -73,8 +73,8 @@ def test_units_are_disabled_and_stopped_the_target_first(systemctl: Systemctl) -
 
 def test_failure_of_systemctl_is_an_error_that_says_what_it_said(systemctl: Systemctl) -> None:
     systemctl.fails.touch()
-    with pytest.raises(Environment, match=r"systemctl start x\.service: no") as caught:
-        service.start("x.service")
+    with pytest.raises(Environment, match=r"systemctl start tenure-time@srv-x\.service .*: no") as caught:
+        service.start(Path("/srv/x"))
     assert "--no-systemd" in caught.value.hint
 
 

@@ -84,18 +84,16 @@ class LeaseTable(PickTable):
         return DomainSubject(row.domain)
 
     def show(self, state: ClusterState) -> None:
+        """Show a state. Many rows stay as they are until a thread has arranged them."""
         self._state = state
         made = self._made
-        found = None
-        if made is None or made.wanted != self.wanted or made.leases is not state.leases:
-            if self._at_once(state):
-                number = self._number(state)
-                self._made = arrange(state.leases, self.wanted, state.clock.now)
-                place = self._made.place_of(number) if number >= 0 else None
-                found = None if place is None else (self._key, place)
-            else:
-                self._arrange_behind(state)
-        self._fill(found)
+        if made is not None and made.wanted == self.wanted and made.leases is state.leases:
+            self._fill()
+        elif self._at_once(state):
+            self._put(arrange(state.leases, self.wanted, state.clock.now))
+        else:
+            self._arrange_behind(state)
+            self._fill()
 
     def _at_once(self, state: ClusterState) -> bool:
         """Whether arranging takes no time: there are few rows, or the order is that of the answer, or its reverse."""
@@ -106,40 +104,31 @@ class LeaseTable(PickTable):
         )
         return whole or len(state.leases) <= INLINE_MAX
 
-    def _number(self, state: ClusterState) -> int:
-        """Return the number of the row under the cursor; -1 where there is none, or it is one of another answer."""
-        made = self._made
-        if made is None or made.leases is not state.leases or self.cursor >= len(made.places):
-            return -1
-        return int(made.places[self.cursor])
-
     def want(self, wanted: LeaseOptions) -> None:
-        """Arrange otherwise. Many rows stay as they are until a thread has arranged them."""
         self.wanted = wanted
-        if self._state is None:
-            return
-        if self._at_once(self._state):
+        if self._state is not None:
             self.show(self._state)
-        else:
-            self._arrange_behind(self._state)
 
     def _arrange_behind(self, state: ClusterState) -> None:
-        wanted, key, number = self.wanted, self._key, self._number(state)
+        wanted = self.wanted
 
         def work() -> None:
-            made = arrange(state.leases, wanted, state.clock.now)
-            place = made.place_of(number) if number >= 0 else None
-            self.app.call_from_thread(self._take, made, None if place is None else (key, place))
+            self.app.call_from_thread(self._take, arrange(state.leases, wanted, state.clock.now))
 
         self.run_worker(work, thread=True, exclusive=True, group="arrange")
 
-    def _take(self, made: LeaseArrangement, found: tuple[object, int] | None) -> None:
-        """Show rows as a thread has arranged them; ``found``: what the cursor was on then, and where that is now."""
+    def _take(self, made: LeaseArrangement) -> None:
         if made.wanted == self.wanted and self.is_mounted:
-            self._made = made
-            self._fill(found)
+            self._put(made)
 
-    def _fill(self, found: tuple[object, int] | None = None) -> None:
+    def _put(self, made: LeaseArrangement) -> None:
+        """Show rows as they are arranged now, the cursor on the row that it is on, wherever that has gone."""
+        before, self._made = self._made, made
+        known = before is not None and before.leases is made.leases and self.cursor < len(before.places)
+        number = int(before.places[self.cursor]) if before is not None and known else -1
+        self._fill(made.place_of(number) if number >= 0 else None)
+
+    def _fill(self, place: int | None = None) -> None:
         state, made = self._state, self._made
         if state is None:
             return
@@ -158,8 +147,7 @@ class LeaseTable(PickTable):
             return row.name if isinstance(row, GroupHeading) else self.subject_of(row)
 
         nothing = nothing_words(state, self.wanted.words)
-        # Whoever arranged the rows knows where one of them has gone.
-        place_of = (lambda _key: found[1]) if found is not None and found[0] == self._key else None
+        place_of = None if place is None else lambda _key: place
         self.show_picks(len(made.places), row_at, nothing, about, place_of)
 
     @property

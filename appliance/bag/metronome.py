@@ -95,6 +95,7 @@ class Packing:
             else:
                 packed += report.state is PackState.PACKED
                 swept += report.swept
+                self._sealer.forget(rack)  # some hundred kilobytes of each log that is in use
         if racks and not swept:
             self._calm_until_ns = now.latest + min(CALM_NS, self._grid.birth.rack_ns)
         next_deletion = INSTANT_MAX if self._retention_ns is None else self._retention_ns

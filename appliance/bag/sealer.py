@@ -61,6 +61,10 @@ class Sealer:
         """Return a rack's seal if this object has read it lately. Touches nothing."""
         return self._kept.get(rack.path)
 
+    def forget(self, rack: Rack) -> None:
+        """Drop a seal that is needed no more from memory. Touches nothing."""
+        self._kept.pop(rack.path, None)
+
     def sealed(self, rack: Rack) -> RackSeal | None:
         """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""
         if rack.path in self._kept:

@@ -60,7 +60,7 @@ TRUST_NS: Final = 3 * SECOND
 """How long the trust record may say that this node's keys end, with no next ones here, before the node stops."""
 
 AGENT_NS: Final = 60 * SECOND
-"""How long the start waits for an agent that says no time: it or what it asks has just begun, or the clock was set."""
+"""How long the start waits for an agent without time: it, or what it asks, has just begun, or the clock was set."""
 
 HTTP_SOCKET: Final = "http.sock"
 """The read-only door, in the tmpfs directory; the settings may name another place beside it."""

@@ -232,7 +232,8 @@ def test_every_command_for_operators_runs(machine: Booted, repository: Path) -> 
     for command in dict.fromkeys(commands):
         if command.startswith("curl ") and machine.sh("command -v curl", check=False).returncode:
             continue
-        inner = f"sh -c {shlex.quote(f'export TENURE_ROOT=/srv/tenure; {command}')}"
+        typed = re.sub(r"\bN\b", str(pid(machine, NODE)), command)
+        inner = f"sh -c {shlex.quote(f'export TENURE_ROOT=/srv/tenure; {typed}')}"
         done = machine.as_tenure(inner, check=False)
         if done.returncode not in (0, 1, 3) or "Traceback" in done.stderr:
             wrong.append((command, done.returncode, done.stderr))

@@ -90,9 +90,12 @@ class Booted:
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
         )
         self._init = 0
+        self._said = ""
         with ExitStack() as failed:
             failed.callback(self.close)
             self.wait_until(self._is_up)
+            # nspawn shows a boot id of its own to all but units, which have a /proc of their own and see the machine's.
+            self.sh("umount /proc/sys/kernel/random/boot_id")
             failed.pop_all()
 
     def _is_up(self) -> bool:
@@ -115,6 +118,7 @@ class Booted:
             check=False,
             timeout=280,
         )
+        self._said = f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"
         assert not check or done.returncode == 0, f"{self.name}: {command}\n{done.stdout}{done.stderr}{self.journal()}"
         return done
 
@@ -134,7 +138,7 @@ class Booted:
     def journal(self, words: str = "-u 'tenure*'") -> str:
         """Return what the units said."""
         entered = ["nsenter", "-t", str(self._init), *("-m", "-u", "-i", "-n", "-p", "-C")]
-        command = [*entered, "sh", "-c", f"journalctl --no-pager -o cat -b {words} | tail -80"]
+        command = [*entered, "sh", "-c", f"journalctl --no-pager -o cat {words} | tail -80"]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=100).stdout
 
     def wait_until(self, fulfilled: Callable[[], bool]) -> None:
@@ -143,7 +147,8 @@ class Booted:
             wait_until(self._clock, fulfilled, PATIENCE_NS)
         except AssertionError:
             told = (self._place / "boot.log").read_text(errors="replace")[-4000:]
-            pytest.fail(f"{self.name}: waited in vain\n{told}{self.journal() if self._init else ''}", pytrace=True)
+            journal = self.journal() if self._init else ""
+            pytest.fail(f"{self.name}: waited in vain\n{told}{journal}\nlast: {self._said}", pytrace=True)
 
     def close(self) -> None:
         """End it at once, as a power cut does."""

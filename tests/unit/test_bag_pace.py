@@ -66,6 +66,18 @@ def test_racks_are_packed_some_at_a_turn_when_writers_had_their_time() -> None:
     assert node.again().settled() == [b"m%d" % sequence for sequence in range(1, RACKS + 1)]
 
 
+# A seal of a log in use is some hundred kilobytes, and a daemon has hundreds of logs.
+def test_seals_of_packed_racks_stay_in_no_memory() -> None:
+    node = written(MemoryStorage())
+    first = node.grid.rack(T0)
+    assert node.sealer.kept(first) is not None
+    pace = packing(node)
+    for _ in range(RACKS):
+        pace.turn(node.time.now())
+        node.time.advance(DELAY_NS + STAGGER_NS)
+    assert [node.sealer.kept(node.grid.rack(T0 + n * POLICY.rack_ns)) for n in range(RACKS)] == [None] * RACKS
+
+
 def racks_pass(node: Node, pace: Packing, racks: int) -> None:
     """Let so many racks go by, each sealed and packed as it comes."""
     for _ in range(racks):

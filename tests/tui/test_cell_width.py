@@ -7,11 +7,12 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 import tui.model.tables
+from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tests.tui.piloting import text_at
 from tui.app import TopApp
 from tui.model.state import Cell
-from tui.model.tables import Column, ColumnWidths, laid_out, tail_of, wrapped_ranges
+from tui.model.tables import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
 from tui.screens.cluster import LeaseList
 
 NAMES = (
@@ -36,7 +37,14 @@ def test_text_of_any_width_fills_its_column(name: str, width: int) -> None:
         text = "".join(cell.text for cell in line)
         assert cell_len(text) == width + 1 + 3, (name, text)
         assert text.endswith(" end")
+    assert cell_len(head_of(name, width)) == width
     assert cell_len(tail_of(name, width)) <= width
+
+
+def test_cells_are_counted_as_the_library_counts_them() -> None:
+    for code in (*range(0x20, 0x7F), *range(0x80, 0x3100), *range(0xAC00, 0xAC10), *range(0x1F300, 0x1F700)):
+        text = f"a{chr(code)}"
+        assert cells_of(text) == cell_len(text), hex(code)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +76,13 @@ async def _lines(pilot: Pilot[None]) -> list[str]:
 
 
 def test_columns_by_letters_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.model.tables, "cell_len", len)
+    plant(
+        monkeypatch,
+        tui.model.tables,
+        "cells_of",
+        "len(text) if text.isascii() or _NARROW(text) else _len(text)",
+        "len(text)",
+    )
+    monkeypatch.setattr(tui.model.tables, "cells_of", tui.model.tables.cells_of)
     with pytest.raises(AssertionError):
         test_text_of_any_width_fills_its_column("日本語の口座/東京", 7)

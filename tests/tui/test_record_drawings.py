@@ -489,7 +489,7 @@ MUTANTS = [
     ("gantt", "_filled", "CLASH, Tone.BAD", "BARS[bar.mode], Tone.BAD"),
     ("gantt", "_row", "not bar.given_back and bar.expiry_ns > bar.end_ns", "bar.expiry_ns > bar.end_ns"),
     ("leases", "LeaseTrace.touches", "self.granted_ns <= last", "True"),
-    ("cell width", "fitted", "set_cell_size(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
+    ("cell width", "fitted", "head_of(text, width - 1) + ELLIPSIS", "text[: width - 1] + ELLIPSIS"),
     (
         "steps",
         "_event",

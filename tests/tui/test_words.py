@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from rich.cells import cell_len
 
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
@@ -31,6 +30,7 @@ from tui.model.tables import (
     NODE_COLUMNS,
     Column,
     ColumnWidths,
+    cells_of,
     fit,
     laid_out,
     layout,
@@ -313,9 +313,9 @@ def test_identifiers_that_are_shortened_stay_apart(names: list[str], width: int)
     short = shortened(names, width)
     shown = [short.get(name, name) for name in names]
     assert len(set(shown)) == len(names), shown
-    assert all(cell_len(text) <= width for text in shown)
+    assert all(cells_of(text) <= width for text in shown)
     assert all("…" in text for text in short.values())
-    assert set(short) == {name for name in names if cell_len(name) > width}
+    assert set(short) == {name for name in names if cells_of(name) > width}
 
 
 @pytest.mark.parametrize("columns", [LEASE_COLUMNS, MANY_LEASE_COLUMNS])

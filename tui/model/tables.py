@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,6 @@ from typing import Any, Final, Self
 
 import msgspec
 import numpy as np
-from rich.cells import cell_len, set_cell_size
 
 from appliance.formats.shardmap import shard_text
 from timeagent.errors import Environment
@@ -34,10 +34,34 @@ from .words import condition, matching
 ELLIPSIS: Final = "…"
 
 
+_NARROW: Final = re.compile("[ -~¡-¬®-ʯ–—‖…←-⇿─-▟■-◼◿●◐✓✗⣀-⣿▸−×]*").fullmatch
+"""Text of characters that take a cell each: letters of the west, and the symbols of the screens."""
+
+
+def _len(text: str) -> int:
+    from rich.cells import cell_len  # noqa: PLC0415 - a table of all characters, for those who need it
+
+    return cell_len(text)
+
+
+def cells_of(text: str) -> int:
+    return len(text) if text.isascii() or _NARROW(text) else _len(text)
+
+
+def head_of(text: str, width: int) -> str:
+    """Return the beginning of a text in exactly so many cells; half of a wide character is a space."""
+    if text.isascii() or _NARROW(text):
+        return text[:width].ljust(width)
+    from rich.cells import set_cell_size  # noqa: PLC0415 - see above
+
+    return set_cell_size(text, width)
+
+
 def tail_of(text: str, width: int) -> str:
-    """Return the end of a text, in at most so many cells."""
+    if text.isascii() or _NARROW(text):
+        return text[max(0, len(text) - width) :]
     start, room = len(text), width
-    while start and (room := room - cell_len(text[start - 1])) >= 0:
+    while start and (room := room - _len(text[start - 1])) >= 0:
         start -= 1
     return text[start:]
 
@@ -46,17 +70,17 @@ def fitted(text: str, width: int) -> str:
     """Return text in exactly so many cells; what is cut off is shown by an ellipsis."""
     if width <= 0:
         return ""
-    if cell_len(text) <= width:
-        return set_cell_size(text, width)
-    return set_cell_size(text, width - 1) + ELLIPSIS
+    if cells_of(text) <= width:
+        return head_of(text, width)
+    return head_of(text, width - 1) + ELLIPSIS
 
 
 def wrapped_ranges(text: str, width: int) -> list[tuple[int, int]]:
     """Return where each line of a text begins and ends, broken between words; a word that is too long, in itself."""
     ranges, start = [], 0
-    while cell_len(text[start:]) > width:
+    while cells_of(text[start:]) > width:
         room, end = width, start
-        while (room := room - cell_len(text[end])) >= 0:
+        while (room := room - cells_of(text[end])) >= 0:
             end += 1
         end = max(end, start + 1)  # a character that is wider than all the room
         space = end if text[end] == " " else text.rfind(" ", start, end)
@@ -69,7 +93,7 @@ def wrapped_ranges(text: str, width: int) -> list[tuple[int, int]]:
 
 
 def width_of(line: Iterable[Cell]) -> int:
-    return sum(cell_len(cell.text) for cell in line)
+    return sum(cells_of(cell.text) for cell in line)
 
 
 def merged(cells: Sequence[tuple[str, Tone]]) -> list[Cell]:
@@ -177,7 +201,7 @@ def fit(columns: Sequence[Column], width: int, needs: Sequence[int | None] = ())
     known = needs or [None] * len(columns)
     widths = []  # the least with which nothing is cut that is more than prose
     for column, need in zip(columns, known, strict=True):
-        least = column.width if need is None else max(1, min(column.width, max(need, cell_len(column.title))))
+        least = column.width if need is None else max(1, min(column.width, max(need, cells_of(column.title))))
         widths.append(max(least, need or 0) if column.name else least)
 
     def over() -> int:
@@ -213,7 +237,7 @@ def shortened(texts: Iterable[str], width: int) -> dict[str, str]:
     Where they differ only in what would be cut out, the end is a few digits of the text's digest.
     """
     every = set(texts)
-    long = sorted(text for text in every if cell_len(text) > width)
+    long = sorted(text for text in every if cells_of(text) > width)
     found: dict[str, str] = {}
     taken = every.difference(long)
     for tail in sorted(range(width), key=lambda tail: abs(width // 2 - tail)):
@@ -236,7 +260,7 @@ def shortened(texts: Iterable[str], width: int) -> dict[str, str]:
 
 def _middle(text: str, width: int, end: str) -> str:
     """Return the beginning of a text and an end, with an ellipsis between, in exactly a width."""
-    return set_cell_size(text, width - 1 - cell_len(end)) + ELLIPSIS + end
+    return head_of(text, width - 1 - cells_of(end)) + ELLIPSIS + end
 
 
 def _pieces(field: Field) -> tuple[Cell, ...]:
@@ -250,8 +274,8 @@ def _cut(pieces: tuple[Cell, ...], width: int, *, right: bool) -> list[Cell]:
     kept: list[Cell] = []
     room = width if right else width - 1
     for piece in reversed(pieces) if right else pieces:
-        size = cell_len(piece.text)
-        part = piece.text if size <= room else tail_of(piece.text, room) if right else set_cell_size(piece.text, room)
+        size = cells_of(piece.text)
+        part = piece.text if size <= room else tail_of(piece.text, room) if right else head_of(piece.text, room)
         kept.append(Cell(part, piece.tone))
         room -= size
         if room <= 0:

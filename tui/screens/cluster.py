@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Final
 
-from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
@@ -52,6 +51,7 @@ from ..model.tables import (
     LeaseOrder,
     ListOptions,
     arrange,
+    cells_of,
     fitted,
     heading,
 )
@@ -389,8 +389,8 @@ class BagsScreen(TopScreen):
         place = [each.name for each in state.logs].index(log.name) + 1
         which = f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else ""
         rest = f"{which}   bags of {span_text(log.span_ns)}   {log_words(log, state.clock.now).text}"
-        room = max(NAME_LEAST, self.size.width - cell_len(f" log {rest} "))
-        return f"log {log.name if cell_len(log.name) <= room else fitted(log.name, room)}{rest}"
+        room = max(NAME_LEAST, self.size.width - cells_of(f" log {rest} "))
+        return f"log {log.name if cells_of(log.name) <= room else fitted(log.name, room)}{rest}"
 
     def on_bag_grid_bag_changed(self) -> None:
         self._ask_about(self.query_one(BagGrid).bag)

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from itertools import accumulate, chain, starmap
 from typing import ClassVar, Final
 
-from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style as Drawn
 from textual.binding import Binding, BindingType
@@ -33,7 +32,7 @@ from appliance.doctor.check import not_well
 
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
 from ..model.state import Cell, ClusterState, Tone
-from ..model.tables import ELLIPSIS, tail_of, wrapped_ranges
+from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
 
 MUTED: Final = "$foreground 70%"
 """The theme's own $text-muted, as a style of text, is drawn in full white or black."""
@@ -305,10 +304,10 @@ class WordsLine(KeptLines):
 
     def _in_width(self, parts: TextLine, width: int) -> Iterator[TextLine]:
         text = "".join(map(_text, parts))
-        if cell_len(text) <= width:
+        if cells_of(text) <= width:
             yield parts
         elif self._cut:
-            kept = set_cell_size(text, width - 1).rstrip()
+            kept = head_of(text, width - 1).rstrip()
             yield (*_slice(parts, 0, len(kept)), (ELLIPSIS, "" if isinstance(parts[-1], str) else parts[-1][1]))
         else:
             for first, end in wrapped_ranges(text, width):
@@ -353,11 +352,11 @@ class TitleBar(WordsLine):
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
         left = f"tenure top{cluster}"
         right = f"{badge}  {time_words(state)}"
-        room = max(0, self.size.width - cell_len(left) - cell_len(right) - 4)
+        room = max(0, self.size.width - cells_of(left) - cells_of(right) - 4)
         path = state.path
-        if cell_len(path) > room:
+        if cells_of(path) > room:
             path = "…" + tail_of(path, room - 1) if room >= PATH_WIDTH_MIN else ""
-        gap = " " * max(1, self.size.width - cell_len(left) - cell_len(right) - cell_len(path) - 2)
+        gap = " " * max(1, self.size.width - cells_of(left) - cells_of(right) - cells_of(path) - 2)
         self.say((left, "bold"), "  ", (path, MUTED), gap, (badge, f"bold {style}"), "  ", time_words(state))
 
 
@@ -466,7 +465,7 @@ class KeysLine(WordsLine):
         at = 1
         for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
             shown, what = self.app.get_key_display(binding), binding.description
-            size = cell_len(shown) + 1 + cell_len(what)
+            size = cells_of(shown) + 1 + cells_of(what)
             if at + size <= self.size.width:
                 self._places.append((at, at + size, binding.key))
                 parts += [(f"{shown} ", "bold $text-accent"), what + " " * GAP]

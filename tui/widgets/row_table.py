@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
@@ -21,7 +20,7 @@ from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
-from ..model.tables import Column, ColumnWidths, Field, cut, heading, laid_out, layout
+from ..model.tables import Column, ColumnWidths, Field, cells_of, cut, heading, laid_out, layout
 from ..model.words import matching, short_span
 from .lines import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
 
@@ -150,7 +149,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
         """Draw pieces of text, cut or filled to a width."""
         drawn_as = [each for piece in line if piece.text for each in segments(piece.text, self.style_of(piece.tone))]
-        size = sum(cell_len(piece.text) for piece in line)
+        size = sum(cells_of(piece.text) for piece in line)
         if size < width:
             drawn_as.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
             size = width

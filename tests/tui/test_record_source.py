@@ -119,7 +119,9 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     with pytest.raises(BadRequest) as caught:
         source.details(PlaceSubject(where.path, where.offset, where.length))
     assert (caught.value.code, "--offline" in caught.value.hint) == ("needs-tree", True)
-    archive = source.record
+    archive = Archive(source.record.tree, source.record.audit, source.record.timeline)
+    with pytest.raises(BadRequest, match="only its index"):
+        _ = archive.records
     events = source.record.timeline.events
     wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
     moment = moment_of(source.record.timeline, archive.leases, archive.copy, wish)

@@ -36,6 +36,7 @@ from timeagent.units import MS, SECOND, Instant
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
+    AuditedCopy,
     ClockView,
     ClusterState,
     DetailLine,
@@ -242,8 +243,10 @@ class LiveSource:
         del instant
         return live_details(self.state_at(), self.mount.answer, subject)
 
-    record = None
-    """A live cluster was not read as a whole."""
+    @property
+    def record(self) -> AuditedCopy | None:
+        """A live cluster was not read as a whole."""
+        return None
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"

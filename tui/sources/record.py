@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -18,27 +17,26 @@ from msgspec.structs import replace
 
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
 from auditor.explain.context import LeaseTrace, leases_until
 from auditor.rules.finding import Evidence, Finding, Verdict
-from auditor.timeline.events import FrameWritten, event_words
+from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
 from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt, with_leases
 from auditor.timeline.state import BagState as RecordedBag
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
-from timeagent.errors import Environment, TenureError
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, Instant, Span, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
+    AuditedCopy,
     BagCell,
     BagSubject,
     Cell,
@@ -83,13 +81,6 @@ _BAG_STATES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class AuditedCopy(Archive):
-    """What was read. Reading its bytes takes time, and may hang: never from the screen's thread."""
-
-    policy: Policy = field(kw_only=True)
-
-
 class RecordSource:
     """A StateSource over a copied tree. Made without touching it."""
 
@@ -131,7 +122,7 @@ class RecordSource:
     @staticmethod
     def _indexed(tree: Tree | None, index_file: Path) -> AuditedCopy:
         kept = open_audited(index_file)
-        return AuditedCopy(tree, kept.audit, kept.timeline, policy=kept.policy)
+        return AuditedCopy(tree, kept.audit, kept.timeline, kept.policy)
 
     def _step(self, done: int, total: int, messages: int, part: str) -> None:
         del part
@@ -301,6 +292,9 @@ def record_details(record: AuditedCopy, shown: ClusterState, subject: Subject, a
     """
     match subject:
         case PlaceSubject():
+            if record.tree is None:
+                what = f"only the index is here, not {printable(subject.path)}"
+                raise BadRequest(NEEDS_TREE, what, hint=NAME_THE_COPY)
             return place_details(record.tree, subject)
         case HolderSubject():
             return list(holder_details(shown, subject))

@@ -61,6 +61,8 @@ def machine(package: Path, frozen: Path, tmp_path_factory: pytest.TempPathFactor
         shared = {"/given": package.parent, "/srv/tenure": frozen / "root"}
         (frozen / "root").mkdir()
         booted = stack.enter_context(Booted("tenure-live", tmp_path_factory.mktemp("machines") / "m", network, shared))
+        # nspawn shows a boot id of its own to all but units, which have a /proc of their own and see this machine's.
+        booted.sh("umount /proc/sys/kernel/random/boot_id")
         booted.sh(f"dpkg -i /given/{package.name}")
         booted.sh("chown tenure:tenure /srv/tenure; chmod 2770 /srv/tenure")
         booted.sh("tenure init /srv/tenure --node alpha --listen 127.0.0.1 --assume-radius 5ms")

@@ -94,8 +94,6 @@ class Booted:
         with ExitStack() as failed:
             failed.callback(self.close)
             self.wait_until(self._is_up)
-            # nspawn shows a boot id of its own to all but units, which have a /proc of their own and see the machine's.
-            self.sh("umount /proc/sys/kernel/random/boot_id")
             failed.pop_all()
 
     def _is_up(self) -> bool:

@@ -51,7 +51,7 @@ from ..doctor.directory import (
     judge_server_clock,
     room_of,
 )
-from ..doctor.health import ASSUMED_WORDS, judge_clock
+from ..doctor.health import ASSUMED_WORDS, judge_clock, judge_etcd
 from ..doctor.machine import (
     MOUNTINFO,
     Mount,
@@ -70,6 +70,7 @@ from ..doctor.store_probe import probe_store
 from ..doctor.two_client_probe import LocalHands, TwoHands
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
+from ..lease.etcd import Etcd
 from ..node.own_keys import OwnKeys, check_own_keys
 from ..node.record_watch import TrustWatch
 from ..node.records import Registers
@@ -82,6 +83,7 @@ from .opening import JSON
 PATIENCE_S: Final = 20.0
 """How long a question to the mount may take; after the first that takes longer nothing is asked of it any more."""
 _CONNECT_S: Final = 2.0
+_ETCD_NS: Final[Span] = 2 * SECOND
 _MOUNTSTATS: Final = Path("/proc/self/mountstats")
 
 type Looks = Callable[[], Sequence[HealthCheck]]
@@ -299,7 +301,23 @@ def _node(path: Path, node_dir: Path | None) -> list[HealthCheck]:
     registers = Registers(storage, marker.cluster_id, Verifier(settings.root_key))
     check_own_keys(registers, settings)  # reads the key files, and their modes
     found.append(passed("node", f"{settings.node}, whose keys the newest trust record knows"))
-    return found + _addresses(settings, registers)
+    return found + _etcd(settings) + _addresses(settings, registers)
+
+
+def _etcd(settings: Settings) -> list[HealthCheck]:
+    """Say which instances of the etcd that keeps the turns of this node's shards answer, and take writes."""
+    access = settings.etcd
+    answers: dict[str, str | TenureError] = {}
+    for endpoint in access.endpoints if access is not None else ():
+        assert access is not None
+        store = Etcd([endpoint], _ETCD_NS, ca=access.ca, cert=access.cert, key=access.key)
+        try:
+            answers[endpoint] = store.version()
+        except TenureError as problem:
+            answers[endpoint] = problem
+        finally:
+            store.close()
+    return [judge_etcd(endpoint, answer, alone=len(answers) == 1) for endpoint, answer in answers.items()]
 
 
 def _stores(path: Path) -> list[HealthCheck]:

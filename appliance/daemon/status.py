@@ -112,7 +112,8 @@ class Observed:
         found = self.running()
         for shard in self.own_shards:
             if self._host.hosted(shard) is None:
-                found.append(judge_awaited_shard(shard, kept_by(shard_socket(self._runtime, shard))))
+                runner = kept_by(shard_socket(self._runtime, shard))
+                found.append(judge_awaited_shard(shard, runner, self._host.hindered.get(shard)))
         if self.stopping:
             found.append(failed("node", "it is stopping", "wait, or ask another node"))
         if why := self._host.keys_end():

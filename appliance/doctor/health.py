@@ -112,6 +112,13 @@ def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None
     return unsure("daemon", f"none of {node} answers on this machine", "tenure node run; systemctl status")
 
 
+def judge_etcd(endpoint: str, answer: str | TenureError, *, alone: bool) -> HealthCheck:
+    """Say whether an instance of etcd answers. ``answer``: its release; ``alone``: no other instance is asked."""
+    if isinstance(answer, str):
+        return passed("etcd", f"release {answer} answers at {endpoint}")
+    return (failed if alone else unsure)("etcd", answer.message, answer.hint)
+
+
 # -- shards ------------------------------------------------------------------------------------------------------------
 
 
@@ -130,8 +137,13 @@ def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> HealthChec
     return passed(f"shard {shard_text(shard)}", "runs here")
 
 
-def judge_awaited_shard(shard: int, runner: str | None) -> HealthCheck:
-    """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it."""
+def judge_awaited_shard(shard: int, runner: str | None, hindered: TenureError | None = None) -> HealthCheck:
+    """Say of a shard of this node that it does not run here; ``runner``: which process of this machine has it.
+
+    ``hindered``: why it did not begin.
+    """
+    if runner is None and hindered is not None:
+        return failed(f"shard {shard_text(shard)}", f"does not begin: {hindered.message}", hindered.hint)
     said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
     return failed(
         f"shard {shard_text(shard)}", said, "wait: this node takes it once its ceiling is past; tenure shards ls"

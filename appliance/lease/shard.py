@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 from timeagent.clock import NodeTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
@@ -21,7 +23,7 @@ from timeagent.units import Instant, Span, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
-from ..formats.witness import Half, Resumed, Stopped
+from ..formats.witness import Batch, Half, Resumed, Stopped
 from .ceiling import (
     NOTHING_BEFORE,
     UNDER_WAY,
@@ -47,6 +49,7 @@ from .state import raised
 from .store import LeaseStore
 from .suspension import Suspension
 from .turn import Draft, Turn, finished
+from .turn_log import TurnLog
 from .waiting import Waited, WaitingRoom
 from .wire import (
     Acquire,
@@ -102,15 +105,19 @@ class Shard:
         hint_bytes_max: int = HINT_BYTES_MAX,
         follows: Beginning = NOTHING_BEFORE,
         waited: Waited = lambda *_: None,
+        log: TurnLog | None = None,
     ) -> None:
         """Take the ports; ``store`` is empty, or has what a run left. Grants nothing before start(), or resume().
 
         ``shard_map``: the newest that is known, or that by which the run went; the shard is of it. ``follows``: how the
-        chains ended that this one follows; nothing while it is one that comes.
+        chains ended that this one follows; nothing while it is one that comes. ``log``: keeps each turn; taken over.
         """
         assert shard_map.half_of(identity.number) is not None
         self._identity = identity
         self._store = store
+        self._log = log
+        if log is not None:
+            store.noted = {}
         self._chain = chain
         self._time = time
         self._policy = policy
@@ -175,7 +182,8 @@ class Shard:
             self._waiting.recalls.number = said.recalls
             self._handler.revocations.update({each.correlation_id: each for each in said.revoked})
             self._batch_signer.say(Resumed(since_ns=said.signed_ns))
-            self._flush()
+            # Who did not stop in order leaves what is tentative: nobody would notice now that its holders are gone.
+            self._flush(() if self._log is None else self._store.tentative())
         return resumed
 
     def suspend(self, boot: str) -> Suspension | Deposed | InDoubt:
@@ -196,9 +204,13 @@ class Shard:
         with self._store.transaction():
             self._break(turn, self._store.tentative(), Break(stopping=True))
             batch = self._batch_signer.sign(turn.entries, turn.token)
-        self._batch_signer.publish(batch)
-        mine, signer, (linked, pending) = self._identity, self._batch_signer, self._chain.standing
-        begun = self._store.rows.defaults.memory
+        self._publish(batch)
+        said = self._said(boot, *self._chain.standing)
+        return msgspec.structs.replace(said, signed_ns=max(said.signed_ns, turn.token.midpoint_ns))
+
+    def _said(self, boot: str, linked: bytes, pending: bytes) -> Suspension:
+        """Return how it stands now, for whoever goes on."""
+        mine, signer, begun = self._identity, self._batch_signer, self._store.rows.defaults.memory
         return Suspension(
             cluster_id=mine.cluster_id,
             map_number=mine.map_number,
@@ -207,7 +219,7 @@ class Shard:
             boot=boot,
             incarnation=mine.incarnation,
             since_ns=mine.since_ns,
-            signed_ns=max(signer.signed_ns, turn.token.midpoint_ns),
+            signed_ns=signer.signed_ns,
             head=signer.head,
             batches=signer.batches,
             blocks_lost=signer.blocks_lost,
@@ -312,7 +324,7 @@ class Shard:
             # Its record stands, and only its ledger can say that nothing is missing: the caller asks again.
             turn = self._begin_turn()
             turn.entries.append(Stopped(floor_ns=self._stopped.floor_ns, settle_to_ns=self._stopped.settle_to_ns))
-            self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
+            self._publish(self._batch_signer.sign(turn.entries, turn.token))
             self._end_is_told = True
         return self._stopped
 
@@ -329,7 +341,7 @@ class Shard:
                 self._break(turn, self._store.past(turn.bounds.now.earliest, self._store.leases))
                 self._sessions.sweep(turn, None)
                 batch = self._batch_signer.sign(turn.entries, turn.token)
-            self._batch_signer.publish(batch)
+            self._publish(batch)
             until = self._store.latest_expiry()
             if until is not None and not self._going.over:
                 return NotYet(until + turn.bounds.now.radius + 1, self._store.leases)
@@ -350,8 +362,10 @@ class Shard:
         return self._waiting.count
 
     def over(self) -> str | None:
-        """Return why this incarnation will never grant again, or None: another is the owner of its chain."""
-        return None if self._chain.deposed is None else self._chain.deposed.reason
+        """Return why this run will never grant again, or None: another owns its chain, or its turns are not kept."""
+        if self._chain.deposed is not None:
+            return self._chain.deposed.reason
+        return None if self._log is None else self._log.lost
 
     # -- one turn ------------------------------------------------------------------------------------------------------
 
@@ -370,7 +384,7 @@ class Shard:
 
         ``waiters``: who takes an answer that is held back, by the request's position; the others want theirs at once.
         An answer that is None comes to its waiter, in this turn or a later one. Without requests: let those have their
-        turn who wait; to be called when ``due_in`` says so.
+        turn who wait; to be called when ``due_in`` says so. Raises LogLost: nobody may be answered, now or later.
         """
         unavailable: tuple[str, str] | None = None
         turn = None
@@ -398,7 +412,7 @@ class Shard:
             if self._waiting.count:
                 self._call_in(turn)
             batch = self._batch_signer.sign(turn.entries, turn.token)
-        self._batch_signer.publish(batch)
+        self._publish(batch)
         witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
             waiter.answer(finished(draft, witness))
@@ -455,13 +469,24 @@ class Shard:
 
     # -- ceiling and room ----------------------------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        """Sign what no request waits for. Without usable time it waits for the next batch."""
+    def _flush(self, tentative: Sequence[str] = ()) -> None:
+        """Sign what no request waits for, and withdraw some leases. Without usable time the next batch has it."""
         try:
             turn = self._begin_turn()
         except BadTime:
             return
-        self._batch_signer.publish(self._batch_signer.sign(turn.entries, turn.token))
+        with self._store.transaction():
+            self._break(turn, tentative, Break(stopping=True))
+            batch = self._batch_signer.sign(turn.entries, turn.token)
+        self._publish(batch)
+
+    def _publish(self, batch: Batch | None) -> None:
+        """Hand a batch out, once the log keeps what it rests on. Raises LogLost: neither it nor a later one is."""
+        self._batch_signer.publish(batch, self._keep)
+
+    def _keep(self, block: bytes) -> None:
+        if self._log is not None:
+            self._log.keep(self._store, self._said("", b"", b""), self._chain.number, block)
 
     def _linked(self, extension: Extension) -> Extension:
         match extension:

@@ -162,6 +162,8 @@ class LeaseStore:
         self._sessions_unwritten: dict[bytes, None] = {}
         """Those that the file does not have as they are, or has still, the longest missing first."""
         self._begun: dict[bytes, bytes] = {}
+        self.noted: dict[str | bytes, None] | None = None
+        """The domains and session leases that have changed, for whoever takes note of it (``turn_log.py``)."""
         self.domains = 0
         """How many domains are remembered."""
         self.leases = 0
@@ -319,6 +321,8 @@ class LeaseStore:
                 del self._unwritten[domain]
                 self._forgotten[domain] = None
             self._sessions_unwritten.update(dict.fromkeys(self.sessions_changed))
+            if self.noted is not None:
+                self.noted.update(dict.fromkeys((*self.changed, *self.sessions_changed)))
             for session_id in self.sessions_changed:
                 if (session := self.sessions[session_id]).over is not None and not session.leases:
                     self._restore_session(session_id, None)

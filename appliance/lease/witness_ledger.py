@@ -9,7 +9,7 @@ auditor.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Condition, Event
 from typing import Final, Protocol
 
@@ -98,8 +98,11 @@ class BatchSigner:
             time=time,
         )
 
-    def publish(self, batch: Batch | None) -> None:
-        """Adopt a batch whose states are written, and hand its block to the ledger. No reply leaves before this."""
+    def publish(self, batch: Batch | None, keep: Callable[[bytes], None] = lambda _: None) -> None:
+        """Adopt a batch whose states are written, and hand its block to the ledger. No reply leaves before this.
+
+        ``keep``: is given the block before the ledger is; what it raises ends the incarnation.
+        """
         if batch is None:
             return
         self.batches += 1
@@ -108,6 +111,7 @@ class BatchSigner:
         self._first.clear()
         block = block_bytes(batch)
         self.block_bytes = len(block)
+        keep(block)
         try:
             self._ledger.append(block)
         except TenureError:
@@ -149,6 +153,8 @@ class LedgerSpool:
         """How often the sink refused some blocks."""
         self.blocks_lost = 0
         """How many blocks were given up at the end."""
+        self.blocks_written = 0
+        """How many blocks the sink has taken."""
 
     @property
     def bytes_waiting(self) -> int:
@@ -190,6 +196,7 @@ class LedgerSpool:
             try:
                 self._sink.append(b"".join(taken))
                 self._refusals = 0
+                self.blocks_written += len(taken)
             except TenureError:
                 self._refused(taken, size)
                 return True

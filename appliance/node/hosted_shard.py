@@ -32,14 +32,17 @@ from ..lease.ceiling import (
     Stop,
     StoppedOrderly,
 )
+from ..lease.etcd import Etcd
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.suspension import Suspension
+from ..lease.turn_log import KeyValues, LogLost, TurnLog
 from ..lease.witness_ledger import LedgerSpool
 from .lease_counts import CountedLedger, LeaseCounts
 from .records import StoredLedger
 from .runtime import LocalLock, daemon_lock
+from .settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +85,7 @@ class ShardRuntime:
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
+        self._tries = 0
 
     def spawn(self, name: str, body: Callable[[], object]) -> Running:
         """Begin something in a thread of its own."""
@@ -118,6 +122,16 @@ class ShardRuntime:
         """Return the database that a run left which stopped for a restart, and what it said; each is found once."""
         return LeaseStore.taken_over(self._file(shard))
 
+    def key_values(self, settings: Settings, patience_ns: Span) -> KeyValues | None:
+        """Return what keeps the turns of shards beyond a crash, where this node has one. Raises BadConfiguration."""
+        access = settings.etcd
+        if access is None:
+            return None
+        self._tries += 1  # the next who begins asks the next instance first
+        first = self._tries % len(access.endpoints)
+        endpoints = (*access.endpoints[first:], *access.endpoints[:first])
+        return Etcd(endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
+
     def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""
         return CeilingExtender(right, time, policy)
@@ -148,6 +162,7 @@ class HostedShard:
         shard_runtime: ShardRuntime,
         time: NodeTime,
         policy: PolicyNumbers,
+        log: TurnLog | None = None,
     ) -> None:
         """Begin to serve a started shard."""
         self.identity = identity
@@ -163,6 +178,7 @@ class HostedShard:
         self._ending = shard_runtime.mutex()
         self._ended = False
         self._policy = policy
+        self._log = log
         self._threads = [
             shard_runtime.spawn("tenure-shard", self._serve),
             shard_runtime.spawn("tenure-ledger", spool.run),
@@ -182,6 +198,8 @@ class HostedShard:
         """The body of the shard's thread. What breaks the shard, a damaged database too, ends it and nothing else."""
         try:
             self.server.run()
+        except LogLost as problem:  # nobody was answered: who asked asks again, and the next run knows what is kept
+            _log.warning("shard-ends shard=%d reason=%s", self.identity.number, problem.message)
         except Exception:  # noqa: BLE001 - whatever it is: the next incarnation begins empty
             _log.exception("shard-broken")
 
@@ -192,7 +210,7 @@ class HostedShard:
     def broken(self) -> str | None:
         """Return that its server or its ledger's thread has ended by itself, which never should happen, or None."""
         alive = [each.is_alive() for each in self._threads]
-        if all(alive) or self._ended:
+        if all(alive) or self._ended or self._shard.over() is not None:
             return None
         return f"its {'ledger' if alive[0] else 'server'} has ended; the log says why"
 
@@ -239,7 +257,7 @@ class HostedShard:
         if self._ended:
             return
         try:
-            while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended:
+            while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended and not self._lost():
                 stop = self._tried(self._shard.stop_orderly)
                 if isinstance(stop, StoppedOrderly | Deposed):
                     break
@@ -261,20 +279,24 @@ class HostedShard:
             self.server.stop(at_once=True)
             self._threads[0].join()
             said = None if broken else self._stopped_at_once()
-            self._end_parts(said if isinstance(said, Suspension) else None)
+            # Where each turn is kept, whoever goes on finds all of them there.
+            self._end_parts(said if isinstance(said, Suspension) and self._log is None else None)
 
     def _stopped_at_once(self) -> Suspension | Stop | None:
         goes_on = self._store.leases and not self._shard.is_of_no_map
         step = self._suspended if goes_on else self._shard.stop_orderly
         for _ in range(START_TRIES):
             said = self._tried(step)
-            if isinstance(said, Suspension | StoppedOrderly | Deposed):
+            if isinstance(said, Suspension | StoppedOrderly | Deposed) or self._lost():
                 return said
             self._time.sleep(PAUSE_NS)
         return None
 
     def _suspended(self) -> Suspension | Deposed | InDoubt:
         return self._shard.suspend(self._boot())
+
+    def _lost(self) -> bool:
+        return self._log is not None and self._log.lost is not None
 
     def abandon(self) -> None:
         """Just end, as in a crash: a successor's floor is then the ceiling. Idempotent."""
@@ -295,6 +317,8 @@ class HostedShard:
             if said is not None:
                 self._leave(said)
             self._store.close()
+        if self._log is not None:
+            self._log.close()
 
     def _leave(self, said: Suspension) -> None:
         number, size = self._ledger.end
@@ -312,6 +336,6 @@ class HostedShard:
         try:
             with self._guard:
                 return step()
-        except (BadTime, Environment) as problem:  # no usable time, or a full tmpfs
+        except (BadTime, Environment, LogLost) as problem:  # no usable time, a full tmpfs, or its turns are not kept
             _log.warning("stop-failed code=%s reason=%s", problem.code, problem.message)
             return None

@@ -293,6 +293,13 @@ class StoredLedger:
         self._number, self._size = number + 1, 0
         return self._storage.read_from(path, size - block_bytes, block_bytes)
 
+    def follow(self) -> None:
+        """Go on in a new file behind all that a run has left which did not stop. Touches the mount."""
+        directory = ledger_path(*self._run, 1).rpartition("/")[0]
+        names = self._storage.list_afresh(directory) or ()
+        own = [each[1] for name in names if (each := parse_ledger_name(name)) and each[0] == self._run[2]]
+        self._number, self._size = max(own, default=0) + 1, 0
+
     def append(self, data: bytes) -> None:
         """Append whole blocks. Touches the mount.
 

@@ -9,6 +9,9 @@ http = "127.0.0.1:7421"                           # where it answers people and 
 group = "monitoring"                              # who else may use the Unix sockets
 node_writer = "auto"                              # share files with other processes: auto, always, never
 
+[etcd]                                            # what keeps the turns of this node's shards; without it tmpfs does
+endpoints = ["https://10.0.0.1:2379"]             # ca, cert, key: PEM files
+
 [peers]                                           # how to reach the shards of other nodes
 node2 = "unix:/dev/shm/tenure-0/5f3a..."
 ```
@@ -54,6 +57,13 @@ class Sharing(StrEnum):
     NEVER = "never"
 
 
+class _EtcdToml(msgspec.Struct, forbid_unknown_fields=True):
+    endpoints: list[str]
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+
 class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     node: str
     root: str
@@ -65,7 +75,18 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     node_writer: Sharing = Sharing.AUTO
     pack: bool = True
     retention_days: int = 0
+    etcd: _EtcdToml | None = None
     peers: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAccess:
+    """How an etcd is reached."""
+
+    endpoints: tuple[str, ...]
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +112,8 @@ class Settings:
     """Whether ``node run`` packs sealed racks."""
     retention_days: int = 0
     """After so many days ``node run`` deletes packs; 0: never."""
+    etcd: EtcdAccess | None = None
+    """What keeps the turns of this node's shards; None: nothing does, and a crash forgets them."""
 
     def time_key(self) -> Signer:
         """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
@@ -189,6 +212,7 @@ def load_settings(directory: Path) -> Settings:
         raw.node_writer,
         raw.pack,
         raw.retention_days,
+        None if raw.etcd is None else _etcd(path, raw.etcd),
     )
 
 
@@ -197,6 +221,14 @@ def _address(path: Path, entry: str, text: str) -> Address:
         return parse_address(text)
     except BadRequest as problem:
         raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
+
+
+def _etcd(path: Path, raw: _EtcdToml) -> EtcdAccess:
+    wrong = [each for each in raw.endpoints if not each.startswith(("http://", "https://"))]
+    if wrong or not raw.endpoints:
+        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else raw.endpoints!r}"
+        raise BadConfiguration("bad-settings", said, hint='addresses as "http://10.0.0.1:2379", one at least')
+    return EtcdAccess(tuple(raw.endpoints), raw.ca, raw.cert, raw.key)
 
 
 def _http(path: Path, text: str) -> Address | Path:
@@ -223,6 +255,11 @@ def save_settings(settings: Settings) -> None:
         lines.append(f'node_writer = "{settings.node_writer}"')
     if settings.group:
         lines.append(f"group = {_quoted(settings.group)}")
+    if settings.etcd:
+        etcd = settings.etcd
+        lines += ["", "[etcd]", f"endpoints = [{', '.join(map(_quoted, etcd.endpoints))}]"]
+        files = ("ca", etcd.ca), ("cert", etcd.cert), ("key", etcd.key)
+        lines += [f"{name} = {_quoted(file)}" for name, file in files if file]
     if settings.peers:
         lines += ["", "[peers]"]
         lines += [f'"{node}" = {_quoted(UNIX + str(path))}' for node, path in sorted(settings.peers.items())]

@@ -15,22 +15,25 @@ everybody would settle up to a ceiling for nothing.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final
 
+import msgspec
+
 from timeagent import VERSION
-from timeagent.canonical import decode
+from timeagent.canonical import decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, Environment, ShardUnavailable, TenureError, TryAgain
+from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.notify import Pulse
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
 from ..bag.storage import Storage
-from ..formats.ceiling import CeilingKind, CeilingRecord
+from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
@@ -45,12 +48,14 @@ from ..lease.ceiling import (
     Extension,
     InDoubt,
     ShardIdentity,
+    newest_of,
 )
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
+from ..lease.turn_log import LogLost, TurnLog
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, Running, ShardRuntime, stopping_ns
 from .lease_counts import CountedLedger
 from .own_keys import OwnKeys
@@ -111,6 +116,8 @@ class ShardHost:
         self._leaving: dict[int, Running] = {}
         self._successions: dict[int, Succession] = {}
         self._nothing_left: set[int] = set()
+        self.hindered: dict[int, TenureError] = {}
+        """Why a shard did not begin here when that was tried last. Read by other threads."""
         self._maps: MapWatch | None = None
 
     def follow(self, maps: MapWatch) -> None:
@@ -164,6 +171,7 @@ class ShardHost:
                 del self._hosted[shard]
                 hosted.abandon()
                 held.release()
+                self._forget_pulse(shard)
             if self._closed or (self._pulse is None and self._shard_runtime.daemon_runs()):
                 return False
             if (missing := self.missing_daemon(shard)) is not None:
@@ -173,13 +181,17 @@ class ShardHost:
                 return False
             try:
                 if self.waits_for(shard, shard_map) is not None:
+                    self.hindered.pop(shard, None)
                     lock.release()
                     return False
                 self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
                 self._hosted[shard] = (self._start(shard, shard_map), lock)
-            except BaseException:
+            except BaseException as problem:
                 lock.release()
+                if isinstance(problem, TenureError):
+                    self.hindered[shard] = problem
                 raise
+            self.hindered.pop(shard, None)
             return True
 
     def resumable(self) -> list[int]:
@@ -200,15 +212,19 @@ class ShardHost:
             try:
                 newest_record(self._port(*chain_of(shard)))  # while the mount does not answer nothing is taken
                 self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
-                resumed = self._gone_on(self._fresh(shard))
+                with self._turn_log(shard) as log:
+                    resumed = self._gone_on(self._fresh(shard), log)
             except BaseException:
                 lock.release()
                 raise
             if resumed is None:
+                if log is not None:
+                    log.close()
                 self._nothing_left.add(shard)
                 lock.release()
                 return False
             self._hosted[shard] = resumed, lock
+            self.hindered.pop(shard, None)
             return True
 
     def waits_for(self, shard: int, shard_map: ShardMap) -> str | None:
@@ -350,9 +366,11 @@ class ShardHost:
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         identity = self._fresh(shard)
-        resumed = self._gone_on(identity)
-        if resumed is not None:
-            return resumed
+        with self._turn_log(shard) as log:
+            return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
+
+    def _begun_empty(self, identity: ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
+        shard = identity.number
         chain_map, place = chain_of(shard)
         stored = self._port(chain_map, place)
         follows = self._follows(shard, shard_map)
@@ -362,9 +380,11 @@ class ShardHost:
         right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         ledger = CountedLedger(self._storage, chain_map, place, identity.incarnation)
+        if log is not None:
+            self._begin_log(log)
         store = self._shard_runtime.store(shard)
         try:
-            return self._begun(identity, shard_map, store, chain, ledger, Shard.start, follows)
+            return self._begun(identity, shard_map, store, chain, ledger, Shard.start, log, follows)
         except BaseException:
             store.close()
             raise
@@ -377,12 +397,83 @@ class ShardHost:
         node, since = self._settings.node, self._time.now().midpoint
         return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
-    def _gone_on(self, fresh: ShardIdentity) -> HostedShard | None:
+    @contextlib.contextmanager
+    def _turn_log(self, shard: int) -> Iterator[TurnLog | None]:
+        """Yield what keeps the turns of a shard, where this node has that; closed where nothing comes of it."""
+        patience = 2 * self._policy.attempt_timeout_ns
+        store = self._shard_runtime.key_values(self._settings, patience)
+        if store is None:
+            yield None
+            return
+        run = self._random.randbytes(16)
+        try:
+            yield TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience)
+        except LogLost as problem:
+            store.close()
+            raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
+        except BaseException:
+            store.close()
+            raise
+
+    def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
+        if log is not None:
+            try:
+                return self._gone_on_with(log, fresh)
+            except Damaged as problem:
+                _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, problem.message)
+                return None
         left = self._shard_runtime.taken_over(fresh.number)
         return None if left is None else self._resumed(fresh, *left)
 
-    def _resumed(self, fresh: ShardIdentity, store: LeaseStore, raw: bytes) -> HostedShard | None:
-        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
+    def _gone_on_with(self, log: TurnLog, fresh: ShardIdentity) -> HostedShard | None:
+        """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
+        head = log.found()
+        newest = newest_of(self._port(*chain_of(fresh.number)))
+        if isinstance(newest, InDoubt):
+            raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
+        if head is None or not head.said or newest is None:
+            return None
+        said, boot = decode(Suspension, head.said, "the head of a shard's log"), self._shard_runtime.boot()
+        record, _ = open_ceiling(newest[1], f"record {newest[0]} of a chain")
+        if (why := said.difference(fresh, said.boot) or head.difference(said, record)) is not None:
+            _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, why)
+            return None
+        log.take(record.number)
+        store = self._shard_runtime.store(fresh.number)
+        try:
+            log.load(store, said)
+            blocks = log.blocks()
+        except BaseException:
+            store.close()
+            raise
+        going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
+        return self._resumed(fresh, store, encode(going_on), log, blocks)
+
+    def _begin_log(self, log: TurnLog) -> None:
+        """Take a log over for a run that begins empty; the ledger gets what it may lack of the run before."""
+        said = None
+        with contextlib.suppress(Damaged):
+            if (head := log.found()) is not None and head.said:
+                said = decode(Suspension, head.said, "the head of a shard's log")
+        log.take(0)
+        blocks = log.blocks()
+        if said is not None and blocks:
+            ledger = StoredLedger(self._storage, said.map_number, said.shard, said.incarnation)
+            ledger.follow()
+            ledger.append(b"".join(blocks))
+
+    def _resumed(
+        self,
+        fresh: ShardIdentity,
+        store: LeaseStore,
+        raw: bytes,
+        log: TurnLog | None = None,
+        blocks: Sequence[bytes] = (),
+    ) -> HostedShard | None:
+        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why.
+
+        ``blocks``: what its ledger may lack.
+        """
         try:
             said = decode(Suspension, raw, "what a run left")
             why = said.difference(fresh, self._shard_runtime.boot())
@@ -398,11 +489,15 @@ class ShardHost:
                     store,
                     chain,
                     ledger,
-                    lambda shard: _resume(shard, said, ledger),
+                    _resume(said, ledger) if log is None else _resume_logged(said, ledger, list(blocks)),
+                    log,
                     patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
                 )
                 _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                 return hosted
+        except LogLost:
+            store.close()
+            raise
         except TenureError as problem:
             why = problem.message
         except BaseException:
@@ -412,7 +507,7 @@ class ShardHost:
         store.close()
         return None
 
-    def _begun(
+    def _begun(  # noqa: PLR0913, PLR0917 - its parts
         self,
         identity: ShardIdentity,
         shard_map: ShardMap,
@@ -420,10 +515,13 @@ class ShardHost:
         chain: CeilingExtender,
         ledger: CountedLedger,
         start: Callable[[Shard], Extension],
+        log: TurnLog | None = None,
         follows: Beginning = NOTHING_BEFORE,
         patience_ns: Span = START_TRIES * PAUSE_NS,
     ) -> HostedShard:
         spool = self._shard_runtime.spool(ledger)
+        if log is not None:
+            log.written = lambda: spool.blocks_written
         running = Shard(
             identity,
             shard_map,
@@ -436,6 +534,7 @@ class ShardHost:
             randomness=self._random,
             follows=follows,
             waited=ledger.lease_counts.waited,
+            log=log,
         )
         shard, until = identity.number, self._time.boot_ns() + patience_ns
         while True:
@@ -444,7 +543,7 @@ class ShardHost:
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
-                    identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy
+                    identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy, log
                 )
             if isinstance(began, Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
@@ -509,12 +608,36 @@ class ShardHost:
             self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: give_up(shard))
 
 
-def _resume(shard: Shard, said: Suspension, ledger: StoredLedger) -> Extension:
+def _resume(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Extension]:
     """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
-    try:
+
+    def resume(shard: Shard) -> Extension:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
         if (why := said.ledger_difference(last)) is not None:
             return Deposed(why)
         return shard.resume(said)
-    except (BadTime, Environment, TryAgain) as problem:
-        return InDoubt(problem.message)
+
+    return _asked_again(resume)
+
+
+def _resume_logged(said: Suspension, ledger: StoredLedger, blocks: list[bytes]) -> Callable[[Shard], Extension]:
+    """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
+
+    def resume(shard: Shard) -> Extension:
+        if blocks:
+            ledger.follow()
+            ledger.append(b"".join(blocks))
+            blocks.clear()
+        return shard.resume(said)
+
+    return _asked_again(resume)
+
+
+def _asked_again(resume: Callable[[Shard], Extension]) -> Callable[[Shard], Extension]:
+    def asked(shard: Shard) -> Extension:
+        try:
+            return resume(shard)
+        except (BadTime, Environment, TryAgain) as problem:
+            return InDoubt(problem.message)
+
+    return asked

@@ -92,7 +92,7 @@ MUTANTS = {
         tests.test_clock_behind_what_was_signed_is_waited_for,
     ),
     "what was signed last is the last batch": Mutant(
-        shard, SUSPEND, "max(signer.signed_ns, turn.token.midpoint_ns)", "signer.signed_ns",
+        shard, SUSPEND, "max(said.signed_ns, turn.token.midpoint_ns)", "said.signed_ns",
         tests.test_record_that_a_shard_links_last_counts_as_signed,
     ),
     "any boot will do": Mutant(

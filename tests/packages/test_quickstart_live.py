@@ -57,6 +57,8 @@ def booted(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         }
 
         def run(machine: str, text: str) -> str:
+            if " tenure status " in text:  # a shard that has just moved may say until when it recovers
+                machines[machine].wait_until(partial(is_ready, machines[machine]))
             # This machine has no time service: the one thing that is typed otherwise.
             done = machines[machine].sh(f"cd /given; {text.replace(INIT, f'{INIT} --assume-radius 5ms')}")
             return done.stdout + done.stderr

@@ -11,6 +11,7 @@ import pytest
 from appliance.formats.address import Address
 from appliance.node import settings as module
 from appliance.node.settings import (
+    EtcdAccess,
     Settings,
     Sharing,
     find_settings,
@@ -48,6 +49,19 @@ def test_settings_are_read_back_as_they_were_written(
     assert load_settings(tmp_path) == saved
 
 
+@pytest.mark.parametrize(
+    "etcd",
+    [
+        EtcdAccess(("http://10.0.0.1:2379",)),
+        EtcdAccess(("https://a:1", "https://b:2"), ca="/etc/ca.pem", cert='/etc/a "c".pem', key="/etc/key.pem"),
+    ],
+)
+def test_etcd_is_read_back_as_it_was_written(tmp_path: Path, etcd: EtcdAccess) -> None:
+    saved = settings(tmp_path, etcd=etcd, peers={"node2": Path("/dev/shm/x")})
+    save_settings(saved)
+    assert load_settings(tmp_path) == saved
+
+
 @pytest.mark.parametrize("http", [Address("::1", 7421), Path("/run/x y.sock")])
 def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path, http: Address | Path) -> None:
     saved = settings(tmp_path, listen=Address("0.0.0.0", 7420), http=http, group="watchers", node_writer=Sharing.NEVER)
@@ -65,6 +79,14 @@ def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path
         ('node = "n"\nroot = "/r"\nroot_key = "ssh-rsa AAAA"', "node.toml"),
         (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\nlisten = "a:0"', "listen"),
         (f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\nhttp = ":"', "http"),
+        (
+            f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[etcd]\nendpoints = []',
+            "etcd.endpoints",
+        ),
+        (
+            f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[etcd]\nendpoints = ["a:1"]',
+            "a:1",
+        ),
         (
             f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[peers]\nb = "tcp:x"',
             "tcp:x",

@@ -45,6 +45,7 @@ class Spool:
         self._closed = False
         self.lost_last = False
         """Whether the newest blocks did not reach the mount."""
+        self.blocks_written = 0
         self._drain: Actor | None = None
 
     def append(self, data: bytes) -> None:
@@ -73,6 +74,7 @@ class Spool:
             try:
                 self._ledger.append(b"".join(taken))
                 self.lost_last = False
+                self.blocks_written += len(taken)
             except TenureError as problem:
                 self.lost_last = True
                 self._world.scheduler.refused(f"loses {len(taken)} ledger blocks:", problem)

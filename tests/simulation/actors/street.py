@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from appliance.lease.transport import Transport
     from appliance.node.shards import ShardHost
     from tests.simulation.actors.processes import Kit
+    from tests.simulation.keyvalues import KeptStore
     from tests.simulation.network import Call
     from tests.simulation.scheduler import Actor
     from tests.simulation.world import World
@@ -70,6 +71,8 @@ class Street:
         self.locks: dict[tuple[Machine, int], Process] = {}
         """Who has the lock on a machine's tmpfs by which it runs a shard."""
         self.files: Files = {}
+        self.kept: KeptStore | None = None
+        """What keeps the turns of shards; None: nothing does."""
         self.boots: dict[Machine, str] = {}
         """Of machines that have begun anew."""
         self.clones: list[Door] = []

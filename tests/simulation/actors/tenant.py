@@ -20,6 +20,7 @@ from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.suspension import Suspension
+from appliance.lease.turn_log import LogLost
 from appliance.node.hosted_shard import ShardRuntime
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS
@@ -28,6 +29,7 @@ from tests.simulation.actors.processes import Kit
 from tests.simulation.actors.shard import Callers, Spool, take_turn
 from tests.simulation.actors.street import Door, Maps, Routes, stand_at
 from tests.simulation.history import LeftState, Started, Tenant
+from tests.simulation.keyvalues import Reached
 from tests.simulation.lock import SimulatedLock
 from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
@@ -204,6 +206,10 @@ class Parts(ShardRuntime):
             self._world.scheduler.note("takes over", found[0].name)
         return found
 
+    def key_values(self, settings: object, patience_ns: Span) -> Reached | None:
+        del settings, patience_ns
+        return None if self._street.kept is None else Reached(self._street.kept)
+
     def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
         del time, policy
         right.close = lambda: None  # type: ignore[attr-defined]
@@ -254,6 +260,9 @@ class Counter:
                             shard.serve(gone)
             for call in () if self._at_once else place.inbox:
                 refuse(world.network, place, call, "not-running")
+        except LogLost:
+            self._at_once = True  # nobody is answered, and its host ends the rest
+            raise
         finally:
             if not self._at_once:
                 self._store.close()
@@ -294,7 +303,7 @@ class NodeHost(ShardHost):
         store: Any = running._store
         resumed = self._going_on
         world.history.starts.append(Started(shard, identity.incarnation, now, store.domains, store.leases, resumed))
-        if resumed:
+        if resumed and running._log is None:  # what is kept turn by turn is left by nobody
             world.history.resumed.append(self._left_state(running, store, running._batch_signer.signed_ns))
         world.history.tenants.append(
             Tenant(
@@ -367,7 +376,8 @@ class NodeHost(ShardHost):
         super().close()
         history.told += told.items()  # who died meanwhile, or saw the end of the run, has not stopped in order
         for each in hosted:
-            if isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None:
+            ended = isinstance(each._shard._stopped, StoppedOrderly) or each._shard._chain.deposed is None
+            if ended and not each._lost():  # whose log is lost could not say the end in its ledger
                 history.stopping.discard(each.identity.incarnation)
 
     def leave(self, shard: int) -> None:
@@ -376,11 +386,12 @@ class NodeHost(ShardHost):
             stopping.add(hosted.identity.incarnation)  # it stays there where this process dies, or the run ends
         self._told(shard, "left")
         super().leave(shard)
-        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly):
+        if hosted is not None and isinstance(hosted._shard._stopped, StoppedOrderly) and not hosted._lost():
             stopping.discard(hosted.identity.incarnation)
 
     def drop(self, shard: int) -> None:
-        self._told(shard, "dropped")
+        hosted = self.hosted(shard)
+        self._told(shard, "lost its log" if hosted is not None and hosted._lost() else "dropped")
         super().drop(shard)
 
     def _told(self, shard: int, how: str) -> None:

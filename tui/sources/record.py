@@ -24,8 +24,7 @@ from auditor.explain.context import LeaseTrace, leases_until
 from auditor.rules.finding import Evidence, Finding, Verdict
 from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
 from auditor.timeline.making import make_index
-from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt, with_leases
-from auditor.timeline.state import BagState as RecordedBag
+from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
@@ -165,7 +164,7 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
     state, policy = record.timeline.state_at(at), record.policy
     after = policy.takeover_ns() - policy.lease_term_max_ns
     clocks = tuple(_clocks(state))
-    domains = [state.domains[name] for name in with_leases(state.domains)]
+    domains = [state.domains[name] for name in state.domains.standing()]
     shards = tuple(_shards(state, domains))
     nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
     return ClusterState(
@@ -187,46 +186,48 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
 
 
 def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
-    expiry = state.expiry(lease)
+    witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
+    previous = domain.previous.ending if domain.previous is not None else None
     return LeaseRow(
-        printable(lease.domain),
-        lease.mode,
-        lease.granted_phase,
-        lease.holder.node,
-        lease.holder.process,
-        printable(lease.holder.purpose),
-        lease.correlation_id.hex(),
-        lease.fence,
+        printable(witness.domain),
+        witness.mode,
+        witness.phase,
+        witness.holder.node,
+        witness.holder.process,
+        printable(witness.holder.purpose),
+        witness.correlation_id.hex(),
+        witness.fence,
         expiry,
-        shard_number(*lease.shard),
+        shard_number(*lease.told.shard),
         LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
         max(expiry, domain.settle_to_ns) + after,
-        as_of_ns=lease.told_ns,
-        previous=domain.previous.outcome if domain.previous is not None else None,
+        as_of_ns=lease.told.instant_ns,
+        previous=previous.outcome if previous is not None else None,
         granted_ns=lease.granted_ns,
-        floor_ns=lease.floor_ns,
-        settle_to_ns=lease.settle_to_ns,
+        floor_ns=witness.floor_ns,
+        settle_to_ns=witness.settle_to_ns,
         renewals=lease.renewals,
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
-        session=None if lease.session_id is None else lease.session_id.hex(),
-        where=PlaceSubject(lease.where.path, lease.where.offset, lease.where.length),
+        session=None if witness.session_id is None else witness.session_id.hex(),
+        where=PlaceSubject(where.path, where.offset, where.length),
     )
 
 
 def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
     """Return the shards whose chains go on. ``domains``: those with leases."""
-    counts = Counter(lease.shard for domain in domains for lease in domain.leases)
+    counts = Counter(lease.told.shard for domain in domains for lease in domain.leases)
     for name, each in sorted(state.shards.items()):
-        if each.kind is not CeilingKind.TERMINAL:
+        record = each.record
+        if record.kind is not CeilingKind.TERMINAL:
             yield ShardView(
                 shard_number(*name),
-                each.node,
+                record.node,
                 NOT_ASKED,
-                each.incarnation.hex(),
+                record.incarnation.hex(),
                 leases=counts[name],
-                ceiling_ns=each.ceiling_ns,
-                ceiling_kind=each.kind,
+                ceiling_ns=record.ceiling_ns,
+                ceiling_kind=record.kind,
                 half=each.half,
                 half_ns=each.half_ns,
             )
@@ -259,26 +260,27 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.log, newest=CELLS_MAX)}
-    cells = newest_bags(found, log.span_ns, log.grace_ns, CELLS_MAX)
-    return LogView(printable(log.log), cells, log.horizon_ns, span_ns=log.span_ns)
+    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.born.log, newest=CELLS_MAX)}
+    cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
+    return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
-def _cell(state: StateAt, bag: RecordedBag) -> BagCell:
-    return BagCell(
-        bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, bag.path, damage_words(bag)
-    )
+def _cell(state: StateAt, bag: BagState) -> BagCell:
+    path = bag.closed.path if bag.closed else ""
+    return BagCell(bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, path, damage_words(bag))
 
 
-def damage_words(bag: RecordedBag) -> str:
+def damage_words(bag: BagState) -> str:
     """Say what is wrong with a bag; empty where nothing is."""
-    parts = []
-    if bag.missing:
-        parts.append(f"{bag.missing} of {counted(bag.listed or 0, 'listed file')} missing or altered")
-    if bag.rejected:
-        parts.append(f"{counted(bag.rejected, 'message')} rejected")
-    if bag.void_files:
-        parts.append(f"{counted(bag.void_files, 'file')} too late for the list")
+    closed, parts = bag.closed, []
+    if closed is None:
+        return ""
+    if closed.missing:
+        parts.append(f"{closed.missing} of {counted(closed.files, 'listed file')} missing or altered")
+    if closed.rejected:
+        parts.append(f"{counted(closed.rejected, 'message')} rejected")
+    if closed.void_files:
+        parts.append(f"{counted(closed.void_files, 'file')} too late for the list")
     return ", ".join(parts)
 
 
@@ -364,7 +366,7 @@ def _life_tone(life: LeaseTrace) -> Tone:
 
 def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
     known = state.shards.get(shard)
-    return "a node that is not known" if known is None else known.node
+    return "a node that is not known" if known is None else known.record.node
 
 
 def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
@@ -416,7 +418,7 @@ def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
     """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
     bag = state.bags.get((event.log, event.bag_ns))
-    if event.listed is None or (bag is not None and bag.closed_ns is not None):
+    if event.listed is None or (bag is not None and bag.closed is not None):
         return event
     return replace(event, listed=None, void_because=event.void_because if event.listed else "")
 
@@ -434,12 +436,13 @@ def _frame_line(event: FrameWritten) -> DetailLine:
 def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
     node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
-        if shard.node == node:
-            since = f", run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.where))
+        linked = shard.record
+        if linked.node == node:
+            since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
+            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.linked.where))
             if shard.half_ns is not None:
                 yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
-            yield fact("ceiling", f"{moment(shard.ceiling_ns)}, record {shard.ceiling_number} ({shard.kind})")
+            yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
     known = state.clocks.get(node)
     if known is None:
         yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
@@ -489,7 +492,8 @@ def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[Deta
     if bag is None:
         yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
         return
-    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {printable(bag.path)}")
+    closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
+    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
     yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
     yield from _steps(bag)
     written = record.timeline.frames_in(subject.log, subject.start_ns)
@@ -498,29 +502,30 @@ def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[Deta
     for each in frames:
         files.setdefault(each.file, []).append(each)
     yield BLANK
-    listed = "" if bag.listed is None else f", {bag.listed} listed, {bag.missing} of those missing or altered"
-    tone = Tone.BAD if bag.missing else Tone.STRONG
+    listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
+    tone = Tone.BAD if closed and closed.missing else Tone.STRONG
     yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
     for file, wrote in sorted(files.items()):
         yield from _file(file, wrote)
 
 
 def _steps(bag: BagState) -> Iterator[DetailLine]:
-    lock = None if bag.where is None else place_of(bag.where)
-    if bag.closed_ns is None:
+    closed = bag.closed
+    if closed is None:
         yield fact("prelock", "there: somebody has begun to close it" if bag.prelock else "not there")
         yield fact("closed", "not yet")
     else:
-        late = span_text((bag.closed_ns - bag.end_ns) // 1_000_000 * 1_000_000)
-        yield fact("closed", f"{moment(bag.closed_ns, bag.start_ns)} by {bag.closer}, {late} after its end", lock)
-        yield fact("closer", str(bag.closer), NodeSubject(bag.closer) if bag.closer else None)
-        tone = Tone.BAD if bag.rejected else Tone.PLAIN
-        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, tone)
+        late = span_text((closed.instant_ns - bag.end_ns) // 1_000_000 * 1_000_000)
+        when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
+        yield fact("closed", when, place_of(closed.where))
+        yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
+        tone = Tone.BAD if closed.rejected else Tone.PLAIN
+        yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
     if bag.sealed_ns is not None:
         packed = ", packed" if bag.packed else ""
         yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
-    if bag.void_files:
-        yield fact("void", f"{counted(bag.void_files, 'file')} came too late for the list", None, Tone.WARN)
+    if closed and closed.void_files:
+        yield fact("void", f"{counted(closed.void_files, 'file')} came too late for the list", None, Tone.WARN)
 
 
 def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
-from appliance.formats.framing import Kind
+from appliance.formats.framing import Kind, digest_of
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import (
@@ -33,6 +33,7 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
+from .columns.cutting import cut
 from .columns.frames import BagRules, JudgedFile, RackColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
@@ -475,25 +476,24 @@ class BagWalk:
             elif entry.name in listing.files:
                 # Beyond the listed size nothing counts: whether a whole frame follows is all that is asked.
                 data, size = self._tree.read(path, entry.size + PIECE_BYTES_MAX), self._tree.size(path)
+            listed = data if data is None or len(data) == entry.size else data[: entry.size]
+            hashed = self._reading.hashed
+            whole = None if listed is None or self._reading.one_by_one else cut(listed, hashed=hashed)
+            digest = entry.digest if not hashed else digest_of(whole.digests) if whole else None
             findings = (
                 []
                 if self._tree.hides(path) or (packed_at and self._tree.hides(packed_at[0]))
-                else list(
-                    bag_rules.listed_file(
-                        entry, path, data, size, lock_where, token, packed_at, hashed=self._reading.hashed
-                    )
-                )
+                else list(bag_rules.listed_file(entry, path, data, size, lock_where, token, packed_at, digest=digest))
             )
             self._told.report(*findings)
-            if data is None or size < entry.size or any(each.code == "altered-file" for each in findings):
+            if listed is None or size < entry.size or any(each.code == "altered-file" for each in findings):
                 blind = True
                 self._unread(path, bag.start_ns, bag.end_ns)
                 continue
             place = Evidence(*(packed_at or (path, 0)))
-            data = data if len(data) == entry.size else data[: entry.size]
             if self._timeline:
                 self._timeline.file(bag)
-            self._judge.file(JudgedFile(by, name, lock_where, seen, after, data, place, policy_of, path))
+            self._judge.file(JudgedFile(by, name, lock_where, seen, after, listed, whole, place, policy_of, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:

@@ -30,7 +30,7 @@ from .rules.finding import Evidence, Verdict
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 10
+INDEX_FORMAT: Final = 11
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """

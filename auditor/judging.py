@@ -31,9 +31,11 @@ from .rules.chains import (
     check_records_there,
     check_sequences,
 )
-from .rules.cluster import Closings, ClusterFacts
+from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Finding
 from .rules.history import (
+    Closings,
+    ClusterFacts,
     HeadFact,
     SessionHistory,
     SessionName,
@@ -46,7 +48,6 @@ from .rules.history import (
 from .rules.leases import check_domain
 from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
-from .rules.sessions import SessionNote, check_sessions, notes_of
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from appliance.formats.framing import CHECKSUM_BYTES, Kind, pack, piece_at
+from appliance.formats.framing import CHECKSUM_BYTES, Kind, piece_at
 from appliance.formats.lockfile import LockFile
 from appliance.formats.witness import Half
 from timeagent.signedtime import SignedTime
@@ -121,11 +121,9 @@ class FrameJudge:
         )
         self._told.report(*judgement.findings)
         # An attempt that was repeated: equal frames within a bag count once.
-        digest = (
-            frame.frame.digest
-            if self._reading.hashed
-            else pack(Kind.FRAME, frame.frame.raw)[-CHECKSUM_BYTES:] + NO_CHECK
-        )
+        digest = frame.frame.digest
+        if not self._reading.hashed:
+            digest = digest[:CHECKSUM_BYTES] + NO_CHECK
         if self._timeline:
             twice = digest in seen
             self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)

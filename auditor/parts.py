@@ -11,7 +11,7 @@ granted before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
@@ -101,28 +101,8 @@ def _nearest(name: str, known: Collection[str]) -> list[str]:
 WHOLE: Final = Narrowing()
 
 
-@dataclass(frozen=True, slots=True)
-class RackUnit:
-    log: str
-    rack: Rack
-
-    @property
-    def name(self) -> str:
-        """The path that says which part of the tree this is."""
-        return self.rack.path
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerUnit:
-    file: LedgerFile
-
-    @property
-    def name(self) -> str:
-        """The path that says which part of the tree this is."""
-        return self.file.path
-
-
-type Unit = RackUnit | LedgerUnit
+type Unit = Rack | LedgerFile
+"""What is read by itself; its path says which part of the tree it is."""
 
 
 @dataclass(slots=True)
@@ -257,11 +237,6 @@ RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, i
 CHUNK_ROWS: Final = 2048
 
 
-def encode_rows(rows: Sequence[tuple[Value, ...]]) -> bytes:
-    """Return a chunk of rows as bytes, as ``Index.take`` reads them."""
-    return msgspec.msgpack.encode(rows)
-
-
 class PartMaker:
     """Gathers what is told of one part; rows as bytes, because a part may hold a hundred thousand frames."""
 
@@ -320,7 +295,7 @@ class PartMaker:
             self._pack(table)
 
     def _pack(self, table: str) -> None:
-        self.part.rows.setdefault(table, []).append(encode_rows(self._kept.pop(table)))
+        self.part.rows.setdefault(table, []).append(msgspec.msgpack.encode(self._kept.pop(table)))
 
     def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
         for table in list(self._kept):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from .audit import audit
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
-from .report.compare_copies import compared
+from .report.comparing import compared
 from .rules.finding import RULES
 
 PACKED: Final = Path(__file__).with_name("selftest.tar.xz")

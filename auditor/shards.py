@@ -272,23 +272,21 @@ class ShardWalk:
     def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
         if self._timeline:
             self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
-        run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
         match entry:
             case Witness():
-                lease = (entry.domain, entry.correlation_id)
-                self._told.add("entry", *lease, *run, position, digest, raw, rest=(0,), **place)
+                name, ending = (entry.domain, entry.correlation_id), 0
             case Ended():
-                lease = (entry.domain, entry.ending.correlation_id)
-                self._told.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+                name, ending = (entry.domain, entry.ending.correlation_id), 1
             case Revoked():
-                lease = (entry.domain, entry.correlation_id)
-                self._told.add("entry", *lease, *run, position, digest, raw, rest=(1,), **place)
+                name, ending = (entry.domain, entry.correlation_id), 1
             case SessionWitness() | SessionEnded():
-                rest = (int(isinstance(entry, SessionEnded)),)
-                self._told.add("entry", "", entry.session_id, *run, position, digest, raw, rest=rest, **place)
+                name, ending = ("", entry.session_id), int(isinstance(entry, SessionEnded))
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
-            case Stopped():
-                self._ledgers.stopped.add(each.head.incarnation)
+                return
             case _:
-                pass
+                if isinstance(entry, Stopped):
+                    self._ledgers.stopped.add(each.head.incarnation)
+                return
+        run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
+        self._told.add("entry", *name, *run, position, digest, raw, rest=(ending,), **place)

@@ -28,7 +28,6 @@ static PyMethodDef methods[] = {
     {"cut", core_cut, METH_VARARGS, NULL},
     {"match", core_match, METH_VARARGS, NULL},
     {"column", core_column, METH_VARARGS, NULL},
-    {"values", core_values, METH_VARARGS, NULL},
     {"distinct", core_distinct, METH_VARARGS, NULL},
     {"check_paths", core_check_paths, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},

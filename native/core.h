@@ -32,7 +32,6 @@ PyObject *core_replies(PyObject *module, PyObject *const *arguments, Py_ssize_t 
 PyObject *core_cut(PyObject *module, PyObject *args);
 PyObject *core_match(PyObject *module, PyObject *args);
 PyObject *core_column(PyObject *module, PyObject *args);
-PyObject *core_values(PyObject *module, PyObject *args);
 PyObject *core_distinct(PyObject *module, PyObject *args);
 PyObject *core_check_paths(PyObject *module, PyObject *args);
 

@@ -9,7 +9,6 @@
  */
 #include "core.h"
 
-
 enum {
     HEADER = 12,
     CHECKSUM = 16,
@@ -96,40 +95,33 @@ static PyObject *bytes_of(const uint8_t *at, Py_ssize_t size)
 
 /* ---- frames ---- */
 
-/* Where one frame is in its file, and what its columns say. */
-typedef struct {
-    Py_ssize_t offset, length, head_at, head_size, count;
-    int64_t first, last;
-} FrameAt;
-
 /* What a caller says is too much for one frame. */
 typedef struct {
     Py_ssize_t messages, payload;
 } Limits;
 
-/* Read the frame that begins there: the form of its piece and its columns, not its checksum, nor its head.
- * Returns 1; 0 where there is no such frame. */
-static int frame_at(Span file, Py_ssize_t offset, Limits most, FrameAt *found)
+/* Read the frame that begins there: the form of its piece and its columns, not its checksum, nor its head. row: its
+ * offset, length, messages, first and last instant. Returns 1; 0 where there is no such frame. */
+static int frame_at(Span file, Py_ssize_t offset, Limits most, int64_t row[5], Span *head)
 {
     static const uint8_t start[8] = {'T', 'N', 'U', 'R', 1, 1, 0, 0};
-    const uint8_t *piece = file.at + offset;
+    const uint8_t *piece = file.at + offset, *payload = piece + HEADER;
     Py_ssize_t left = file.size - offset;
     if (left < HEADER + CHECKSUM || memcmp(piece, start, sizeof start) != 0)
         return 0;
     Py_ssize_t size = (Py_ssize_t)core_number(piece + 8, 4);
     if (size > most.payload || size > left - HEADER - CHECKSUM || size < 8)
         return 0;
-    const uint8_t *payload = piece + HEADER;
-    Py_ssize_t head = little_u32(payload);
-    if (head > size - 8)
+    head->at = payload + 4;
+    head->size = little_u32(payload);
+    if (head->size > size - 8)
         return 0;
-    Py_ssize_t count = little_u32(payload + 4 + head), body = size - 8 - head;
+    Py_ssize_t count = little_u32(head->at + head->size), body = size - 8 - head->size;
     if (count < 1 || count > most.messages || 12 * count > body)
         return 0;
-    const uint8_t *instants = payload + 8 + head, *lengths = instants + 8 * count;
+    const uint8_t *instants = head->at + head->size + 4, *lengths = instants + 8 * count;
     int64_t before = little_i64(instants);
     uint64_t total = little_u32(lengths);
-    found->first = before;
     for (Py_ssize_t n = 1; n < count; n++) {
         int64_t instant = little_i64(instants + 8 * n);
         if (instant <= before)
@@ -137,32 +129,21 @@ static int frame_at(Span file, Py_ssize_t offset, Limits most, FrameAt *found)
         before = instant;
         total += little_u32(lengths + 4 * n);
     }
-    if (total != (uint64_t)(body - 12 * count))
-        return 0;
-    found->last = before;
-    found->offset = offset;
-    found->length = HEADER + size + CHECKSUM;
-    found->head_at = offset + HEADER + 4;
-    found->head_size = head;
-    found->count = count;
-    return 1;
+    const int64_t own[5] = {offset, HEADER + size + CHECKSUM, count, little_i64(instants), before};
+    memcpy(row, own, sizeof own);
+    return total == (uint64_t)(body - 12 * count);
 }
 
-/* Check the checksum of a frame's piece, and make the digest that its writer's next frame names it by.
- * Returns 1; 0 where the checksum is another; -1 with an exception. */
-static int frame_digest(Span file, const FrameAt *frame, uint8_t digest[DIGEST_BYTES])
+/* Make the digest of a piece, of which the checksum is the first half. hashed 0: the checksum as it stands, and zeros
+ * behind it. Returns 1; 0 where the checksum is another; -1 with an exception. */
+static int piece_digest(Span piece, int hashed, uint8_t digest[DIGEST_BYTES])
 {
-    static const char context[16] = "tenure v1 frame";
-    const uint8_t *piece = file.at + frame->offset;
-    size_t size = (size_t)(frame->length - HEADER - CHECKSUM);
-    uint8_t sum[DIGEST_BYTES], length[8] = {0};
-    if (core_sha256(piece, HEADER + size, NULL, 0, NULL, 0, sum) < 0)
+    const uint8_t *checksum = piece.at + piece.size - CHECKSUM;
+    memset(digest, 0, DIGEST_BYTES);
+    memcpy(digest, checksum, CHECKSUM);
+    if (hashed && core_sha256(piece.at, (size_t)(piece.size - CHECKSUM), NULL, 0, NULL, 0, digest) < 0)
         return -1;
-    if (memcmp(sum, piece + HEADER + size, CHECKSUM) != 0)
-        return 0;
-    for (int n = 0; n < 4; n++)
-        length[4 + n] = piece[8 + n];
-    return core_sha256(context, sizeof context, length, sizeof length, piece + HEADER, size, digest) < 0 ? -1 : 1;
+    return memcmp(digest, checksum, CHECKSUM) == 0;
 }
 
 /* Count the frames of a file as far as the lengths of its pieces go: -1 where they do not lead to its end. */
@@ -178,67 +159,49 @@ static Py_ssize_t frames_in(Span file)
     return count ? count : -1;
 }
 
-/* cut(files: list[bytes], hashed: bool, messages_max: int, payload_max: int) -> tuple[rows, digests, heads] | None
+/* cut(file: bytes, hashed: bool, messages_max: int, payload_max: int) -> tuple[rows, digests, heads] | None
  *
- * The frames of files, in order. rows: six int64 a frame, its file, offset, length, messages, first and last instant; and
- * two lists of bytes. None where one of the files is empty, or holds anything else than whole frames. hashed: else no
- * checksum is checked, and stands, behind it 16 zeros, for a digest. Reference: auditor.columns.cutting. */
+ * The frames of a file, in order. rows: five int64 a frame, its offset, length, messages, first and last instant;
+ * digests: 32 bytes a frame; heads: a list of bytes. None where the file is empty, or holds anything else than whole
+ * frames. hashed: else no checksum is checked. Reference: auditor.columns.cutting. */
 PyObject *core_cut(PyObject *module, PyObject *args)
 {
-    PyObject *list, *made[3] = {NULL};
-    int hashed, fine = 1; /* 0: something is no frame; -1: an exception is set */
-    Py_ssize_t count, frames = 0, row = 0;
-    int64_t *rows = NULL;
+    PyObject *bytes, *rows = NULL, *digests = NULL, *heads = NULL, *result = NULL;
+    int hashed, fine; /* 0: something is no frame; -1: an exception is set */
+    Span file, head;
     Limits most;
-    FrameAt frame;
     (void)module;
-    if (!PyArg_ParseTuple(args, "Opnn:cut", &list, &hashed, &most.messages, &most.payload))
+    if (!PyArg_ParseTuple(args, "Opnn:cut", &bytes, &hashed, &most.messages, &most.payload) || span_of(bytes, &file) < 0)
         return NULL;
-    Span *files = spans_of(list, &count);
-    if (!files)
-        return NULL;
-    for (Py_ssize_t n = 0; n < count && fine > 0; n++) {
-        Py_ssize_t more = frames_in(files[n]);
-        fine = more > 0;
-        frames += more;
+    Py_ssize_t frames = frames_in(file), at = 0;
+    if (frames < 0)
+        return Py_NewRef(Py_None);
+    rows = new_bytes(frames, 5 * sizeof(int64_t));
+    digests = new_bytes(frames, DIGEST_BYTES);
+    heads = PyList_New(frames);
+    fine = rows && digests && heads ? 1 : -1;
+    for (Py_ssize_t n = 0; fine > 0 && n < frames; n++) {
+        int64_t row[5] = {0};
+        fine = frame_at(file, at, most, row, &head);
+        if (fine > 0)
+            fine = piece_digest((Span){file.at + at, row[1]}, hashed, (uint8_t *)inside(digests) + DIGEST_BYTES * n);
+        if (fine > 0 && put(&heads, n, bytes_of(head.at, head.size)) < 0)
+            fine = -1;
+        memcpy((uint8_t *)inside(rows) + n * (Py_ssize_t)sizeof row, row, sizeof row);
+        at += row[1];
     }
-    if (fine > 0) {
-        made[0] = new_bytes(frames, 6 * sizeof *rows);
-        made[1] = PyList_New(frames);
-        made[2] = PyList_New(frames);
-        rows = made[0] ? inside(made[0]) : NULL;
-        fine = made[0] && made[1] && made[2] ? 1 : -1;
-    }
-    for (Py_ssize_t n = 0; n < count && fine > 0; n++)
-        for (Py_ssize_t at = 0; at < files[n].size; at += frame.length, row++) {
-            uint8_t digest[DIGEST_BYTES] = {0};
-            fine = frame_at(files[n], at, most, &frame);
-            if (fine && hashed)
-                fine = frame_digest(files[n], &frame, digest);
-            else if (fine)
-                memcpy(digest, files[n].at + at + frame.length - CHECKSUM, CHECKSUM);
-            if (fine <= 0)
-                break;
-            int64_t own[6] = {n, frame.offset, frame.length, frame.count, frame.first, frame.last};
-            memcpy(rows + 6 * row, own, sizeof own);
-            fine = put(&made[1], row, bytes_of(digest, DIGEST_BYTES)) == 0 &&
-                           put(&made[2], row, bytes_of(files[n].at + frame.head_at, frame.head_size)) == 0
-                       ? 1
-                       : -1;
-            if (fine < 0)
-                break;
-        }
-    PyMem_Free(files);
-    PyObject *result = fine > 0 ? PyTuple_Pack(3, made[0], made[1], made[2]) : fine < 0 ? NULL : Py_NewRef(Py_None);
-    for (int n = 0; n < 3; n++)
-        Py_XDECREF(made[n]);
+    if (fine >= 0)
+        result = fine ? PyTuple_Pack(3, rows, digests, heads) : Py_NewRef(Py_None);
+    Py_XDECREF(rows);
+    Py_XDECREF(digests);
+    Py_XDECREF(heads);
     return result;
 }
 
 /* ---- records of one shape ---- */
 
 /* What has to hold of the bytes of a record at a place. */
-enum { FIXED, SMALL, WIDE, TEXT };
+enum { FIXED, WIDE, TEXT };
 
 typedef struct {
     int32_t what, at, size;
@@ -273,7 +236,6 @@ static int shape_of(PyObject *object, Shape *shape)
     for (Py_ssize_t n = 0; fine && n < shape->count; n++) {
         Check check = check_at(shape, n);
         fine = check.at >= 0 && check.size >= 0 && check.at <= shape->model.size - check.size &&
-               (check.what != SMALL || check.size == 1) &&
                (check.what != WIDE || check.size == 1 || check.size == 2 || check.size == 4 || check.size == 8);
     }
     if (!fine)
@@ -282,7 +244,7 @@ static int shape_of(PyObject *object, Shape *shape)
 }
 
 /* Whether a record has this shape, and would decode: its bytes are the model's wherever these are no values, numbers
- * have their shortest form and fit 63 bits, texts are ASCII or the model's own. */
+ * have their shortest form and fit 63 bits, texts (and numbers of one byte) are ASCII or the model's own. */
 static int fits(const Shape *shape, Span record)
 {
     if (record.size != shape->model.size)
@@ -291,10 +253,6 @@ static int fits(const Shape *shape, Span record)
         Check check = check_at(shape, n);
         const uint8_t *at = record.at + check.at, *model = shape->model.at + check.at;
         switch (check.what) {
-        case SMALL:
-            if (*at >= 0x80)
-                return 0;
-            break;
         case WIDE:
             if (core_number(at, check.size) < (check.size == 1 ? 0x80 : (uint64_t)1 << (4 * check.size)))
                 return 0;
@@ -414,67 +372,38 @@ static int value_of(const Field *field, Py_ssize_t n, Span *value)
     return -1;
 }
 
-/* column(records, kinds, places, width: int, absent: int | None) -> bytes (see Field for the first three)
+/* column(records, kinds, places, width: int) -> bytes (see Field for the first three)
  *
- * A column of a field. absent None: width bytes of each record, zeros where it has no such field. Else a number each, of
- * at most width bytes there, in eight bytes here. Raises ValueError for a field of another size.
- * Reference: Records.number, Records.octets. */
+ * The field of each record in so many bytes, behind zeros where it has fewer; zeros where it is absent. Raises
+ * ValueError for one that has more. Reference: Records.number, Records.octets. */
 PyObject *core_column(PyObject *module, PyObject *args)
 {
-    PyObject *records, *kinds, *places, *absent;
+    PyObject *records, *kinds, *places;
     Py_ssize_t width;
-    uint64_t number = 0;
     Field field;
     Span value;
-    int there = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OOOnO:column", &records, &kinds, &places, &width, &absent))
+    if (!PyArg_ParseTuple(args, "OOOn:column", &records, &kinds, &places, &width))
         return NULL;
-    int numbers = absent != Py_None;
-    if (width < 0 || (numbers && width > (Py_ssize_t)sizeof number))
+    if (width < 0)
         return PyErr_Format(PyExc_ValueError, "a width of %zd", width);
-    const uint64_t missing = numbers ? (uint64_t)PyLong_AsLongLong(absent) : 0;
-    if (PyErr_Occurred() || field_of(records, kinds, places, &field) < 0)
-        return NULL;
-    const Py_ssize_t each = numbers ? (Py_ssize_t)sizeof number : width;
-    PyObject *result = new_bytes(field.count, each);
-    uint8_t *into = result ? inside(result) : NULL;
-    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += each) {
-        there = value_of(&field, n, &value);
-        if (there > 0 && (numbers ? value.size > width : value.size != width)) {
-            PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
-            there = -1;
-        } else if (numbers && there >= 0) {
-            number = there ? core_number(value.at, value.size) : missing;
-            memcpy(into, &number, sizeof number);
-        } else if (there >= 0) {
-            memset(into, 0, (size_t)width);
-            memcpy(into, there ? value.at : into, there ? (size_t)width : 0);
-        }
-    }
-    PyMem_Free(field.records);
-    if (there < 0)
-        Py_CLEAR(result);
-    return result;
-}
-
-/* values(records, kinds, places) -> list[bytes]: the bytes of the field of each record, b"" where it is absent.
- * Reference: Records.raw. */
-PyObject *core_values(PyObject *module, PyObject *args)
-{
-    PyObject *records, *kinds, *places, *result;
-    Field field;
-    Span value;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "OOO:values", &records, &kinds, &places))
-        return NULL;
     if (field_of(records, kinds, places, &field) < 0)
         return NULL;
-    result = PyList_New(field.count);
-    for (Py_ssize_t n = 0; result && n < field.count; n++) {
-        int there = value_of(&field, n, &value);
-        put(&result, n, there < 0 ? NULL : bytes_of(there ? value.at : NULL, there ? value.size : 0));
+    PyObject *result = new_bytes(field.count, width);
+    uint8_t *into = result ? inside(result) : NULL;
+    int there = 0;
+    for (Py_ssize_t n = 0; into && there >= 0 && n < field.count; n++, into += width) {
+        there = value_of(&field, n, &value);
+        if (there > 0 && value.size > width) {
+            PyErr_Format(PyExc_ValueError, "a field of %zd bytes, where %zd are wanted", value.size, width);
+            there = -1;
+        }
+        memset(into, 0, (size_t)width);
+        if (there > 0)
+            memcpy(into + width - value.size, value.at, (size_t)value.size);
     }
+    if (there < 0)
+        Py_CLEAR(result);
     PyMem_Free(field.records);
     return result;
 }
@@ -539,15 +468,23 @@ static int numbering_init(Numbering *known, Py_ssize_t most)
     return -1;
 }
 
-/* Return the number of a value, a new one if it is new. There is room for it. */
-static int64_t number_of(Numbering *known, Span value)
+/* Whether a known value is this one. */
+static int same(const Numbering *known, int64_t number, Span value)
 {
+    Span other = known->values[number];
+    return other.size == value.size && memcmp(other.at, value.at, (size_t)value.size) == 0;
+}
+
+/* Return the number of a value, a new one if it is new. There is room for it. guess: what it may be; below 0: nothing. */
+static int64_t number_of(Numbering *known, Span value, int64_t guess)
+{
+    if (guess >= 0 && same(known, guess, value))
+        return guess;
     uint64_t own = mark(value, known->seed);
     size_t slot = own & known->mask;
     for (; known->slots[slot]; slot = (slot + 1) & known->mask) {
         int64_t number = known->slots[slot] - 1;
-        if (known->marks[number] == own && known->values[number].size == value.size &&
-            memcmp(known->values[number].at, value.at, (size_t)value.size) == 0)
+        if (known->marks[number] == own && same(known, number, value))
             return number;
     }
     known->values[known->count] = value;
@@ -560,7 +497,7 @@ static int64_t number_of(Numbering *known, Span value)
  *
  * Number the different values of some fields (places: of each field, see Field), in the order in which they occur,
  * record by record: two columns, a row for each field that a record has, and the values by their numbers.
- * Reference: Records.distinct, Records.items. */
+ * Reference: Records.distinct, Records.raw. */
 PyObject *core_distinct(PyObject *module, PyObject *args)
 {
     PyObject *list, *kinds, *places, *columns[2] = {NULL}, *values = NULL, *result = NULL;
@@ -573,11 +510,7 @@ PyObject *core_distinct(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OOO:distinct", &list, &kinds, &places))
         return NULL;
     of_field = spans_of(places, &of_fields);
-    if (!of_field)
-        return NULL;
-    PyObject *none = PyBytes_FromStringAndSize("", 0);
-    if (!none || field_of(list, kinds, none, &field) < 0) {
-        Py_XDECREF(none);
+    if (!of_field || field_of(list, kinds, kinds, &field) < 0) { /* the places of each field in turn come below */
         PyMem_Free(of_field);
         return NULL;
     }
@@ -595,13 +528,16 @@ PyObject *core_distinct(PyObject *module, PyObject *args)
         goto done;
     record = inside(columns[0]);
     which = inside(columns[1]);
-    for (Py_ssize_t n = 0; n < field.count; n++)
+    Py_ssize_t before = 0, begin = 0; /* the rows of the record before, which often has the same values, and of this one */
+    for (Py_ssize_t n = 0; n < field.count; n++, before = begin, begin = row)
         for (Py_ssize_t each = 0; each < of_fields; each++) {
             field.places = of_field[each];
             if (value_of(&field, n, &value) <= 0)
                 continue;
+            Py_ssize_t there = before + row - begin;
             record[row] = n;
-            which[row++] = number_of(&known, value);
+            which[row] = number_of(&known, value, there < begin ? which[there] : -1);
+            row++;
         }
     values = PyList_New(known.count);
     for (Py_ssize_t n = 0; values && n < known.count; n++)
@@ -613,7 +549,6 @@ done:
     Py_XDECREF(columns[0]);
     Py_XDECREF(columns[1]);
     Py_XDECREF(values);
-    Py_DECREF(none);
     PyMem_Free(field.records);
     PyMem_Free(of_field);
     return result;
@@ -637,17 +572,19 @@ static int node_hash(const uint8_t *left, const uint8_t *right, uint8_t hash[DIG
 
 /* The nodes of a tree on the last path that led to its root, level by level, and what stands beside each. */
 typedef struct {
-    int64_t batch;
+    int64_t count; /* of leaves */
+    const uint8_t *root;
     uint64_t position[LEVELS];
     uint8_t node[LEVELS][DIGEST_BYTES], beside[LEVELS][DIGEST_BYTES];
 } KnownPath;
 
 /* Know of a tree nothing but its root. */
-static void know_root(KnownPath *known, int64_t batch, uint64_t count, const uint8_t *root)
+static void know_root(KnownPath *known, int64_t count, const uint8_t *root)
 {
     int level = 0;
-    known->batch = batch;
-    for (; count > 1; count = (count + 1) >> 1)
+    known->count = count;
+    known->root = root;
+    for (; count > 1; count = count / 2 + count % 2)
         known->position[level++] = UINT64_MAX;
     known->position[level] = 0;
     memcpy(known->node[level], root, DIGEST_BYTES);
@@ -694,51 +631,42 @@ static int path_holds(Span entry, uint64_t position, Span path, uint64_t width, 
     return 1;
 }
 
-/* check_paths(entries, paths: list[bytes], order, batch, index, counts, roots: bytes) -> bytes
+/* check_paths(entries, paths: list[bytes], index, counts, roots: bytes) -> bytes
  *
  * Say of each leaf whether its path leads to the root of its tree: a byte each, 0 or 1. paths: the hashes as they are
- * in a list of byte strings, MessagePack's two bytes between them; order: in which leaves are looked at, so that
- * neighbours, which share most of their paths, follow each other; batch, index: columns, in which tree a leaf is, and
- * where; counts, roots: of each tree, how many leaves are signed, and 32 bytes.
- * Reference: auditor.columns.witnesses.check_paths. */
+ * in a list of byte strings, MessagePack's two bytes between them; index, counts, roots: of each leaf, where it is, how
+ * many leaves its tree has, and 32 bytes. Leaves that are neighbours share most of their paths: they should follow each
+ * other. Reference: auditor.columns.witnesses.check_paths. */
 PyObject *core_check_paths(PyObject *module, PyObject *args)
 {
-    PyObject *list, *of_paths, *result = NULL, *each[5];
-    Span columns[5], *entries = NULL, *paths = NULL; /* columns: order, batch, index, counts, roots */
-    KnownPath known = {.batch = -1};
+    PyObject *list, *of_paths, *result = NULL, *each[3];
+    Span columns[3], *entries = NULL, *paths = NULL; /* columns: index, counts, roots */
+    KnownPath known = {.count = 0};
     Py_ssize_t count, others = 0;
-    int fine = PyArg_ParseTuple(args, "OOOOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2], &each[3],
-                                &each[4]);
+    int fine = PyArg_ParseTuple(args, "OOOOO:check_paths", &list, &of_paths, &each[0], &each[1], &each[2]);
     (void)module;
-    for (int n = 0; fine && n < 5; n++)
+    for (int n = 0; fine && n < 3; n++)
         fine = span_of(each[n], columns + n) == 0;
     entries = fine ? spans_of(list, &count) : NULL;
     paths = entries ? spans_of(of_paths, &others) : NULL;
-    const Py_ssize_t trees = paths ? columns[3].size / 8 : 0;
-    if (paths && (others != count || columns[0].size / 8 != count || columns[1].size / 8 < count ||
-                  columns[2].size / 8 < count || columns[4].size / DIGEST_BYTES < trees))
-        PyErr_SetString(PyExc_ValueError, "there is not a path for each leaf, or a root for each tree");
+    if (paths && (others != count || columns[0].size / 8 < count || columns[1].size / 8 < count ||
+                  columns[2].size / DIGEST_BYTES < count))
+        PyErr_SetString(PyExc_ValueError, "there is not a path, a place and a root for each leaf");
     else if (paths)
         result = new_bytes(count, 1);
-    if (result)
-        memset(inside(result), 0, (size_t)count);
     for (Py_ssize_t n = 0; result && n < count; n++) {
-        int64_t leaf = little_i64(columns[0].at + 8 * n);
-        if (leaf < 0 || leaf >= count)
-            continue;
-        int64_t batch = little_i64(columns[1].at + 8 * leaf), index = little_i64(columns[2].at + 8 * leaf);
-        if (batch < 0 || batch >= trees)
-            continue;
-        int64_t width = little_i64(columns[3].at + 8 * batch);
-        if (index < 0 || index >= width)
-            continue;
-        if (known.batch != batch)
-            know_root(&known, batch, (uint64_t)width, columns[4].at + DIGEST_BYTES * batch);
-        int holds = path_holds(entries[leaf], (uint64_t)index, paths[leaf], (uint64_t)width, &known);
+        int64_t index = little_i64(columns[0].at + 8 * n), width = little_i64(columns[1].at + 8 * n);
+        const uint8_t *root = columns[2].at + DIGEST_BYTES * n;
+        int holds = 0;
+        if (index >= 0 && index < width) {
+            if (known.count != width || memcmp(known.root, root, DIGEST_BYTES) != 0)
+                know_root(&known, width, root);
+            holds = path_holds(entries[n], (uint64_t)index, paths[n], (uint64_t)width, &known);
+        }
         if (holds < 0)
             Py_CLEAR(result);
         else
-            ((uint8_t *)inside(result))[leaf] = (uint8_t)holds;
+            ((uint8_t *)inside(result))[n] = (uint8_t)holds;
     }
     PyMem_Free(paths);
     PyMem_Free(entries);

@@ -58,22 +58,19 @@ class NativeCore(Protocol):
 
     def cut(
         self,
-        files: list[bytes],
+        file: bytes,
         hashed: bool,  # noqa: FBT001 - the core takes positions only
         messages_max: int,
         payload_max: int,
         /,
-    ) -> tuple[bytes, list[bytes], list[bytes]] | None:
-        """Cut files into frames: rows, digests and heads. None: they hold something else as well."""
+    ) -> tuple[bytes, bytes, list[bytes]] | None:
+        """Cut a file into frames: rows, digests and heads. None: it is empty, or holds something else as well."""
 
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray, /) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""
 
-    def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int, absent: int | None, /) -> bytes:
-        """Return a column of numbers, or, without an ``absent`` one, of so many bytes of each record."""
-
-    def values(self, records: list[bytes], kinds: bytes, places: bytes, /) -> list[bytes]:
-        """Return the bytes of a field of each record."""
+    def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int, /) -> bytes:
+        """Return a field of each record in so many bytes, behind zeros where it has fewer."""
 
     def distinct(self, records: list[bytes], kinds: bytes, places: list[bytes], /) -> tuple[bytes, bytes, list[bytes]]:
         """Number the different values of fields: columns of record and number, and the values."""
@@ -82,8 +79,6 @@ class NativeCore(Protocol):
         self,
         entries: list[bytes],
         paths: list[bytes],
-        order: bytes,
-        batch: bytes,
         index: bytes,
         counts: bytes,
         roots: bytes,

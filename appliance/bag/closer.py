@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.framing import Kind, effective_digest
+from appliance.formats.framing import Kind, measure
 from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, made_lock, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, Bag, Grid
 from timeagent.errors import Damaged, TryAgain
@@ -156,7 +156,7 @@ class Closer:
         for name, data in zip(names, self._storage.read_each(bag.path, names), strict=True):
             if data is None:
                 return None
-            size, digest = effective_digest(data)
+            _, size, digest = measure(data)
             entries.append((name, size, digest))
         return entries
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from typing import Final
 
-from appliance.formats.framing import Piece, pieces_with_digest
+from appliance.formats.framing import Piece, measure
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
 from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
 from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Rack
@@ -228,9 +228,8 @@ class ListedFiles:
 
 def _checked(data: bytes, entry: LockEntry, path: str) -> list[Piece]:
     """Return the whole pieces of a listed file. Raises Damaged unless it begins with the bytes that are listed."""
-    listed = data if len(data) == entry.size else data[: entry.size]
-    found, digest = pieces_with_digest(listed)
-    if len(listed) != entry.size or digest != entry.digest:
+    found, size, digest = measure(data if len(data) == entry.size else data[: entry.size])
+    if (size, digest) != (entry.size, entry.digest):
         raise Damaged(
             "file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE_FILE
         )

@@ -322,7 +322,7 @@ class Reader:
         """Return what is accepted of the frame in a piece, and how much is refused. The same bytes are judged once."""
         if piece.kind is not Kind.FRAME or len(piece.payload) > _FRAME_BYTES_KEPT_MAX:
             return self._judged_anew(piece, name, bag, named, judge)
-        key = (judge, bag.path, name, piece.payload)
+        key = (judge, bag.path, name, piece.digest)
         known = self._read.get(key)
         if known is None:
             known = self._judged_anew(piece, name, bag, named, judge)
@@ -367,7 +367,7 @@ def _unsettled(batch: MessageBatch | None) -> MessageBatch | None:
 
 def _add(equals: list[BatchPart], part: BatchPart) -> None:
     """Keep a frame unless an equal one is there. Frames of one rank are twins: only a writer's breach makes them."""
-    if all(part.origin.frame.raw != other.origin.frame.raw for other in equals):
+    if all(part.origin.frame.digest != other.origin.frame.digest for other in equals):
         equals.append(part)
 
 

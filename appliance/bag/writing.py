@@ -7,7 +7,6 @@ Otherwise the closing is finished here and now, and what it recorded is the outc
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 
 from appliance.formats.birth import BagKind
-from appliance.formats.framing import pieces
+from appliance.formats.framing import measure, pieces
 from appliance.formats.lockfile import LockEntry
 from appliance.formats.paths import PRELOCK, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
@@ -435,7 +434,7 @@ class MaildirWriter(LookingWriter):
         entry = contents.lock.by_name().get(file.name.text())
         if entry is None:
             return NotCommitted(f"late: {file.bag.path} was closed before the file was there")
-        if entry.size != len(file.data) or entry.digest != hashlib.sha256(file.data).digest():
+        if (entry.size, entry.digest) != measure(file.data)[1:]:
             raise Damaged(
                 "other-bytes",
                 f"{file.bag.path} lists {entry.name} with {entry.size} bytes, not the {len(file.data)} of this attempt",

@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, digest, encode_for_ever
+from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, encode_for_ever
 from timeagent.errors import BadRequest, Damaged
 from timeagent.lazily import NDArray, np
 from timeagent.signedtime import SignedTime
 
-from .framing import Kind, Piece, pack
+from .framing import Kind, Piece, pack_named
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 """The largest message. Larger things belong in a file of their own, whose name and digest a message can carry."""
@@ -81,11 +81,8 @@ class Frame(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The payload of the frame's piece."""
     body_at: int
     """Where in ``raw`` the messages' bytes begin, end to end, up to its end."""
-
-    @property
-    def digest(self) -> bytes:
-        """What the writer's later frames name this one by. Computed at each call: one hash over all bytes."""
-        return frame_digest(self.raw)
+    digest: bytes
+    """Of the piece: what the writer's later frames name this one by."""
 
     def payloads(self, first: int = 0, end: int | None = None) -> list[bytes]:
         """Return the bytes of the messages from ``first`` up to and without ``end`` (all), in order."""
@@ -108,11 +105,6 @@ def _equal_parts(length: int, count: int) -> struct.Struct:
     return struct.Struct(f"{length}s" * count)
 
 
-def frame_digest(payload: bytes) -> bytes:
-    """Return the digest by which the writer's later frames name this one."""
-    return digest("frame", payload)
-
-
 def encode_frame(head: FrameHead, timestamps: Sequence[int], payloads: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the frame's piece and its digest. Raises BadRequest for what is over a limit."""
     assert len(timestamps) == len(payloads) > 0
@@ -131,7 +123,7 @@ def encode_frame(head: FrameHead, timestamps: Sequence[int], payloads: Sequence[
     count = len(payloads)
     columns = struct.pack(f"<{count}q{count}I", *timestamps, *map(len, payloads))
     payload = b"".join((_U32.pack(len(raw_head)), raw_head, _U32.pack(count), columns, *payloads))
-    return pack(Kind.FRAME, payload), frame_digest(payload)
+    return pack_named(Kind.FRAME, payload)
 
 
 def check_payloads(payloads: Sequence[bytes]) -> None:
@@ -193,4 +185,4 @@ def open_frame(piece: Piece, where: str) -> Frame:
         raise Damaged("frame-damaged", f"{where}: the attempts do not cover {count} messages")
     if len(head.witnesses) > WITNESSES_MAX:
         raise Damaged("frame-damaged", f"{where}: {len(head.witnesses)} witnesses exceed {WITNESSES_MAX}")
-    return Frame(head, timestamps, lengths, payload, body)
+    return Frame(head, timestamps, lengths, payload, body, piece.digest)

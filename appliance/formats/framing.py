@@ -57,6 +57,8 @@ class Piece(msgspec.Struct, frozen=True):
     offset: int
     end: int
     payload: bytes
+    digest: bytes
+    """SHA-256 of header and payload: names them. The checksum is its first half."""
 
 
 _RESTORE: Final = "restore the file from a copy of the tree"
@@ -64,11 +66,17 @@ _RESTORE: Final = "restore the file from a copy of the tree"
 
 def pack(kind: Kind, payload: bytes) -> bytes:
     """Return the piece's bytes. Raises BadRequest above PAYLOAD_BYTES_MAX, or SEAL_BYTES_MAX for a seal."""
+    return pack_named(kind, payload)[0]
+
+
+def pack_named(kind: Kind, payload: bytes) -> tuple[bytes, bytes]:
+    """Return the piece's bytes, as ``pack`` does, and its digest."""
     if _too_large(kind, len(payload)):
         limit = SEAL_BYTES_MAX if kind is Kind.SEAL else PAYLOAD_BYTES_MAX
         raise BadRequest("piece-too-large", f"{len(payload)} bytes exceed the limit of {limit}", hint="split the batch")
     head = _HEADER.pack(_MAGIC, kind, VERSION, 0, len(payload)) + payload
-    return head + hashlib.sha256(head).digest()[:CHECKSUM_BYTES]
+    digest = hashlib.sha256(head).digest()
+    return head + digest[:CHECKSUM_BYTES], digest
 
 
 def _too_large(kind: int, length: int) -> bool:
@@ -87,9 +95,10 @@ def piece_at(data: bytes, offset: int) -> Piece | str:
     if end > len(data):
         return f"the piece needs {end - offset} bytes, {len(data) - offset} are there"
     covered = data[offset:body_end] if length < _COPIED_MAX else memoryview(data)[offset:body_end]
-    if hashlib.sha256(covered).digest()[:CHECKSUM_BYTES] != data[body_end:end]:
+    digest = hashlib.sha256(covered).digest()
+    if digest[:CHECKSUM_BYTES] != data[body_end:end]:
         return "the checksum does not match"
-    return Piece(_KINDS[kind], offset, end, data[offset + HEADER_BYTES : body_end])
+    return Piece(_KINDS[kind], offset, end, data[offset + HEADER_BYTES : body_end], digest)
 
 
 def pieces(data: bytes) -> tuple[list[Piece], str]:
@@ -108,32 +117,19 @@ def pieces(data: bytes) -> tuple[list[Piece], str]:
     return found, ""
 
 
-def pieces_with_digest(data: bytes) -> tuple[list[Piece], bytes]:
-    """Return the whole pieces, as ``pieces`` does, and the SHA-256 of all the bytes.
+def digest_of(digests: bytes) -> bytes:
+    """Return the digest of a run of pieces. ``digests``: theirs, end to end.
 
-    Where the bytes are one piece, as in a maildir bag, they are hashed once for both: the checksum of a piece that
-    stands at the beginning is the state of the same hash before the checksum itself.
+    It names all bytes of the run: each digest names header and payload, and these say how long a piece is and what its
+    checksum. So it is compared only with runs whose pieces are whole, and fill the bytes that they are said to.
     """
-    if len(data) < OVERHEAD_BYTES:
-        return pieces(data)[0], hashlib.sha256(data).digest()
-    magic, kind, version, zero, length = _HEADER.unpack_from(data)
-    body_end = HEADER_BYTES + length
-    whole = magic == _MAGIC and version == VERSION and not zero and kind in _KINDS
-    if not whole or body_end + CHECKSUM_BYTES != len(data) or length > PAYLOAD_BYTES_MAX:
-        return pieces(data)[0], hashlib.sha256(data).digest()
-    running = hashlib.sha256(memoryview(data)[:body_end])
-    found = []
-    if running.digest()[:CHECKSUM_BYTES] == data[body_end:]:
-        found.append(Piece(_KINDS[kind], 0, len(data), data[HEADER_BYTES:body_end]))
-    running.update(data[body_end:])
-    return found, running.digest()
+    return hashlib.sha256(digests).digest()
 
 
-def effective_digest(data: bytes) -> tuple[int, bytes]:
-    """Return the effective size of the bytes, and the SHA-256 of that many of them. One piece is hashed once."""
-    found, digest = pieces_with_digest(data)
-    size = found[-1].end if found else 0
-    return size, digest if size == len(data) else hashlib.sha256(memoryview(data)[:size]).digest()
+def measure(data: bytes) -> tuple[list[Piece], int, bytes]:
+    """Return the whole pieces, the effective size of the bytes, and the digest of that many of them. Never raises."""
+    found = pieces(data)[0]
+    return found, found[-1].end if found else 0, digest_of(b"".join([piece.digest for piece in found]))
 
 
 def unpack(data: bytes, kind: Kind, where: str) -> bytes:

@@ -24,7 +24,7 @@ from timeagent.errors import Damaged
 from timeagent.lazily import NDArray, np
 
 from .frame import open_frame
-from .framing import CHECKSUM_BYTES, Kind, Piece, pack, piece_at, pieces_with_digest
+from .framing import CHECKSUM_BYTES, Kind, Piece, measure, pack, piece_at
 from .lockfile import LockEntry, LockFile, open_lock, open_seal
 
 PACK: Final = "pack"
@@ -113,7 +113,7 @@ class PackIndex:
     frames: FrameColumns
 
     def digest(self, file: int) -> bytes:
-        """Return the SHA-256 of a file, as its lock file has it."""
+        """Return the digest of a file, as its lock file has it."""
         return self.digests[_DIGEST_BYTES * file : _DIGEST_BYTES * (file + 1)]
 
     def files_of(self, bag: str) -> range:
@@ -167,12 +167,12 @@ class PackMaker:
     def add(self, data: bytes) -> None:
         """Take the next listed file. Raises Damaged if these are not the bytes that were listed."""
         each = self.listed[self._added]
-        found, digest = pieces_with_digest(data)
-        if len(data) != each.entry.size or digest != each.entry.digest:
+        found, size, digest = measure(data)
+        if not len(data) == size == each.entry.size or digest != each.entry.digest:
             raise Damaged(
                 "file-altered",
-                f"{self.rack}/{each.bag}/{each.entry.name}: the {each.entry.size} bytes that were listed have SHA-256 "
-                f"{each.entry.digest.hex()}, found {len(data)} bytes with {digest.hex()}",
+                f"{self.rack}/{each.bag}/{each.entry.name}: the {each.entry.size} bytes that were listed have digest "
+                f"{each.entry.digest.hex()}, found {len(data)} bytes, of whole pieces {size} with {digest.hex()}",
                 hint=_ADVICE,
             )
         for piece in found:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
-from auditor.rules.cluster import ClusterFacts
+from auditor.rules.history import ClusterFacts
 from timeagent.sampled import STALENESS_NS
 
 from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks

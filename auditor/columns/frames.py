@@ -27,8 +27,8 @@ from timeagent.sampled import STALENESS_NS
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.trust import Keyring
 
-from .cutting import Cut, NotPlain, cut
-from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, numbers, small, used_of
+from .cutting import Cut, CutFile, NotPlain, together
+from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, bytes_of, numbers, small, used_of
 from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
 
@@ -63,6 +63,8 @@ class JudgedFile:
     """Signed times that are not after the lock file's."""
     data: bytes
     """As many bytes as are listed."""
+    cut: CutFile | None
+    """The same, cut; None: they are not whole frames alone."""
     where: Evidence
     """The file, or where in a pack it begins."""
     policy_of: Callable[[int], Policy | None]
@@ -149,7 +151,7 @@ class RackColumns:
         if any(file.by.keyring is not by.keyring or file.by.policy is not by.policy for file in files):
             return None
         try:
-            batch = _Batch(files, cut([file.data for file in files], hashed=self._hashed), self._heads)
+            batch = _Batch(files, together([file.cut for file in files]), self._heads)
             witnesses = Witnesses(batch.heads, self._frames, by.keyring, self._shapes)
             tokens = _Tokens(batch, self._frames)
         except (NotPlain, Damaged, ValueError):
@@ -157,13 +159,12 @@ class RackColumns:
         clean = tokens.clean & batch.within_bags(tokens)
         staying = _check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
-        digests = numbers(b"".join(batch.cut.digests), 4)
-        self._keep_frames(batch, tokens, chosen, digests, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, staying, digests, rank)
+        self._keep_frames(batch, tokens, chosen, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, staying, rank)
         self._tell_heads(batch, witnesses, clean, rank)
         file, begins = batch.cut.file.tolist(), batch.begins.tolist()
         ends = np.searchsorted(batch.cut.file[chosen], np.arange(len(files) + 1)).tolist()
-        counting = [batch.cut.digests[n] for n in chosen.tolist()]
+        counting = [batch.names[n] for n in chosen.tolist()]
         for each, first, end in zip(files, ends, ends[1:], strict=False):
             each.seen.update(counting[first:end])
         return FramesRead(
@@ -177,15 +178,13 @@ class RackColumns:
             clean=_listed(batch, witnesses, tokens, chosen) if self._listing else None,
         )
 
-    def _keep_frames(
-        self, batch: _Batch, tokens: _Tokens, chosen: Column, digests: NDArray[np.uint64], rank: int
-    ) -> None:
+    def _keep_frames(self, batch: _Batch, tokens: _Tokens, chosen: Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)
         cut, file = batch.cut, batch.cut.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
         rows["path"] = self._paths(self._rows, batch)[file]
         rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
-        rows["digest"] = digests[chosen]
+        rows["digest"] = cut.digests[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
         if self._hashed:  # else no frame's digest is known
             rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
@@ -202,7 +201,6 @@ class RackColumns:
         tokens: _Tokens,
         clean: Flags,
         staying: Flags,
-        digests: NDArray[np.uint64],
         rank: int,
     ) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
@@ -220,7 +218,7 @@ class RackColumns:
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
         rows["staying"] = staying[chosen]
         if self._hashed:
-            rows["digest"] = digests[frame]
+            rows["digest"] = cut.digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
         used, rows["at"] = used_of(which, witnesses.count)
         uses.add(rows, [witnesses.entries[n] for n in used])
@@ -264,6 +262,8 @@ class _Batch:
         self.places: Column = found.offset + np.array([file.where.offset for file in files], np.int64)[found.file]
         if not small(found.first).all() or not small(found.last).all():
             raise NotPlain
+        self.names = bytes_of(found.digests)
+        """The digest of each."""
         self.sequence = heads.number("sequence")
         self.trust_number = heads.number("trust_number")
         self._check_attempts()
@@ -293,7 +293,7 @@ class _Batch:
         ends = (self.begins + self.frames).tolist()
         new: dict[int, set[bytes]] = {}
         for file, begin, end in zip(self.files, self.begins.tolist(), ends, strict=True):
-            mine = set(self.cut.digests[begin:end])
+            mine = set(self.names[begin:end])
             of_bag = new.setdefault(id(file.seen), set())
             if len(mine) != end - begin or not file.seen.isdisjoint(mine) or not of_bag.isdisjoint(mine):
                 raise NotPlain

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from appliance.formats.shardmap import chain_of
 from appliance.formats.witness import Half
-from auditor.rules.cluster import ClusterFacts
 from auditor.rules.grants import signed_within
-from auditor.rules.history import HeadFact, Position, SessionHistory, SessionName, shard_of
+from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 
 from .layout import NOTHING, NUMBER_MAX, numbers
 

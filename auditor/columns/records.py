@@ -41,7 +41,7 @@ _FREE: Final = frozenset({"domain", "log", "writer", "holder.node", "holder.purp
 _LOWEST: Final = {1: 1 << 7, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 """By width in bytes: below this a number has a shorter encoding."""
 _CHECK: Final = struct.Struct("=iii")
-_IS_FIXED, _IS_SMALL, _IS_WIDE, _IS_TEXT = range(4)
+_IS_FIXED, _IS_WIDE, _IS_TEXT = range(3)
 """What the native core asks of the bytes at a place: native/read.c."""
 
 
@@ -101,9 +101,8 @@ class Shape:
     def _checks(self) -> bytes:
         edges = np.flatnonzero(np.diff(self._fixed, prepend=False, append=False)).tolist()
         checks = [(_IS_FIXED, begin, end - begin) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-        checks += [(_IS_SMALL, at, 1) for at in self._bytes]
         checks += [(_IS_WIDE, *each) for each in self._wide]
-        checks += [(_IS_TEXT, *each) for each in self._texts]
+        checks += [(_IS_TEXT, *each) for each in (*self._texts, *((at, 1) for at in self._bytes))]
         return b"".join(_CHECK.pack(*each) for each in checks)
 
     def place(self, name: str, last: str = "") -> Place:
@@ -216,12 +215,20 @@ class Records(ABC):
     def number(self, name: str, absent: int = 0) -> Column:
         """Return a number of each record, in int64."""
 
-    @abstractmethod
     def octets(self, name: str, width: int) -> Octets:
         """Return a byte string of ``width`` bytes of each record, a row each; zeros where it is absent.
 
         Raises ValueError for one of another size.
         """
+        places = [shape.place(name) for shape in self._shapes]
+        other = next((place[1] for place in places if place != ABSENT and place[1] != width), None)
+        if other is not None:
+            raise ValueError(f"a field of {other} bytes, where {width} are wanted")
+        return self._octets(places, width)
+
+    @abstractmethod
+    def _octets(self, places: list[Place], width: int) -> Octets:
+        """Return the ``width`` bytes at a place of each record. ``places``: by shape."""
 
     def identifiers(self, name: str, width: int) -> NDArray[np.uint64]:
         """Return a byte string of ``8 * width`` bytes as so many numbers each; zeros where it is absent."""
@@ -328,11 +335,9 @@ class _Tables(Records):
             found[table.rows] = number_at(field, 0, field.shape[1]).astype(np.int64)
         return found
 
-    def octets(self, name: str, width: int) -> Octets:
+    def _octets(self, places: list[Place], width: int) -> Octets:
         found = np.zeros((self._count, width), np.uint8)
-        for table, field in self._at([shape.place(name) for shape in self._shapes]):
-            if field.shape[1] != width:
-                raise ValueError(f"a field of {field.shape[1]} bytes, where {width} are wanted")
+        for table, field in self._at(places):
             found[table.rows] = field
         return found
 
@@ -440,15 +445,19 @@ class _Native(Records):
         return np.array(told, form)[self._kinds]
 
     def number(self, name: str, absent: int = 0) -> Column:
-        places = _places([shape.place(name) for shape in self._shapes])
-        return np.frombuffer(self._native.column(*self._all, places, 8, absent), "<i8")
+        found = self._octets([shape.place(name) for shape in self._shapes], 8).view(">i8")[:, 0].astype(np.int64)
+        return np.where(self.there(name), found, absent) if absent else found
 
-    def octets(self, name: str, width: int) -> Octets:
-        places = _places([shape.place(name) for shape in self._shapes])
-        return np.frombuffer(self._native.column(*self._all, places, width, None), np.uint8).reshape(self._count, width)
+    def _octets(self, places: list[Place], width: int) -> Octets:
+        found = self._native.column(*self._all, _places(places), width)
+        return np.frombuffer(found, np.uint8).reshape(self._count, width)
 
     def _values(self, places: list[Place]) -> list[bytes]:
-        return self._native.values(*self._all, _places(places))
+        found = [b""] * self._count
+        rows, which, values = self._distinct([places])
+        for row, number in zip(rows.tolist(), which.tolist(), strict=True):
+            found[row] = values[number]
+        return found
 
     def _distinct(self, places: list[list[Place]]) -> tuple[Column, Column, list[bytes]]:
         rows, which, values = self._native.distinct(*self._all, [_places(each) for each in places])

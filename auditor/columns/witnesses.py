@@ -219,15 +219,16 @@ def check_paths(
     many entries are signed, and the root over them.
     """
     order = np.lexsort((index, batch))  # neighbours share most of their paths
+    found, of, at, several = np.zeros(len(entries), np.bool_), batch[order], index[order], order.tolist()
     if core.native is not None:
-        by, of_leaf, places, widths = (np.asarray(each, "<i8").tobytes() for each in (order, batch, index, counts))
-        good = core.native.check_paths(entries, paths, by, of_leaf, places, widths, b"".join(roots))
-        return np.frombuffer(good, np.bool_)
+        entries, paths = [entries[n] for n in several], [paths[n] for n in several]
+        widths, over = np.array(counts, "<i8")[of], numbers(b"".join(roots), 4)[of]
+        good = core.native.check_paths(entries, paths, at.tobytes(), widths.tobytes(), over.tobytes())
+        found[order] = np.frombuffer(good, np.bool_)
+        return found
     known = [KnownPaths(count, root) for count, root in zip(counts, roots, strict=True)]
-    found = np.zeros(len(entries), np.bool_)
-    of, at = batch.tolist(), index.tolist()
-    for n in order.tolist():
-        found[n] = known[of[n]].holds(entries[n], at[n], _steps(paths[n]))
+    for n, which, place in zip(several, of.tolist(), at.tolist(), strict=True):
+        found[n] = known[which].holds(entries[n], place, _steps(paths[n]))
     return found
 
 

@@ -16,8 +16,7 @@ from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree, whereabouts
 from auditor.evidence.tree import Tree
 from auditor.explain.bundle import manifest_of, shows
-from auditor.report.compare_copies import compared
-from auditor.report.diff import DIFF_SCHEMA, compare, diff_lines, read_report
+from auditor.report.comparing import DIFF_SCHEMA, compare, compared, diff_lines, read_report
 from auditor.report.export import export
 from auditor.report.formats import (
     SCHEMA,

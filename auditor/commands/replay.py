@@ -13,8 +13,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.pool import AuditProgress
-from auditor.timeline.events import BagClosed, Event, clock, event_fields, event_words
-from auditor.timeline.gathering import AS_IT_WAS, WhatIf
+from auditor.timeline.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_delivered, text_lines
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import AuditedTree, Timeline, open_audited

@@ -73,7 +73,7 @@ def _read(tree: Tree, path: str) -> bytes:
 
 type Register = Policy | TrustRecord | ShardMap
 
-REGISTERS: Final[tuple[tuple[Kind, str, type[Policy | TrustRecord | ShardMap]], ...]] = (
+REGISTERS: Final[tuple[tuple[Kind, str, type[Register]], ...]] = (
     (Kind.POLICY, "policy", Policy),
     (Kind.TRUST, "trust", TrustRecord),
     (Kind.MAP, "map", ShardMap),
@@ -134,10 +134,13 @@ class ClusterRecords:
         delays = [0] if self.lacks_policy else [each.seal_delay_ns for each in self.policies.values()]
         return rack.end_ns + min(delays, default=0)
 
+    def there(self, kind: Kind) -> Mapping[int, Policy | Keyring | ShardMap]:
+        """Return the records of a kind that hold, by number."""
+        return self.keyrings if kind is Kind.TRUST else self.policies if kind is Kind.POLICY else self.maps
+
     def unknown(self, kind: Kind, number: int) -> bool:
         """Whether a number is none of a policy or trust record, as far as the copy goes: it lies beyond the newest."""
-        there = self.keyrings if kind is Kind.TRUST else self.policies
-        return not 1 <= number <= max(there.keys() | self.rejected.get(kind, set()), default=0)
+        return not 1 <= number <= max(self.there(kind).keys() | self.rejected.get(kind, set()), default=0)
 
     def keyring(self, number: int) -> Keyring | None:
         """Return the keys of a trust record; where it is missing, all there are, from whenever until whenever.
@@ -171,12 +174,7 @@ class ClusterRecords:
 
     def missing(self, kind: Kind, number: int) -> bool:
         """Whether a record that something names is simply not there."""
-        there: dict[Kind, set[int]] = {
-            Kind.POLICY: set(self.policies),
-            Kind.TRUST: set(self.keyrings),
-            Kind.MAP: set(self.maps),
-        }
-        return number not in there[kind] and number not in self.rejected.get(kind, ())
+        return number not in self.there(kind) and number not in self.rejected.get(kind, ())
 
 
 def load_records(tree: Tree, signatures: Signatures, pinned_key: bytes | None) -> tuple[ClusterRecords, list[Finding]]:
@@ -251,7 +249,7 @@ def _register(
     signatures: Signatures,
     kind: Kind,
     directory: str,
-    form: type[Policy | TrustRecord | ShardMap],
+    form: type[Register],
     root: Verifier | None,
     findings: list[Finding],
 ) -> Iterator[tuple[int, str, int, Register]]:
@@ -302,14 +300,13 @@ def _holes(records: ClusterRecords) -> Iterator[Finding]:
 
     What is no record, and stands behind a gap, nobody published: it says nothing of those before it.
     """
-    registers = ((Kind.POLICY, records.policies), (Kind.TRUST, records.keyrings), (Kind.MAP, records.maps))
-    for kind, there in registers:
+    for kind, word, _ in REGISTERS:
+        there = records.there(kind)
         known = there.keys() | records.rejected.get(kind, set())
         while known and max(known) not in there and max(known) - 1 not in known:
             known = known - {max(known)}
         missing = [number for number in range(1, min(max(known, default=0), NUMBERS_MAX)) if number not in known]
         for number in missing[:HOLES_MAX]:
-            word = kind.name.lower()
             path = f"{word}/{record_name(number)}"
             reason = (
                 f"{word} record {max(known)} is there, and record {number} before it is not: they are never deleted"
@@ -318,12 +315,10 @@ def _holes(records: ClusterRecords) -> Iterator[Finding]:
 
 
 def _nothing_there(records: ClusterRecords) -> Iterator[Finding]:
-    for kind, code in ((Kind.TRUST, "unverifiable-trust"), (Kind.POLICY, "unverifiable-policy")):
-        there = records.keyrings if kind is Kind.TRUST else records.policies
-        if not there and not records.rejected.get(kind):
-            directory = kind.name.lower()
-            reason = f"the directory {directory}/ holds no record: what depends on it is not checked"
-            yield found(code, f"{directory}/{record_name(1)}", reason, [Evidence(directory)])
+    for kind, word in ((Kind.TRUST, "trust"), (Kind.POLICY, "policy")):
+        if not records.there(kind) and not records.rejected.get(kind):
+            reason = f"the directory {word}/ holds no record: what depends on it is not checked"
+            yield found(f"unverifiable-{word}", f"{word}/{record_name(1)}", reason, [Evidence(word)])
 
 
 def checked_birth(data: bytes, path: str, log: str, cluster_id: bytes) -> tuple[LogBirth, Stamped]:

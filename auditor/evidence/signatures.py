@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from appliance.formats.frame import Frame, open_frame
@@ -120,11 +121,8 @@ class FrameRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldWitness:
-    """A witness as a frame carries it, decoded."""
-
+class _Held:
     signed: SignedWitness
-    witness: Witness
     head: BatchHead
     token: SignedTime
     refusal: FrameRefusal | None
@@ -133,15 +131,17 @@ class HeldWitness:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldSession:
+class HeldWitness(_Held):
+    """A witness as a frame carries it, decoded."""
+
+    witness: Witness
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession(_Held):
     """The same of a session lease."""
 
-    signed: SignedWitness
     witness: SessionWitness
-    head: BatchHead
-    token: SignedTime
-    refusal: FrameRefusal | None
-    head_digest: bytes
 
     @property
     def run(self) -> tuple[int, int, bytes, bytes]:
@@ -220,11 +220,9 @@ class FrameReader:
     def __init__(self, signatures: Signatures, cluster_id: bytes) -> None:
         self._signatures = signatures
         self._cluster_id = cluster_id
-        self._witnesses: dict[tuple[int, bytes], HeldWitness | HeldSession | str] = {}
-        self._heads: dict[tuple[int, bytes, bytes], KnownHead] = {}
-        self._tokens: dict[tuple[int, bytes, str], KnownToken] = {}
-        self._keyrings: dict[int, Keyring | None] = {}
-        """Every keyring that answers were given for: kept, so that none of later has the same identity."""
+        self._known_token = lru_cache(WITNESSES_KEPT)(self._open_token)
+        self._witness = lru_cache(WITNESSES_KEPT)(self._open_witness)
+        self._known_head = lru_cache(HEADS_KEPT)(self._open_head)
 
     def frames(
         self, data: bytes, path: str, keyring: Keyring | None, begins_at: int = 0
@@ -267,27 +265,17 @@ class FrameReader:
 
     def token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str = "a frame") -> KnownToken:
         """Return what a signed time is worth in a frame of a writer. Raises Damaged."""
-        return self._tokens.get((id(keyring), raw, writer)) or self._token(raw, writer, keyring, where)
+        try:
+            return self._known_token(raw, writer, keyring)
+        except Damaged:
+            SignedTime.decode(raw, where)  # says where
+            raise
 
-    def _token(self, raw: bytes, writer: str, keyring: Keyring | None, where: str) -> KnownToken:
-        token = SignedTime.decode(raw, where)
+    def _open_token(self, raw: bytes, writer: str, keyring: Keyring | None) -> KnownToken:
+        token = SignedTime.decode(raw)
         reason = misattributed(keyring, token, writer)
         reason = reason or (self._signatures.refuses_time(keyring, token) if keyring else None)
-        known = KnownToken(token, FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None)
-        if len(self._tokens) >= WITNESSES_KEPT:
-            self._tokens.clear()
-        self._keyrings[id(keyring)] = keyring
-        self._tokens[id(keyring), raw, writer] = known
-        return known
-
-    def _witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
-        name = (id(keyring), raw)
-        known = self._witnesses.get(name)
-        if known is None:
-            if len(self._witnesses) >= WITNESSES_KEPT:
-                self._witnesses.clear()
-            known = self._witnesses[name] = self._open_witness(raw, keyring)
-        return known
+        return KnownToken(token, FrameRefusal(refusal_code("forged-time", reason), reason) if reason else None)
 
     def _open_witness(self, raw: bytes, keyring: Keyring | None) -> HeldWitness | HeldSession | str:
         try:
@@ -299,26 +287,19 @@ class FrameReader:
         refusal = known.refusal
         if not known.paths.holds(signed.entry, signed.index, signed.path):
             refusal = FrameRefusal("forged-witness", "the witness is not in the batch that its head signs")
-        if isinstance(witness, SessionWitness):
-            return HeldSession(signed, witness, known.head, known.token, refusal, known.digest)
-        return HeldWitness(signed, witness, known.head, known.token, refusal, known.digest)
+        held = signed, known.head, known.token, refusal, known.digest
+        return HeldSession(*held, witness) if isinstance(witness, SessionWitness) else HeldWitness(*held, witness)
 
     def head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
         """Return what the batch head of a witness is worth. Raises Damaged."""
-        return self._heads.get((id(keyring), signed.head, signed.signature)) or self._open_head(signed, keyring)
+        return self._known_head(signed.head, signed.signature, keyring)
 
-    def _open_head(self, signed: SignedWitness, keyring: Keyring | None) -> KnownHead:
-        """Check a head once for all witnesses of its batch. Raises Damaged."""
-        head = signed.batch_head()
+    def _open_head(self, raw: bytes, signature: bytes, keyring: Keyring | None) -> KnownHead:
+        head = decode(BatchHead, raw, "a witness")
         token, refusal = head.signed_time(), None
         if keyring is not None:
-            refusal = head_refusal(self._signatures, keyring, self._cluster_id, signed.head, head, signed.signature)
-        known = KnownHead(head, token, refusal, head_digest(signed.head), KnownPaths(head.count, head.root))
-        if len(self._heads) >= HEADS_KEPT:
-            self._heads.clear()
-        self._keyrings[id(keyring)] = keyring
-        self._heads[id(keyring), signed.head, signed.signature] = known
-        return known
+            refusal = head_refusal(self._signatures, keyring, self._cluster_id, raw, head, signature)
+        return KnownHead(head, token, refusal, head_digest(raw), KnownPaths(head.count, head.root))
 
 
 def head_refusal(

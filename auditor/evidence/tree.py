@@ -23,6 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from appliance.formats.framing import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -442,7 +444,7 @@ def _pieces(opened: Opened) -> Iterator[Piece | Rest]:
     while start + offset < size:
         piece = piece_at(window, offset)
         if isinstance(piece, Piece):
-            yield Piece(piece.kind, start + piece.offset, start + piece.end, piece.payload)
+            yield msgspec.structs.replace(piece, offset=start + piece.offset, end=start + piece.end)
             offset = piece.end
             continue
         reaches_end = start + len(window) >= size

@@ -16,8 +16,7 @@ from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.result import Audit
 from auditor.rules.finding import Finding
-from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, LogBorn
-from auditor.timeline.gathering import AS_IT_WAS, WhatIf
+from auditor.timeline.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, LogBorn, WhatIf
 from auditor.timeline.timeline_reader import Timeline
 from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.errors import BadRequest

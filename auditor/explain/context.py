@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
@@ -122,30 +122,16 @@ class SessionTrace:
     over: SessionOver | None
 
 
-class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
+class Traces:
     """The leases of a timeline by domain, put together when they are asked for; those that were asked for last stay.
 
     Safe to use from several threads.
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._whole = lru_cache(DOMAINS_AT_HAND)(self._traced)
-        self._stretch = lru_cache(STRETCHES_AT_HAND)(self._within)
-
-    def __getitem__(self, domain: str) -> Mapping[bytes, LeaseTrace]:
-        """Return all leases of a domain, with what was written under each. Raises KeyError where no grant is known."""
-        found = self._whole(domain)
-        if not found:
-            raise KeyError(domain)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield every domain of which a grant is known. Goes over the state at the end."""
-        return (domain for domain in self._timeline.state_at().domains if self._whole(domain))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+        self.of = lru_cache(DOMAINS_AT_HAND)(partial(_leases_of, timeline))
+        """Returns all leases of a domain by correlation id, with what was written under each."""
+        self._stretch = lru_cache(STRETCHES_AT_HAND)(partial(_within, timeline))
 
     def within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
         """Return the leases of a domain that touch [first, last], without frames, in the order of their grants.
@@ -156,12 +142,14 @@ class Traces(Mapping[str, "Mapping[bytes, LeaseTrace]"]):
         found = self._stretch(domain, first - first % step, last - last % step + step)
         return [trace for trace in found if trace.touches(first, last)]
 
-    def _within(self, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
-        found = _traces(self._timeline, self._timeline.lease_events(domain, first, last)).values()
-        return sorted(found, key=lambda each: (each.granted_ns, each.witness.correlation_id))
 
-    def _traced(self, domain: str) -> dict[bytes, LeaseTrace]:
-        return leases_until(self._timeline, domain, self._timeline.end_ns)
+def _within(timeline: Timeline, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
+    found = _traces(timeline, timeline.lease_events(domain, first, last)).values()
+    return sorted(found, key=lambda each: (each.granted_ns, each.witness.correlation_id))
+
+
+def _leases_of(timeline: Timeline, domain: str) -> Mapping[bytes, LeaseTrace]:
+    return leases_until(timeline, domain, timeline.end_ns)
 
 
 def leases_until(timeline: Timeline, domain: str, instant: Instant) -> dict[bytes, LeaseTrace]:
@@ -274,7 +262,7 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     domains = sorted({name for event in concerned for name, _ in leases_of(event)})
     named = frozenset(identifier for event in concerned for _, identifier in leases_of(event))
     traces = Traces(timeline)
-    leases = [each for name in domains for each in _around(list(traces.get(name, {}).values()), named)]
+    leases = [each for name in domains for each in _around(list(traces.of(name).values()), named)]
     instants = [event.instant_ns for event in concerned]
     instants += [end for each in finding.times for end in (each.earliest_ns, each.latest_ns)]
     own = [each for each in leases if each.witness.correlation_id in named]
@@ -284,7 +272,11 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     margin = max(MARGIN_NS, (max(instants) - min(instants)) // 12)
     first, last = min(instants) - margin, max(instants) + margin
     window = [event for _, event in timeline.between(first, last)]
-    frames = [event for event in window if isinstance(event, FrameWritten) and _near(event, paths, named)]
+    frames = [
+        event
+        for event in window
+        if isinstance(event, FrameWritten) and (event.file in paths or any(name in named for _, name in event.leases))
+    ]
     bags = {(event.log, event.bag_ns) for event in frames}
     nodes = {event.clock.node for event in (*concerned, *frames) if event.clock is not None}
     complete = [when for when, each in timeline.findings if each.id == finding.id]
@@ -311,10 +303,6 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
     )
 
 
-def _near(event: FrameWritten, paths: set[str], leases: AbstractSet[bytes]) -> bool:
-    return event.file in paths or any(identifier in leases for _, identifier in event.leases)
-
-
 def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator[LeaseTrace]:
     """Yield the leases of a domain that are concerned, and their neighbours in the chain."""
     places = [number for number, lease in enumerate(leases) if lease.witness.correlation_id in named]
@@ -328,14 +316,11 @@ def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFol
     yield from (each for _, each in sorted(newest.items()) if each.half is not Half.WHOLE or each.instant_ns >= first)
 
 
-def _resumed(event: RunResumed) -> Restart:
-    assert event.clock is not None, "a batch has a signed time"
-    pause = span_text(event.instant_ns - event.since_ns)
-    return Restart(event.instant_ns, event.clock.node, event.shard[1], event.place[1], f"went on after {pause}")
-
-
 def _restarts(timeline: Timeline) -> list[Restart]:
-    found = [_resumed(event) for event in timeline.kinds(RunResumed)]
+    found = []
+    for again in timeline.kinds(RunResumed):
+        how = f"went on after {span_text(again.instant_ns - again.since_ns)}"
+        found.append(Restart(again.instant_ns, again.clock.node, again.shard[1], again.place[1], how))
     last: dict[tuple[int, int], CeilingLinked] = {}
     for event in timeline.kinds(CeilingLinked):
         before = last.get(event.shard)

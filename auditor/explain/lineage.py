@@ -283,7 +283,7 @@ class _Reading:
         lease = f"{witness.correlation_id.hex()[-8:]} on {printable(witness.domain)!r}"
         title = f"witness ({witness.kind}) of lease {lease}, expiry {clock(witness.expiry_ns)}"
         under: tuple[Link, ...] = ()
-        trace = self._archive.leases.get(witness.domain, {}).get(witness.correlation_id)
+        trace = self._archive.leases.of(witness.domain).get(witness.correlation_id)
         if trace is not None and held.refusal is None:
             under = (self._lease(trace),)
         elif held.refusal is not None:
@@ -301,7 +301,7 @@ class _Reading:
             yield self._ledger(block.batch_head(place.path), place)
             return
         for domain, identifier in chosen[:LEASES_SHOWN]:
-            trace = self._archive.leases.get(domain, {}).get(identifier)
+            trace = self._archive.leases.of(domain).get(identifier)
             if trace is not None and (domain, identifier) not in self._shown:
                 self._shown.add((domain, identifier))
                 yield self._lease(trace)
@@ -333,7 +333,7 @@ class _Reading:
     def _before(self, trace: LeaseTrace) -> list[LeaseTrace]:
         """Return the leases before one that count: its predecessor, and those that the finding names."""
         witness = trace.told[0].witness
-        leases = self._archive.leases[witness.domain]
+        leases = self._archive.leases.of(witness.domain)
         own = (trace.told[0].instant_ns, trace.told[0].place)
         found = []
         for identifier, other in leases.items():

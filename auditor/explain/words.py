@@ -149,7 +149,7 @@ def _piece(piece: Piece, data: bytes, path: str, most: int | None) -> Iterator[S
             )
             yield Said(f"judged by trust record {lock.trust_number} and policy {lock.policy_number}")
             for each in lock.entries[:most]:
-                text = f"lists {each.name}, {each.size} bytes, SHA-256 {each.digest.hex()}"
+                text = f"lists {each.name}, {each.size} bytes, digest {each.digest.hex()}"
                 yield Said(text, "file", f"{lock.bag}/{each.name}")
         case Kind.SEAL:
             seal, stamped = open_seal(data, path)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from appliance.formats.framing import Kind, pieces
+from appliance.formats.framing import Kind, measure, pieces
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, Bag, DataName, Rack, parse_data_name, record_name
@@ -68,10 +67,12 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
     yield signed_before(("the lock file", lock), ("the seal", seal), bag.path, reason, [where], title)
 
 
-def file_checks(entry: LockEntry, data: bytes | None, *, readable: bool = True, hashed: bool = True) -> Iterator[Check]:
+def file_checks(
+    entry: LockEntry, data: bytes | None, *, readable: bool = True, digest: bytes | None = None
+) -> Iterator[Check]:
     """Yield the checks of a data file against the list: there, whole, unchanged. ``data``: None if it is not there.
 
-    ``readable``: whether it would be known if it were; ``hashed``: look at more than the size.
+    ``readable``: whether it would be known if it were; ``digest``: of the listed bytes, from who knows it already.
     """
     if data is None:
         value, holds = ("not there", False) if readable else ("cannot be read", None)
@@ -79,13 +80,18 @@ def file_checks(entry: LockEntry, data: bytes | None, *, readable: bool = True, 
         return
     yield Check("lost-file", "file is there", "there", f"{entry.size} bytes", holds=True)
     yield compared("altered-file", "bytes", len(data), "at least", entry.size, str)
-    if hashed:
-        now = hashlib.sha256(memoryview(data)[: entry.size]).digest()
-        yield Check("altered-file", "SHA-256", now, entry.digest, now == entry.digest, words=_shortened)
+    now = digest or _digest(data, entry.size)
+    yield Check("altered-file", "digest", now, entry.digest, now == entry.digest, words=_shortened)
 
 
-def _shortened(digest: bytes) -> str:
-    return f"{digest.hex()[:16]}…"
+def _digest(data: bytes, size: int) -> bytes | None:
+    """Return the digest of so many bytes of a file; None where they are not whole pieces."""
+    _, effective, digest = measure(data[:size])
+    return digest if effective == size else None
+
+
+def _shortened(digest: bytes | None) -> str:
+    return "no whole pieces" if digest is None else f"{digest.hex()[:16]}…"
 
 
 def same_lock(data: bytes, sealed: bytes) -> Check:
@@ -108,15 +114,15 @@ def listed_file(
     closed: SignedTime | None,
     packed_at: tuple[str, int] | None = None,
     *,
-    hashed: bool = True,
+    digest: bytes | None = None,
 ) -> Iterator[Finding]:
     """lost-file, altered-file, and late-writer for bytes beyond the listed size. ``lock``: where it is listed.
 
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
-    one. ``hashed``: look at more than the size.
+    one. ``digest``: of the listed bytes, from who knows it already.
     """
     times = [] if closed is None else [NamedInterval.of("the closing", closed)]
-    broken = next((check for check in file_checks(entry, data, hashed=hashed) if not check.holds), None)
+    broken = next((check for check in file_checks(entry, data, digest=digest) if not check.holds), None)
     if data is None:
         assert broken is not None
         reason = f"the bag was closed with {path} ({entry.size} bytes); it is not there, {NO_PACK}"
@@ -130,10 +136,11 @@ def listed_file(
         reason = f"{path} has {len(data)} bytes; its bag was closed with {entry.size}"
         yield broken.finding(path, reason, [*where, lock], times)
     elif broken is not None:
-        now = hashlib.sha256(memoryview(data)[: entry.size]).hexdigest()
+        now = digest or _digest(data, entry.size)
         reason = (
-            f"the first {entry.size} bytes of {path} are not those that its bag was closed with: their SHA-256 is "
-            f"{now}, the list says {entry.digest.hex()}"
+            f"the first {entry.size} bytes of {path} are not those that its bag was closed with: "
+            f"{'they are no whole pieces' if now is None else f'their digest is {now.hex()}'}, "
+            f"the list says {entry.digest.hex()}"
         )
         yield broken.finding(path, reason, [*where, lock], times)
     elif len(data) > entry.size and not _torn_append(path, data[entry.size :], size - entry.size):

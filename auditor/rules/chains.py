@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
@@ -97,7 +97,7 @@ def _under(fact: HeadFact, chain: RecordedChain | None) -> Iterator[Finding]:
             f"{name} names ceiling record {fact.head.ceiling_number}; the newest of its chain is "
             f"{last.record.number}, and whoever grants links first"
         )
-        verdict = None if chain.stopped_orderly(fact.head.incarnation) else Verdict.INDETERMINATE
+        verdict = None if chain.end_of(fact.head.incarnation) else Verdict.INDETERMINATE
         run = f"run {fact.head.incarnation.hex()} of shard {fact.head.shard}"
         title = "a shard granted under a ceiling record that its chain does not have"
         yield found("grant-without-right", run, reason, [last.where, fact.where], verdict=verdict, title=title)
@@ -330,10 +330,6 @@ def check_sequences(index: Index, coverage: Coverage) -> Iterator[Finding]:
     yield from _signed_before_named(index)
 
 
-def _rows(index: Index, sql: str, *values: Any) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401 - columns have no types
-    yield from index.db.execute(sql, values)
-
-
 def _frame(writer: str, incarnation: bytes, sequence: int) -> str:
     return f"frame {sequence} of {writer} ({incarnation.hex()})"
 
@@ -347,8 +343,8 @@ def _reused(index: Index) -> Iterator[Finding]:
     places = (
         "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
     )
-    for name in list(_rows(index, sql)):
-        subject, where = _frame(*name), [Evidence(*row) for row in _rows(index, places, *name)]
+    for name in list(index.db.execute(sql)):
+        subject, where = _frame(*name), [Evidence(*row) for row in index.db.execute(places, name)]
         yield found("sequence-reused", subject, f"{len(where)} frames claim to be {subject}", where)
 
 
@@ -361,7 +357,7 @@ def _disordered(index: Index) -> Iterator[Finding]:
         " (PARTITION BY writer, incarnation ORDER BY sequence, first, path, offset))"
         " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
     )
-    for writer, incarnation, before, top, *rest in _rows(index, sql):
+    for writer, incarnation, before, top, *rest in index.db.execute(sql):
         earlier, (sequence, first), later = Evidence(*rest[:3]), rest[3:5], Evidence(*rest[5:])
         subject = _frame(writer, incarnation, sequence)
         reason = (
@@ -385,7 +381,7 @@ def _lost(index: Index, coverage: Coverage) -> Iterator[Finding]:
         " AND (f.digest = c.digest OR c.digest = zeroblob(32)) WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
     )
     unread = "SELECT count(*) FROM unread WHERE writer IN (?, '') AND start <= ? AND end > ?"
-    for name, naming in itertools.groupby(list(_rows(index, sql)), key=lambda row: row[:3]):
+    for name, naming in itertools.groupby(list(index.db.execute(sql)), key=lambda row: row[:3]):
         _, _, _, named, *where = next(naming)
         above, below = _between(index, name, named)
         verdict = coverage.missing_frame(above, max(above, below))
@@ -416,7 +412,7 @@ def _signed_before_named(index: Index) -> Iterator[Finding]:
         " AND (f.digest = c.digest OR c.digest = zeroblob(32))"
         " WHERE f.earliest - c.staleness > c.latest ORDER BY 1, 2, 3, 6, 7, 12, 13"
     )
-    for writer, incarnation, *rest in _rows(index, sql):
+    for writer, incarnation, *rest in index.db.execute(sql):
         (naming, *signed), (named, *before) = rest[:6], rest[6:]
         subject = _frame(writer, incarnation, naming)
         reason = (

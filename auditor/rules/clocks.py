@@ -28,8 +28,7 @@ from auditor.timeline.events import (
     RackSealed,
     SessionOver,
 )
-from auditor.timeline.facts import JudgedFrame
-from auditor.timeline.gathering import Gathering
+from auditor.timeline.facts import Gathering, JudgedFrame
 from auditor.timeline.what_if import read_one_by_one
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime

@@ -17,10 +17,9 @@ from auditor.index import Use
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
-from .cluster import ClusterFacts
 from .endings import broken_early
 from .finding import Check, Finding, NamedInterval, compared, found, phrase
-from .history import GIVEN_BACK, DomainHistory, LeaseHistory, ShardRun, Told
+from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told
 
 
 def check_grants(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -37,7 +36,7 @@ def fence_above(fence: int, before: int) -> Check:
 
 
 def _links(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:
-    known = history.by_id()
+    known = {lease.correlation_id for lease in history.leases}
     followers: dict[bytes, LeaseHistory] = {}
     for lease in history.leases:
         told = lease.granted

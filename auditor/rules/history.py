@@ -1,25 +1,30 @@
-"""What ledgers, chains and frames tell, in order: of shards, domains and session leases."""
+"""What ledgers, chains and frames tell, in order: of shards, domains and session leases; and what else rules know."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.shardmap import shard_number
-from appliance.formats.witness import BatchHead, Ended, Half, Revoked, Witness, WitnessKind, decode_entry
-from auditor.index import Index, Use
+from appliance.formats.shardmap import ShardMap, shard_number
+from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
+from auditor.index import Coverage, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
 from .finding import Evidence
+from .records import Policies
 
 RECORDS_KEPT: Final = 64
 """So many of the newest ceiling records are never pruned. Older slots may be free, and be taken again."""
@@ -160,10 +165,6 @@ class RecordedChain:
         """The record after which nobody links, if the chain has one."""
         return self.facts[-1] if self.facts and self.facts[-1].record.kind is CeilingKind.TERMINAL else None
 
-    def stopped_orderly(self, incarnation: bytes) -> bool:
-        """Whether the run's last record says that it stopped orderly."""
-        return incarnation in self._ends
-
     def was_cut_off(self, incarnation: bytes, later: ShardRun) -> bool:
         """Whether a run certainly ended without stopping: a record of another's follows one with which it ran.
 
@@ -232,15 +233,19 @@ type Position = tuple[int, int, bytes, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Statement[W: (Witness, SessionWitness)]:
     """One witness, as its shard told it."""
 
-    witness: Witness
+    witness: W
     head: BatchHead
     token: SignedTime
     """The shard's signed time, by the page door: up to its staleness older than the decision."""
     position: Position
     where: Evidence
+
+
+type Told = Statement[Witness]
+type ToldOfSession = Statement[SessionWitness]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +316,7 @@ class LeaseHistory:
         return any(told.witness.phase is Phase.HELD for told in self.told)
 
     @property
-    def words(self) -> Sequence[Told | SessionWitnessFact]:
+    def words(self) -> Sequence[Told | ToldOfSession]:
         """The witnesses that say until when it lasts, in order; of its session lease those before its end."""
         if self.session is not None:
             ended = self.ended
@@ -321,17 +326,17 @@ class LeaseHistory:
         return self.told
 
     @property
-    def last_expiry(self) -> Told | SessionWitnessFact:
+    def last_expiry(self) -> Told | ToldOfSession:
         """The witness with the latest expiry that is known."""
         return max(self.words, key=lambda each: (each.witness.expiry_ns, each.position))
 
     @property
-    def whole(self) -> list[Told | SessionWitnessFact]:
+    def whole(self) -> list[Told | ToldOfSession]:
         """Those words by which it counts by itself."""
         return [each for each in self.words if self._half(each) is Half.WHOLE]
 
     @property
-    def staying(self) -> list[Told | SessionWitnessFact]:
+    def staying(self) -> list[Told | ToldOfSession]:
         """Those words by which it counts without a half from a chain that comes later."""
         return [each for each in self.words if self._half(each) is not Half.LEAVING]
 
@@ -340,7 +345,7 @@ class LeaseHistory:
         """Whether it counted only with a half from a chain that comes later, by the last word that is known."""
         return self._half(self.words[-1]) is Half.LEAVING
 
-    def _half(self, word: Told | SessionWitnessFact) -> Half:
+    def _half(self, word: Told | ToldOfSession) -> Half:
         return newer(word.head, self.first.head).half
 
     @property
@@ -412,15 +417,22 @@ class DomainHistory:
         groups = itertools.groupby(self.leases, lambda lease: lease.map_number)
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
-    def by_id(self) -> Mapping[bytes, LeaseHistory]:
-        return {lease.correlation_id: lease for lease in self.leases}
-
 
 @lru_cache(maxsize=4096)
 def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
     """Read a head once for all the domains that its batch is about."""
     head = decode(BatchHead, raw_head)
     return head, head.signed_time()
+
+
+def _entries(
+    index: Index, runs: Mapping[bytes, ShardRun], domain: str
+) -> Iterator[tuple[Entry, BatchHead, SignedTime, Position, Evidence]]:
+    """Yield what is known of a domain, or of session leases (""): entry, head, signed time, position, where."""
+    for raw_head, place, raw, where in index.entries(domain):
+        head, token = _opened(raw_head)
+        position = (head.map_number, runs[head.incarnation].first_ceiling, head.incarnation, head.sequence, place)
+        yield decode_entry(raw), head, token, position, where
 
 
 def domain_history(
@@ -434,11 +446,7 @@ def domain_history(
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for raw_head, place, raw, where in index.entries(domain):
-        head, token = _opened(raw_head)
-        run = runs[head.incarnation]
-        position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
-        entry = decode_entry(raw)
+    for entry, head, token, position, where in _entries(index, runs, domain):
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
         elif isinstance(entry, Ended):
@@ -448,7 +456,7 @@ def domain_history(
             lease = leases.setdefault(entry.correlation_id, LeaseHistory(entry.correlation_id))
             if entry.session_id is not None:
                 lease.session = sessions.get((head.incarnation, entry.session_id))
-            lease.told.append(Told(entry, head, token, position, where))
+            lease.told.append(Statement(entry, head, token, position, where))
             endings += [
                 EndedFact(ending, position, token, where, None)
                 for ending in (entry.last_ended, entry.floor_set_by)
@@ -477,17 +485,6 @@ type SessionName = tuple[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWitnessFact:
-    """One witness of a session lease, as its shard told it."""
-
-    witness: SessionWitness
-    head: BatchHead
-    token: SignedTime
-    position: Position
-    where: Evidence
-
-
-@dataclass(frozen=True, slots=True)
 class SessionEndFact:
     """What a shard said about the end of a session lease."""
 
@@ -502,7 +499,7 @@ class SessionHistory:
     """All that is known of one session lease."""
 
     session_id: bytes
-    told: list[SessionWitnessFact] = field(default_factory=list)
+    told: list[ToldOfSession] = field(default_factory=list)
     """In order."""
     over: SessionEndFact | None = None
 
@@ -517,14 +514,8 @@ class SessionHistory:
         """
         naming = next((told for told in self.told if lease.correlation_id in told.witness.ended), None)
         if naming is not None:
-            yield EndedFact(
-                _ending(lease, LeaseOutcome.REVOKED, naming.token.midpoint_ns),
-                naming.position,
-                naming.token,
-                naming.where,
-                None,
-                stated=False,
-            )
+            ending = _ending(lease, LeaseOutcome.REVOKED, naming.token.midpoint_ns)
+            yield EndedFact(ending, naming.position, naming.token, naming.where, None, stated=False)
         over = self.over
         if over is None or lease.first.position > over.position:
             return
@@ -535,31 +526,72 @@ class SessionHistory:
 
 
 def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: SessionEnded | None = None) -> Ending:
-    return Ending(
-        correlation_id=lease.correlation_id,
-        outcome=outcome,
-        ended_ns=ended_ns,
-        watermark_ns=None if word is None else word.watermark_ns,
-        watermark_time=None if word is None else word.watermark_time,
-        messages=0,
-        chain_head=None,
-    )
+    watermark = (None, None) if word is None else (word.watermark_ns, word.watermark_time)
+    return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
 def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
     """Return every session lease that is known, in order of their names."""
     found: dict[SessionName, SessionHistory] = {}
-    for raw_head, place, raw, where in index.entries(""):
-        head = decode(BatchHead, raw_head)
-        run = runs[head.incarnation]
-        position = (head.map_number, run.first_ceiling, head.incarnation, head.sequence, place)
-        entry = decode_entry(raw)
+    for entry, head, token, position, where in _entries(index, runs, ""):
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(SessionWitnessFact(entry, head, head.signed_time(), position, where))
+            history.told.append(Statement(entry, head, token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, head.signed_time(), position, where)
+            history.over = SessionEndFact(entry, token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))
+
+
+class Closings:
+    """When the bags of each log were closed: of each instant, the latest closing of any bag that begins before it."""
+
+    def __init__(self, closings: Iterable[tuple[str, int, int]] = ()) -> None:
+        """Take (log, start of a bag, before which it was surely not closed), in order."""
+        self._starts: dict[str, list[int]] = {}
+        self._latest: dict[str, list[int]] = {}
+        for log, start, closed in closings:
+            latest = self._latest.setdefault(log, [])
+            latest.append(max(closed, latest[-1]) if latest else closed)
+            self._starts.setdefault(log, []).append(start)
+
+    def of_many(self, log: str, before_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the same for many instants."""
+        starts, latest = self._starts.get(log, []), self._latest.get(log, [])
+        count = np.searchsorted(np.array(starts, np.int64), before_ns)
+        return np.array([0, *latest], np.int64)[count]
+
+    def of(self, log: str, before_ns: int) -> int:
+        """Return the instant before which some bag of the log that begins before ``before_ns`` was surely open."""
+        count = bisect_left(self._starts.get(log, ()), before_ns)
+        return self._latest[log][count - 1] if count else 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the rules over leases know beside one domain's history."""
+
+    runs: Mapping[bytes, ShardRun]
+    ceilings: Mapping[ShardName, RecordedChain]
+    finished: frozenset[bytes]
+    """Runs whose ledger says that they stopped: nothing is missing at its end."""
+    maps: Mapping[int, ShardMap]
+    coverage: Coverage
+    closings: Closings = field(default_factory=Closings)
+    """When bags were closed; none: not asked."""
+    policies: Policies = field(default_factory=Policies)
+    follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
+    """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
+
+    counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
+    """The first batch by which each such chain counts by itself."""
+
+    def lowest(self, head: BatchHead) -> tuple[int, int]:
+        """Return the floor and the settle_to below which no grant of a batch may go, as far as they are known."""
+        name = head.map_number, head.shard
+        chain = self.ceilings.get(name)
+        begun = (chain.floor_of(head.incarnation) if chain else None) or (0, 0)
+        ended = self.follows.get(name, (0, 0)) if head.half is Half.WHOLE else (0, 0)
+        return max(begun[0], ended[0]), max(begun[1], ended[1])

@@ -15,11 +15,20 @@ from auditor.index import Use
 from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
-from .cluster import Closings, ClusterFacts
 from .endings import check_ending, check_reach, expiry_fell
 from .finding import Check, Evidence, Finding, NamedInterval, below_ceiling, found, radius_allowed, within_term
 from .grants import check_grants
-from .history import GIVEN_BACK, DomainHistory, EndedFact, LeaseHistory, Position, Told, shard_of
+from .history import (
+    GIVEN_BACK,
+    Closings,
+    ClusterFacts,
+    DomainHistory,
+    EndedFact,
+    LeaseHistory,
+    Position,
+    Told,
+    shard_of,
+)
 from .moves import check_moved
 
 

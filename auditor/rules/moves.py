@@ -21,10 +21,9 @@ from timeagent.signedtime import r2_holds
 from timeagent.units import bound_text, rfc3339
 
 from .chains import head_name
-from .cluster import ClusterFacts
 from .finding import Evidence, Finding, NamedInterval, Verdict, found, signed_before
 from .grants import HighestUses, known_to_its_end, signed_within
-from .history import GIVEN_BACK, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName, shard_of
+from .history import GIVEN_BACK, ClusterFacts, DomainHistory, HeadFact, LeaseHistory, RecordedChain, ShardName, shard_of
 
 
 def check_moved(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -33,8 +33,6 @@ from .finding import (
 )
 from .records import is_witness, lease_name, signed_by_shard, signed_time, stale_time, wide_radius
 
-_KEPT: Final = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -45,25 +43,9 @@ class Judgement:
 
     def span(self, timestamps: NDArray[np.int64]) -> tuple[int, int, int]:
         """Return how many messages are accepted, and the first and the last of them; of all where none is."""
-        if self.accepted is _ALL.get(len(timestamps)):
-            return len(timestamps), int(timestamps[0]), int(timestamps[-1])
         chosen = timestamps[self.accepted]
         shown = chosen if len(chosen) else timestamps
         return len(chosen), int(shown[0]), int(shown[-1])
-
-
-_ALL: Final[dict[int, NDArray[np.bool_]]] = {}
-"""Columns that accept everything, by length: most frames are clean. Never written to."""
-
-
-def _all(count: int) -> NDArray[np.bool_]:
-    found = _ALL.get(count)
-    if found is None:
-        if len(_ALL) >= _KEPT:
-            _ALL.clear()
-        found = _ALL[count] = np.full(count, fill_value=True)
-        found.flags.writeable = False
-    return found
 
 
 def judge_frame(
@@ -80,11 +62,10 @@ def judge_frame(
     if evidence.refusal is None and policy is not None:
         frame = f"{where.path}, frame {evidence.frame.head.sequence}"
         findings += [*stale_time(frame, token, where), *wide_radius(frame, token, policy, where)]
-    broken = [(held, check) for held, check in _asked(evidence, span, policy) if not check.holds]
-    if good and not broken:
-        return Judgement(findings, _all(len(timestamps)))
     accepted = np.full(len(timestamps), good)
-    for held, check in broken:
+    for held, check in _asked(evidence, span, policy):
+        if check.holds:
+            continue
         bad = _beside(timestamps, check, span, token)
         if bad is not None:
             findings.append(_timestamps(evidence, held, check, bad, span))

@@ -7,15 +7,18 @@ in the wrong order by as much as their bounds overlap; nothing here decides anyt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, get_args
 
 import msgspec
 
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
+from appliance.formats.paths import Bag
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import BatchHead, Ended, Half, Resumed, Witness
+from auditor.evidence.signatures import FrameEvidence
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName
 from timeagent.console import instant_fields, printable
@@ -229,8 +232,12 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
         return cls(who, head.incarnation, head.sequence, ClockReading.of(head.node, token), shard)
 
     def said(
-        self, entry: Witness | Ended | SessionWitness | SessionEnded, position: int, where: Evidence, shift: Span = 0
-    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver:
+        self,
+        entry: Witness | Ended | SessionWitness | SessionEnded | Resumed,
+        position: int,
+        where: Evidence,
+        shift: Span = 0,
+    ) -> LeaseTold | LeaseEnded | SessionTold | SessionOver | RunResumed:
         """Return what one of its entries says. ``shift``: how much more its clock would have shown of ends."""
         signed = self._signed(position, where)
         match entry:
@@ -243,14 +250,12 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
                 return LeaseEnded(instant, *signed[1:], entry.domain, entry.ending, *numbers)
             case SessionEnded():
                 return SessionOver(entry.ended_ns + shift, *signed[1:], entry)
+            case Resumed():
+                return RunResumed(*signed, entry.since_ns)
 
     def followed(self, head: BatchHead, where: Evidence) -> MapFollowed:
         """Return by which map its shard goes."""
         return MapFollowed(*self._signed(0, where), head.going_by, head.half)
-
-    def resumed(self, entry: Resumed, position: int, where: Evidence) -> RunResumed:
-        """Return that its shard goes on after a restart."""
-        return RunResumed(*self._signed(position, where), entry.since_ns)
 
     def heard(self, witness: Witness, position: int, where: Evidence) -> list[LeaseEnded]:
         """Return the ends of leases that a later witness tells of."""
@@ -263,39 +268,20 @@ class StatedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 type Event = (
-    LeaseTold
-    | LeaseEnded
-    | SessionTold
-    | SessionOver
+    LogBorn
     | CeilingLinked
     | MapFollowed
     | RunResumed
+    | SessionOver
+    | LeaseEnded
+    | SessionTold
+    | LeaseTold
     | FrameWritten
     | BagClosed
     | RackSealed
-    | LogBorn
-)
-
-
-def order(event: Event) -> tuple[Instant, int, Place]:
-    """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
-    return event.instant_ns, RANKS[type(event)], event.place
-
-
-KINDS: Final = (
-    LogBorn,
-    CeilingLinked,
-    MapFollowed,
-    RunResumed,
-    SessionOver,
-    LeaseEnded,
-    SessionTold,
-    LeaseTold,
-    FrameWritten,
-    BagClosed,
-    RackSealed,
 )
 """Cause before effect: the order of kinds within one instant."""
+KINDS: Final[tuple[type[Event], ...]] = get_args(Event.__value__)
 RANKS: Final[dict[type, int]] = {kind: rank for rank, kind in enumerate(KINDS)}
 
 
@@ -431,3 +417,51 @@ def _words(event: Event) -> str:
             return f"{event.sealer} sealed rack {clock(event.start_ns)} of {event.log} with {event.bags} bags"
         case LogBorn():
             return f"log {event.log} ({event.kind}) was made: bags of {span_text(event.span_ns)}"
+
+
+# What if.
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What is taken to have been otherwise; nothing by default."""
+
+    shifts: Mapping[str, Span] = field(default_factory=dict)
+    """By node: how much more its clock would have shown."""
+    grace_ns: Span | None = None
+    drop_late: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is otherwise."""
+        return bool(self.shifts) or self.grace_ns is not None or self.drop_late
+
+    def token(self, node: str, token: SignedTime) -> SignedTime:
+        """Return a node's signed time as it would have been. Its signature does not hold any more."""
+        shift = self.shifts.get(node, 0)
+        return msgspec.structs.replace(token, midpoint_ns=max(0, token.midpoint_ns + shift)) if shift else token
+
+    def frame(self, evidence: FrameEvidence) -> FrameEvidence:
+        """Return a frame with its own and its witnesses' signed times as they would have been."""
+        if not self.shifts:
+            return evidence
+        return replace(
+            evidence,
+            token=self.token(evidence.frame.head.writer, evidence.token),
+            witnesses=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.witnesses),
+            sessions=tuple(replace(each, token=self.token(each.head.node, each.token)) for each in evidence.sessions),
+        )
+
+    def bag(self, bag: Bag) -> Bag:
+        """Return a bag with the instant at which it would have been due."""
+        return bag if self.grace_ns is None else msgspec.structs.replace(bag, due_ns=bag.end_ns + self.grace_ns)
+
+    def listed(self, bag: Bag, token: SignedTime, *, listed: bool) -> bool:
+        """Whether a frame would have been in its bag. ``bag``: as ``bag()`` returns it."""
+        in_time = token.interval.earliest <= bag.due_ns
+        if self.grace_ns is None:
+            return listed and (in_time or not self.drop_late)
+        return in_time and (listed or not self.drop_late)
+
+
+AS_IT_WAS = WhatIf()

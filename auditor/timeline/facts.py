@@ -3,6 +3,8 @@
 The walk hands over evidence that verifies; what does not verify makes no event: readers, holders and successors would
 have refused it too. Of each frame it is said what readers make of it, by the order of authority: the seal, then the
 lock file. Files that no list names are read here, because no rule looks into them.
+
+Each statement counts once, and of several the first: a ledger counts before the frames that carry the same witness.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
 from auditor.columns.frames import CleanFrames, JudgedFile
-from auditor.evidence.records import ClusterRecords
-from auditor.evidence.signatures import FrameEvidence, FrameReader, Signatures
-from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing, Tree
+from auditor.evidence.signatures import FrameEvidence
+from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
+from auditor.parts import EvidenceSource
 from auditor.rules.bags import misplaced_lock
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
@@ -33,13 +35,67 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
-from .events import BagClosed, CeilingLinked, ClockReading, FrameWritten, LogBorn, RackSealed, StatedBatch
-from .gathering import AS_IT_WAS, Gathering, WhatIf, ended_name, hearsay_names, statement_name
+from .events import (
+    AS_IT_WAS,
+    BagClosed,
+    CeilingLinked,
+    ClockReading,
+    Event,
+    FrameWritten,
+    LeaseEnded,
+    LogBorn,
+    RackSealed,
+    StatedBatch,
+    WhatIf,
+)
 
 _VOID: Final = "its bag was closed without it"
 _TWICE: Final = "the bag has the same frame already"
 UNLISTED_RANK: Final = 2**39
 """Files that no list names are read behind all others of their rack."""
+
+
+type Mark = tuple[str, str, Instant]
+"""Which (``prelock`` or ``pack``), and the log and beginning of the bag that the copy has it of."""
+
+
+def statement_name(digest: bytes, position: int) -> bytes:
+    """Return the name of a statement about a lease: the digest of its batch's head, and the place in the batch."""
+    return b"t" + digest + position.to_bytes(8)
+
+
+def ended_name(entry: Ended) -> bytes:
+    """Return the name of what a shard says of the end of a lease."""
+    return b"e" + entry.ending.correlation_id + entry.domain.encode()
+
+
+def hearsay_names(end: LeaseEnded) -> tuple[bytes, bytes]:
+    """Return the name of what a later witness tells of an end, and that of its shard's own word, which counts more."""
+    lease = end.ending.correlation_id + end.domain.encode()
+    return b"h" + lease, b"e" + lease
+
+
+class Gathering:
+    """Takes what is read; this one takes nothing."""
+
+    rank = 0
+    """Set before each call: of what is told at several places, in a ledger or in frames, the lowest counts."""
+
+    def head(self, fact: HeadFact) -> None:
+        """Take a batch head."""
+
+    def knows(self, name: bytes) -> bool:  # noqa: ARG002 - of a class that takes nothing
+        """Whether a statement about a lease is known already, or of no interest."""
+        return True
+
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        """Take an event. Of several with one name the one of the lowest rank stays.
+
+        ``unless``: it does not count where there is another of this name.
+        """
+
+    def marked(self, mark: Mark) -> None:
+        """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
 
 
 class ShardFacts:
@@ -74,10 +130,8 @@ class ShardFacts:
                 self._witness(entry, digest, batch, position, where)
             case Ended():
                 self._found.add(batch.said(entry, position, where, shift), ended_name(entry))
-            case SessionWitness() | SessionEnded():
+            case SessionWitness() | SessionEnded() | Resumed():
                 self._found.add(batch.said(entry, position, where, shift))
-            case Resumed():
-                self._found.add(batch.resumed(entry, position, where))
             case _:
                 pass
 
@@ -142,20 +196,15 @@ class RackFacts:
 
     def __init__(
         self,
-        tree: Tree,
-        records: ClusterRecords,
-        signatures: Signatures,
-        frames: FrameReader,
+        reading: EvidenceSource,
         found: Gathering,
         *,
         lens: WhatIf = AS_IT_WAS,
         judged: Callable[[JudgedFrame], None] | None = None,
     ) -> None:
         """Take where events go to. ``judged``: told of each frame that can be read, of those of no event too."""
-        self._tree = tree
-        self._records = records
-        self._signatures = signatures
-        self._frames = frames
+        self._reading = reading
+        self._records = reading.records
         self._found = found
         self._lens = lens
         self._tell = judged
@@ -212,8 +261,8 @@ class RackFacts:
         if accepted[1]:
             closing.seen.add(raw.frame.digest)
         self._found.rank = rank
-        told = self._told(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why)
-        self._take(JudgedFrame(evidence, told, closing.bag, closing.token))
+        closed = closing.token
+        self._frame(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why, closed=closed)
 
     def clean_from(self, files: Iterable[JudgedFile], firsts: Iterable[int]) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
@@ -263,8 +312,7 @@ class RackFacts:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""
         bag, evidence = self._lens.bag(listing.bag), self._lens.frame(raw)
         accepted = (0, 0) if twice else self._accepted(evidence, bag, None, fits=_fits(raw, bag, path))
-        told = self._told(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
-        self._take(JudgedFrame(evidence, told, bag, None))
+        self._frame(evidence, bag, path, accepted, listed=None, why=_TWICE if twice else "")
 
     def open(self, listing: BagListing) -> None:
         if listing.begun:
@@ -281,10 +329,8 @@ class RackFacts:
     def _void(self, listing: BagListing) -> None:
         """Take a bag that its rack was sealed without. Reads its files."""
         for path, raw in self._unlisted_frames(listing, listing.files):
-            evidence = self._lens.frame(raw)
             why = "its rack was sealed without its bag"
-            told = self._told(evidence, listing.bag, path, (0, 0), listed=False, why=why)
-            self._take(JudgedFrame(evidence, told, listing.bag, None))
+            self._frame(self._lens.frame(raw), listing.bag, path, (0, 0), listed=False, why=why)
 
     def finish(self, grid: Grid, listing: RackListing, seal: SealFacts | None) -> None:
         """Tell what the rack comes to, when all frames are judged. Reads the files that came too late."""
@@ -357,14 +403,13 @@ class RackFacts:
             closing.accepted += accepted[1] - accepted[0]
             closing.rejected += len(raw.frame.timestamps) - (accepted[1] - accepted[0])
             closing.seen.add(raw.frame.digest)
-        told = self._told(evidence, bag, path, accepted, listed=would, why="" if would else _VOID)
-        self._take(JudgedFrame(evidence, told, bag, closing.token))
+        self._frame(evidence, bag, path, accepted, listed=would, why="" if would else _VOID, closed=closing.token)
 
     def _unlisted_frames(self, listing: BagListing, names: Iterable[str]) -> Iterator[tuple[str, FrameEvidence]]:
         for name in names:
             path = f"{listing.bag.path}/{name}"
-            data = self._tree.read(path, PIECE_BYTES_MAX) or b""
-            for frame in self._frames.frames(data, path, self._records.keys)[0]:
+            data = self._reading.tree.read(path, PIECE_BYTES_MAX) or b""
+            for frame in self._reading.frames.frames(data, path, self._records.keys)[0]:
                 self._found.rank = self._unlisted = self._unlisted + 1
                 yield path, frame
 
@@ -376,7 +421,7 @@ class RackFacts:
         One that does not hold is taken at its word for the instant only: what it covers counts for readers all the
         same. ``otherwise_ns``: when, if it is not even a signed time.
         """
-        token, _ = stamp_findings(self._signatures, self._records.keys, kind, stamped, node, where)
+        token, _ = stamp_findings(self._reading.signatures, self._records.keys, kind, stamped, node, where)
         if token is not None:
             token = self._lens.token(node, token)
             return token, ClockReading.of(node, token), token.midpoint_ns
@@ -390,14 +435,23 @@ class RackFacts:
         policy = self._records.judging(evidence.frame.head.policy_number, lock.policy_number if lock else None)
         return _stretch(judge_frame(evidence, bag, policy, misplaced=not fits))
 
-    def _told(
-        self, evidence: FrameEvidence, bag: Bag, path: str, accepted: tuple[int, int], *, listed: bool | None, why: str
-    ) -> FrameWritten:
+    def _frame(
+        self,
+        evidence: FrameEvidence,
+        bag: Bag,
+        path: str,
+        accepted: tuple[int, int],
+        *,
+        listed: bool | None,
+        why: str,
+        closed: SignedTime | None = None,
+    ) -> None:
+        """Tell of a frame, as the lens shows it. ``closed``: the signed time of its bag's lock file."""
         head, timestamps = evidence.frame.head, evidence.frame.timestamps
         span = (int(timestamps[accepted[0]]), int(timestamps[accepted[1] - 1])) if accepted[1] else None
         refused = len(timestamps) - (accepted[1] - accepted[0])
         at = evidence.where.offset
-        return FrameWritten(
+        event = FrameWritten(
             instant_ns=evidence.token.midpoint_ns,
             place=(f"writer {head.writer}", head.incarnation, head.sequence, 0),
             clock=ClockReading.of(head.writer, evidence.token),
@@ -422,15 +476,13 @@ class RackFacts:
             ),
             begins=evidence.refusal is None and path not in self._begun and at < self._clean_from.get(path, at + 1),
         )
-
-    def _take(self, frame: JudgedFrame) -> None:
-        if frame.evidence.refusal is None:
-            self._found.add(frame.event)
-            if frame.event.begins:
-                self._begun.add(frame.event.file)
-        self._shards.carried(frame.evidence)
+        if evidence.refusal is None:
+            self._found.add(event)
+            if event.begins:
+                self._begun.add(path)
+        self._shards.carried(evidence)
         if self._tell is not None:
-            self._tell(frame)
+            self._tell(JudgedFrame(evidence, event, bag, closed))
 
 
 def _stretch(judgement: Judgement) -> tuple[int, int]:

@@ -1,21 +1,29 @@
-"""One event after another into a state. Pure but for the dictionaries of the state that is being built.
+"""A timeline folded into states, one event after another, and checkpoints of them in its database.
 
 Robust against an order that a wrong clock brings about: an older statement about a lease never undoes a newer one, a
 frame may stand before its lease, an end before its beginning.
+
+A checkpoint is no copy. Each value is kept with the position from which on it counts, at most once for each stretch
+between two checkpoints; the value at a checkpoint is the newest that is not younger. So a state costs what is asked of
+it, and the database grows with what happens, not with what stands. Values are msgpack by the types of state.py, read
+when they are asked for; what is decoded was written by others: it is checked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from dataclasses import replace as copied
+from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.sessionlease import SessionKind
 from appliance.formats.witness import WitnessKind
+from auditor.index import Database
+from auditor.parts import Value
 from auditor.rules.history import ShardName
 from timeagent.units import Instant
 
@@ -34,34 +42,181 @@ from .events import (
     SessionOver,
     SessionTold,
 )
-from .state import BagState, ClockState, DomainState, LeaseState, LogState, SessionState, ShardState, with_leases
+from .state import Bags, BagState, ClockState, Domains, DomainState, LeaseState, LogState, SessionState, ShardState
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_LAYERS: Final = ("domains", "sessions", "shards", "logs", "bags", "clocks")
+SCHEMA: Final = """
+CREATE TABLE known (id INTEGER PRIMARY KEY, kind INTEGER, key, part INTEGER, position INTEGER, value BLOB);
+CREATE UNIQUE INDEX known_of ON known (kind, key, part, position);
+CREATE TABLE standing (until INTEGER, domain TEXT, since INTEGER, PRIMARY KEY (until, domain)) WITHOUT ROWID;
+CREATE TABLE folded (position INTEGER PRIMARY KEY);
+"""
+"""``folded``: where there are checkpoints; ``part``: the second half of a key that has two, else 0."""
+WRITTEN_AT_HAND: Final = 10_000
+"""So many values of a kind are not read again while checkpoints are made."""
+STILL: Final = 2**62
+"""Later than every position."""
+
+
+_VALUES: Final = (DomainState, SessionState, ShardState, LogState, BagState, ClockState)
+_KINDS: Final[dict[type, tuple[int, msgspec.msgpack.Decoder[Any]]]] = {
+    kind: (number, msgspec.msgpack.Decoder(kind)) for number, kind in enumerate(_VALUES)
+}
+_IN_PARTS: Final[set[type]] = {ShardState, BagState}
+"""The values whose keys have two halves."""
+
+
+class Layer[K, V](MutableMapping[K, V]):
+    """Values of one kind as of a checkpoint, and those that changed since. A copy goes on by itself."""
+
+    def __init__(self, db: Database, kind: type[V], position: int) -> None:
+        self._db = db
+        self._type = kind
+        self._kind, self._values = _KINDS[kind]
+        self._position = position
+        self.changed: dict[K, V] = {}
+        self._written: dict[K, V] = {}
+        """What was written last, at the checkpoint or before: as the database has it."""
+
+    def __copy__(self) -> Layer[K, V]:
+        """Return the same values; what is changed in one is not in the other."""
+        twin = type(self)(self._db, self._type, self._position)
+        twin.changed = self.changed.copy()
+        return twin
+
+    def __getitem__(self, name: K) -> V:
+        if name in self.changed:
+            return self.changed[name]
+        if name in self._written:
+            return self._written[name]
+        sql = (
+            "SELECT value FROM known WHERE kind = ? AND key = ? AND part = ? AND position <= ?"
+            " ORDER BY position DESC LIMIT 1"
+        )
+        for (value,) in self._db.execute(sql, (self._kind, *_key(name), self._position)):
+            found: V = self._values.decode(value)
+            return found
+        raise KeyError(name)
+
+    def __setitem__(self, name: K, value: V) -> None:
+        """Change a value here only."""
+        self.changed[name] = value
+
+    def __delitem__(self, name: K) -> None:
+        """Nothing that was known is ever not known again."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[K]:
+        """Yield every key: those of the checkpoint, then the new ones."""
+        yield from (found := self._keys())
+        known = set(found)
+        yield from (name for name in self.changed if name not in known)
+
+    def __len__(self) -> int:
+        """Count the keys; costs as much as going over them."""
+        return sum(1 for _ in self)
+
+    def _keys(self) -> list[K]:
+        sql = "SELECT DISTINCT key, part FROM known WHERE kind = ? AND position <= ?"
+        rows: Iterable[Any] = self._db.execute(sql, (self._kind, self._position))
+        return [key if self._type in _IN_PARTS else key[0] for key in rows]
+
+    def keep(self, position: int) -> None:
+        """Write what changed as of a checkpoint, and go on from there."""
+        self._db.executemany(
+            "INSERT INTO known (kind, key, part, position, value) VALUES (?, ?, ?, ?, ?)",
+            ((self._kind, *_key(name), position, _encoder.encode(value)) for name, value in self.changed.items()),
+        )
+        self._position = position
+        if len(self._written) > WRITTEN_AT_HAND:
+            self._written = {}
+        self._written |= self.changed
+        self.changed = {}
+
+
+def _key(name: Any) -> tuple[Value, int]:  # noqa: ANN401 - a string, bytes, or a pair that ends in a number
+    return name if isinstance(name, tuple) else (name, 0)
+
+
+class DomainLayer(Layer[str, DomainState], Domains):
+    """Of the domains with leases there is a list of its own."""
+
+    def standing(self) -> list[str]:
+        sql = "SELECT domain FROM standing WHERE until > ? AND since <= ?"
+        found = {domain for (domain,) in self._db.execute(sql, (self._position, self._position))}
+        for name, domain in self.changed.items():
+            if domain.leases:
+                found.add(name)
+            else:
+                found.discard(name)
+        return sorted(found)
+
+    def keep(self, position: int) -> None:
+        """Write also which domains have leases from here on, and which have none any more."""
+        held = [name for name, domain in self.changed.items() if domain.leases]
+        free = [name for name, domain in self.changed.items() if not domain.leases]
+        self._db.executemany(
+            "INSERT OR IGNORE INTO standing VALUES (?, ?, ?)", [(STILL, name, position) for name in held]
+        )
+        self._db.executemany(
+            "UPDATE standing SET until = ? WHERE until = ? AND domain = ?", [(position, STILL, name) for name in free]
+        )
+        super().keep(position)
+
+
+class BagLayer(Layer[tuple[str, Instant], BagState], Bags):
+    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+        # Of the rows of a group SQLite gives the one that has the maximum.
+        sql = (
+            "SELECT part, value, max(position) FROM known WHERE kind = ? AND key = ? AND position <= ?"
+            " GROUP BY part ORDER BY part DESC"
+        )
+        values: list[Value] = [self._kind, log, self._position]
+        if newest is not None:
+            sql, values = f"{sql} LIMIT ?", [*values, newest]
+        known = {(log, start): value for start, value, _ in self._db.execute(sql, values)}
+        ordered = sorted(known.keys() | {name for name in self.changed if name[0] == log})
+        chosen = ordered if newest is None else ordered[max(0, len(ordered) - newest) :]
+        return [self.changed[name] if name in self.changed else self._values.decode(known[name]) for name in chosen]
 
 
 @dataclass(slots=True)
 class Working:
-    """A state that is being built. Its values are frozen: a copy of the dictionaries is a copy of the state."""
+    """A state that is being built. Its values are frozen: a copy of the mappings is a copy of the state."""
 
-    domains: MutableMapping[str, DomainState] = field(default_factory=dict)
-    sessions: MutableMapping[bytes, SessionState] = field(default_factory=dict)
-    shards: MutableMapping[ShardName, ShardState] = field(default_factory=dict)
-    logs: MutableMapping[str, LogState] = field(default_factory=dict)
-    bags: MutableMapping[tuple[str, Instant], BagState] = field(default_factory=dict)
-    clocks: MutableMapping[str, ClockState] = field(default_factory=dict)
-    prelocked: Collection[tuple[str, Instant]] = frozenset()
-    packed: Collection[tuple[str, Instant]] = frozenset()
-    """Bags whose prelock, or pack, the copy has: no event says since when."""
+    domains: DomainLayer
+    sessions: Layer[bytes, SessionState]
+    shards: Layer[ShardName, ShardState]
+    logs: Layer[str, LogState]
+    bags: BagLayer
+    clocks: Layer[str, ClockState]
+    marked: Callable[[str, str, Instant], bool]
+    """Whether the copy has the ``prelock`` of a bag (log, beginning), or its ``pack``: no event says since when."""
+
+    @classmethod
+    def at(cls, db: Database, position: int) -> Working:
+        """Return the state at a checkpoint, to be folded on from. Changes nothing that is kept."""
+
+        def marked(*mark: Value) -> bool:
+            return any(db.execute("SELECT 1 FROM marked WHERE mark = ? AND log = ? AND start = ?", mark))
+
+        shards: Layer[ShardName, ShardState] = Layer(db, ShardState, position)
+        sessions: Layer[bytes, SessionState] = Layer(db, SessionState, position)
+        logs: Layer[str, LogState] = Layer(db, LogState, position)
+        clocks: Layer[str, ClockState] = Layer(db, ClockState, position)
+        domains, bags = DomainLayer(db, DomainState, position), BagLayer(db, BagState, position)
+        return cls(domains, sessions, shards, logs, bags, clocks, marked)
 
     def copy(self) -> Working:
         """Return a state that can go on by itself."""
-        return copied(
-            self,
-            domains=copy(self.domains),
-            sessions=copy(self.sessions),
-            shards=copy(self.shards),
-            logs=copy(self.logs),
-            bags=copy(self.bags),
-            clocks=copy(self.clocks),
-        )
+        return copied(self, **{name: copy(getattr(self, name)) for name in _LAYERS})
+
+    def keep(self, db: Database, position: int) -> None:
+        """Make a checkpoint: write what changed since the one before."""
+        for name in _LAYERS:
+            getattr(self, name).keep(position)
+        db.execute("INSERT INTO folded VALUES (?)", (position,))
 
     def take(self, event: Event) -> None:
         if event.clock is not None:
@@ -89,10 +244,7 @@ class Working:
             case RackSealed():
                 self._sealed(event)
             case LogBorn():
-                first, kind = event.first_ns, event.kind
-                self.logs[event.log] = LogState(
-                    event.log, kind, first, event.span_ns, event.grace_ns, event.rack_ns, first, 0, 0, 0, 0
-                )
+                self.logs[event.log] = LogState(event, event.first_ns)
 
     def _clock(self, reading: ClockReading, instant: Instant) -> None:
         known = self.clocks.get(reading.node)
@@ -110,45 +262,19 @@ class Working:
 
     def _told(self, event: LeaseTold) -> None:
         witness = event.witness
+        name, renewals = witness.correlation_id, int(witness.kind is WitnessKind.RENEWAL)
         domain = self.domains.get(witness.domain)
         if domain is None:
             domain = DomainState(witness.domain, event.shard, 0, 0, 0, (), None, 0)
-        known = next((each for each in domain.leases if each.correlation_id == witness.correlation_id), None)
-        gone = domain.previous is not None and domain.previous.correlation_id == witness.correlation_id
-        lease = LeaseState(
-            domain=witness.domain,
-            correlation_id=witness.correlation_id,
-            shard=event.shard,
-            run=event.place[1],
-            holder=witness.holder,
-            mode=witness.mode,
-            granted_phase=witness.phase,
-            fence=witness.fence,
-            expiry_ns=witness.expiry_ns,
-            floor_ns=witness.floor_ns,
-            settle_to_ns=witness.settle_to_ns,
-            granted_ns=event.instant_ns,
-            told_ns=event.instant_ns,
-            renewals=int(witness.kind is WitnessKind.RENEWAL),
-            where=event.where,
-            previous_id=witness.previous_id,
-            session_id=witness.session_id,
-        )
+        known = next((each for each in domain.leases if each.correlation_id == name), None)
+        leases, grants = domain.leases, domain.grants
         if known is not None:
-            lease = replace(
-                lease,
-                granted_ns=known.granted_ns,
-                previous_id=known.previous_id if lease.previous_id is None else lease.previous_id,
-                renewals=known.renewals + lease.renewals,
-                expiry_ns=max(known.expiry_ns, lease.expiry_ns),
-                frames=known.frames,
-                messages=known.messages,
-                newest_ns=known.newest_ns,
-                run_over=known.run_over,
-            )
-        leases = tuple(lease if each is known else each for each in domain.leases)
-        if known is None and not gone:
-            leases = (*leases, lease)
+            expiry, count = max(known.expiry_ns, witness.expiry_ns), known.renewals + renewals
+            lease = replace(known, told=event, expiry_ns=expiry, renewals=count)
+            leases = tuple(lease if each is known else each for each in leases)
+        elif domain.previous is None or domain.previous.correlation_id != name:
+            leases = (*leases, LeaseState(event, witness.expiry_ns, event.instant_ns, renewals))
+            grants += 1
         self.domains[witness.domain] = replace(
             domain,
             shard=event.shard,
@@ -156,83 +282,49 @@ class Working:
             settle_to_ns=max(domain.settle_to_ns, witness.settle_to_ns),
             fence=max(domain.fence, witness.fence),
             leases=leases,
-            grants=domain.grants + (known is None and not gone),
+            grants=grants,
         )
 
     def _ended(self, event: LeaseEnded) -> None:
         domain = self.domains.get(event.domain)
         if domain is None:
             return
-        ending = event.ending
-        known = next((each for each in domain.leases if each.correlation_id == ending.correlation_id), None)
-        if known is None:
-            return
-        over = replace(
-            known,
-            outcome=ending.outcome,
-            ended_ns=ending.ended_ns,
-            watermark_ns=ending.watermark_ns,
-            messages_claimed=ending.messages if ending.watermark_ns is not None else None,
-        )
-        self.domains[event.domain] = replace(
-            domain,
-            floor_ns=max(domain.floor_ns, event.floor_ns or 0),
-            settle_to_ns=max(domain.settle_to_ns, event.settle_to_ns or 0),
-            leases=tuple(each for each in domain.leases if each is not known),
-            previous=over,
-        )
+        name = event.ending.correlation_id
+        known = next((each for each in domain.leases if each.correlation_id == name), None)
+        if known is not None:
+            self.domains[event.domain] = replace(
+                domain,
+                floor_ns=max(domain.floor_ns, event.floor_ns or 0),
+                settle_to_ns=max(domain.settle_to_ns, event.settle_to_ns or 0),
+                leases=tuple(each for each in domain.leases if each is not known),
+                previous=replace(known, ending=event.ending),
+            )
 
     def _session(self, event: SessionTold) -> None:
         witness = event.witness
-        known = self.sessions.get(witness.session_id)
-        self.sessions[witness.session_id] = SessionState(
-            session_id=witness.session_id,
-            shard=event.shard,
-            run=event.place[1],
-            holder=witness.holder,
-            expiry_ns=max(witness.expiry_ns, known.expiry_ns if known else 0),
-            granted_ns=known.granted_ns if known else event.instant_ns,
-            renewals=(known.renewals if known else 0) + (witness.kind is SessionKind.RENEWAL),
-            where=event.where,
-            outcome=known.outcome if known else None,
-            ended_ns=known.ended_ns if known else None,
-        )
+        known = self.sessions.get(witness.session_id, SessionState(0))
+        expiry = max(known.expiry_ns, witness.expiry_ns)
+        self.sessions[witness.session_id] = replace(known, expiry_ns=expiry)
 
     def _session_over(self, event: SessionOver) -> None:
-        known = self.sessions.get(event.ending.session_id)
+        ending = event.ending
+        known = self.sessions.get(ending.session_id)
         if known is not None:
-            ending = event.ending
-            over = replace(known, outcome=ending.outcome, ended_ns=ending.ended_ns, expiry_ns=ending.expiry_ns)
-            self.sessions[ending.session_id] = over
+            self.sessions[ending.session_id] = replace(known, ending=ending, expiry_ns=ending.expiry_ns)
 
     def _ceiling(self, event: CeilingLinked) -> None:
-        record = event.record
-        known = self.shards.get(event.shard)
-        if known is not None and known.ceiling_number >= record.number:
+        record, known = event.record, self.shards.get(event.shard)
+        if known is None:
+            self.shards[event.shard] = ShardState(event, event.instant_ns)
+        elif known.record.number >= record.number:
             return
-        same = known is not None and known.incarnation == record.incarnation
-        self.shards[event.shard] = ShardState(
-            event.shard,
-            record.node,
-            record.incarnation,
-            record.number,
-            record.ceiling_ns,
-            record.kind,
-            record.floor_ns,
-            record.settle_to_ns,
-            known.started_ns if known is not None and same else event.instant_ns,
-            (known.runs if known else 0) + (not same),
-            event.where,
-        )
-        if known is not None:
-            followed = {"going_by": known.going_by, "half": known.half, "half_ns": known.half_ns}
-            self.shards[event.shard] = replace(self.shards[event.shard], **followed)
-        if known is not None and same:
-            self.shards[event.shard] = replace(
-                self.shards[event.shard], restarts=known.restarts, paused_ns=known.paused_ns
-            )
-        if known is not None and not same and record.kind is CeilingKind.RUNNING:
-            self._forget(event.shard, record.incarnation)
+        elif known.record.incarnation == record.incarnation:
+            self.shards[event.shard] = replace(known, linked=event)
+        else:
+            begun = {"started_ns": event.instant_ns, "runs": known.runs + 1, "restarts": 0, "paused_ns": None}
+            self.shards[event.shard] = replace(known, linked=event, **begun)
+            if record.kind is CeilingKind.RUNNING:
+                self._forget(event.shard, record.incarnation)
         if record.kind is CeilingKind.TERMINAL:
             self._leave(event.shard)
 
@@ -244,27 +336,30 @@ class Working:
 
     def _resumed(self, event: RunResumed) -> None:
         known = self.shards.get(event.shard)
-        if known is not None and known.incarnation == event.place[1]:
+        if known is not None and known.record.incarnation == event.place[1]:
             pause = (event.since_ns, event.instant_ns)
             self.shards[event.shard] = replace(known, restarts=known.restarts + 1, paused_ns=pause)
 
     def _forget(self, shard: ShardName, run: bytes) -> None:
         """A run began: it knows of none of the leases that the runs before it had out."""
-        for name in with_leases(self.domains):
+
+        def is_over(lease: LeaseState) -> bool:
+            return lease.told.shard == shard and lease.told.place[1] != run
+
+        for name in self.domains.standing():
             domain = self.domains[name]
-            if any(each.shard == shard and each.run != run and not each.run_over for each in domain.leases):
-                leases = tuple(
-                    replace(each, run_over=True) if each.shard == shard and each.run != run else each
-                    for each in domain.leases
-                )
-                self.domains[name] = replace(domain, leases=leases)
+            if any(is_over(each) and not each.run_over for each in domain.leases):
+                leases = (replace(each, run_over=True) if is_over(each) else each for each in domain.leases)
+                self.domains[name] = replace(domain, leases=tuple(leases))
 
     def _leave(self, shard: ShardName) -> None:
         """A chain has ended: its half of a lease is over, of which the shard that came has the other."""
-        for name in with_leases(self.domains):
+        for name in self.domains.standing():
             domain = self.domains[name]
-            going_on = {each.holder for each in domain.leases if each.shard[0] > shard[0]}
-            leases = tuple(each for each in domain.leases if each.shard != shard or each.holder not in going_on)
+            going_on = {each.witness.holder for each in domain.leases if each.told.shard[0] > shard[0]}
+            leases = tuple(
+                each for each in domain.leases if each.told.shard != shard or each.witness.holder not in going_on
+            )
             if len(leases) < len(domain.leases):
                 self.domains[name] = replace(domain, leases=leases)
 
@@ -277,7 +372,7 @@ class Working:
             messages = 0 if event.listed is False else event.messages
             written = bag.written + event.begins
             self.bags[event.log, event.bag_ns] = replace(bag, written=written, messages=bag.messages + messages)
-            if bag.closed_ns is None:
+            if bag.closed is None:
                 self.logs[event.log] = replace(log, pending=log.pending + messages)
 
     def _under_leases(self, event: FrameWritten) -> None:
@@ -294,42 +389,31 @@ class Working:
         known = self.bags.get((log, start))
         if known is not None:
             return known
-        end = start + state.span_ns
-        prelock, packed = (log, start) in self.prelocked, (log, start) in self.packed
-        return BagState(log, start, end, end + state.grace_ns, "", prelock=prelock, packed=packed)
+        end = start + state.born.span_ns
+        prelock, packed = self.marked("prelock", log, start), self.marked("pack", log, start)
+        return BagState(start, end, end + state.born.grace_ns, prelock=prelock, packed=packed)
 
     def _closed(self, event: BagClosed) -> None:
         log = self.logs.get(event.log)
         if log is None:
             return
         before = self._bag(event.log, event.bag_ns, log)
-        if before.closed_ns is not None:
+        if before.closed is not None:
             return
-        bag = self.bags[event.log, event.bag_ns] = replace(
-            before,
-            path=event.path,
-            closed_ns=event.instant_ns,
-            closer=event.closer,
-            listed=event.files,
-            missing=event.missing,
-            void_files=event.void_files,
-            accepted=event.accepted,
-            rejected=event.rejected,
-            where=event.where,
-        )
+        self.bags[event.log, event.bag_ns] = replace(before, closed=event)
         log = replace(log, pending=max(0, log.pending - before.messages))
-        if bag.start_ns < log.horizon_ns:
-            log = _delivered(log, bag)
+        if event.bag_ns < log.horizon_ns:
+            log = _delivered(log, event)
         self.logs[event.log] = self._advance(log, event.bag_ns, over_open=False)
 
     def _sealed(self, event: RackSealed) -> None:
         log = self.logs.get(event.log)
         if log is None:
             return
-        start = max(event.start_ns, log.first_ns)
-        for begin in range(start - start % log.span_ns, event.end_ns, log.span_ns):
+        start, span = max(event.start_ns, log.born.first_ns), log.born.span_ns
+        for begin in range(start - start % span, event.end_ns, span):
             bag = self.bags.get((event.log, begin))
-            if bag is not None and bag.closed_ns is not None:
+            if bag is not None and bag.closed is not None:
                 self.bags[event.log, begin] = replace(bag, sealed_ns=event.instant_ns, sealer=event.sealer)
         self.logs[event.log] = self._advance(log, event.end_ns, over_open=True)
 
@@ -340,15 +424,15 @@ class Working:
         stops a reader, unless its rack is sealed (``over_open``): then it does not exist.
         """
         while True:
-            bag = self.bags.get((log.log, log.horizon_ns))
-            if bag is not None and bag.closed_ns is not None:
-                log = _delivered(log, bag)
+            bag = self.bags.get((log.born.log, log.horizon_ns))
+            if bag is not None and bag.closed is not None:
+                log = _delivered(log, bag.closed)
             elif log.horizon_ns >= closed_to or (bag is not None and not over_open):
                 return log
-            log = replace(log, horizon_ns=log.horizon_ns + log.span_ns)
+            log = replace(log, horizon_ns=log.horizon_ns + log.born.span_ns)
 
 
-def _delivered(log: LogState, bag: BagState) -> LogState:
+def _delivered(log: LogState, bag: BagClosed) -> LogState:
     return replace(
         log,
         delivered=log.delivered + bag.accepted,

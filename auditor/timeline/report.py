@@ -15,7 +15,7 @@ from timeagent.errors import Damaged
 from timeagent.units import SECOND, Instant, rfc3339, span_text
 
 from .events import FrameWritten, clock
-from .state import BagState, LeaseState, ShardState, StateAt, with_leases
+from .state import BagState, LeaseState, ShardState, StateAt
 from .timeline_reader import Timeline
 
 SCHEMA: Final = "tenure.replay"
@@ -73,17 +73,17 @@ def _left(span: int) -> str:
 def _shards(state: StateAt) -> list[tuple[str, ...]]:
     return [
         (
-            f"{each.shard[0]}/{each.shard[1]}",
-            each.node,
-            each.incarnation.hex(),
-            clock(each.ceiling_ns),
-            str(each.ceiling_number),
-            each.kind.value + _restarts(each),
-            clock(each.floor_ns),
-            str(each.going_by or each.shard[0]),
+            f"{name[0]}/{name[1]}",
+            each.record.node,
+            each.record.incarnation.hex(),
+            clock(each.record.ceiling_ns),
+            str(each.record.number),
+            each.record.kind.value + _restarts(each),
+            clock(each.record.floor_ns),
+            str(each.going_by or name[0]),
             each.half.value + (f" since {clock(each.half_ns)}" if each.half_ns is not None else ""),
         )
-        for _, each in sorted(state.shards.items())
+        for name, each in sorted(state.shards.items())
     ]
 
 
@@ -96,7 +96,7 @@ def _restarts(shard: ShardState) -> str:
 
 def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name in with_leases(state.domains) if domain is None else [domain]:
+    for name in state.domains.standing() if domain is None else [domain]:
         known = state.domains.get(name)
         if known is None:
             continue
@@ -108,30 +108,33 @@ def _lease_rows(state: StateAt, domain: str | None) -> list[tuple[str, ...]]:
 
 
 def _lease_row(state: StateAt, lease: LeaseState, previous: str) -> tuple[str, ...]:
+    witness = lease.witness
     return (
-        printable(lease.domain),
+        printable(witness.domain),
         state.phase(lease).value,
-        lease.mode.value,
-        f"{lease.holder.node}:{lease.holder.process}",
+        witness.mode.value,
+        f"{witness.holder.node}:{witness.holder.process}",
         clock(state.expiry(lease)),
         _left(state.expiry(lease) - state.instant_ns),
-        f"…{lease.fence % 10**12 // 10**6:06d}",
-        clock(lease.floor_ns),
+        f"…{witness.fence % 10**12 // 10**6:06d}",
+        clock(witness.floor_ns),
         str(lease.messages),
         previous,
     )
 
 
 def _bag(state: StateAt, bag: BagState) -> tuple[str, ...]:
+    closed = bag.closed
+    missing = f" ({closed.missing} missing)" if closed and closed.missing else ""
     return (
         clock(bag.start_ns),
         state.bag_phase(bag).value,
         clock(bag.due_ns),
         str(bag.written),
-        "-" if bag.listed is None else f"{bag.listed}" + (f" ({bag.missing} missing)" if bag.missing else ""),
-        str(bag.void_files),
-        str(bag.messages if bag.listed is None else bag.accepted),
-        "-" if bag.closed_ns is None else f"{clock(bag.closed_ns)} {bag.closer}",
+        "-" if closed is None else f"{closed.files}{missing}",
+        str(closed.void_files if closed else 0),
+        str(closed.accepted if closed else bag.messages),
+        "-" if closed is None else f"{clock(closed.instant_ns)} {closed.closer}",
         "-" if bag.sealed_ns is None else f"{clock(bag.sealed_ns)} {bag.sealer}",
     )
 
@@ -184,17 +187,17 @@ def json_fields(state: StateAt, delivered: dict[str, list[Delivered]], *, domain
 
 
 def _shard_fields(state: StateAt, name: tuple[int, int]) -> dict[str, Any]:
-    each = state.shards[name]
+    each, record = state.shards[name], state.shards[name].record
     return {
         "map": name[0],
         "shard": name[1],
-        "node": each.node,
-        "incarnation": each.incarnation.hex(),
-        "ceiling_number": each.ceiling_number,
-        **instant_fields("ceiling", each.ceiling_ns),
-        "kind": each.kind.value,
-        **bound_fields("floor", each.floor_ns),
-        **bound_fields("settle_to", each.settle_to_ns),
+        "node": record.node,
+        "incarnation": record.incarnation.hex(),
+        "ceiling_number": record.number,
+        **instant_fields("ceiling", record.ceiling_ns),
+        "kind": record.kind.value,
+        **bound_fields("floor", record.floor_ns),
+        **bound_fields("settle_to", record.settle_to_ns),
         **instant_fields("started", each.started_ns),
         "runs": each.runs,
         "going_by": each.going_by or name[0],
@@ -221,25 +224,26 @@ def _domain_fields(state: StateAt, name: str) -> dict[str, Any]:
 
 
 def lease_fields(state: StateAt, lease: LeaseState) -> dict[str, Any]:
-    holder = lease.holder
+    witness, holder, ending = lease.witness, lease.witness.holder, lease.ending
+    watermark = None if ending is None else ending.watermark_ns
     return {
-        "correlation_id": lease.correlation_id.hex(),
+        "correlation_id": witness.correlation_id.hex(),
         "phase": state.phase(lease).value,
-        "mode": lease.mode.value,
+        "mode": witness.mode.value,
         "node": holder.node,
         "process": holder.process,
         "incarnation": holder.incarnation.hex(),
         "purpose": printable(holder.purpose),
-        "session": None if lease.session_id is None else lease.session_id.hex(),
-        "fence": str(lease.fence),
+        "session": None if witness.session_id is None else witness.session_id.hex(),
+        "fence": str(witness.fence),
         **instant_fields("expiry", state.expiry(lease)),
-        **bound_fields("floor", lease.floor_ns),
-        **bound_fields("settle_to", lease.settle_to_ns),
+        **bound_fields("floor", witness.floor_ns),
+        **bound_fields("settle_to", witness.settle_to_ns),
         **instant_fields("granted", lease.granted_ns),
         "renewals": lease.renewals,
-        **instant_fields("ended", lease.ended_ns),
-        **bound_fields("watermark", lease.watermark_ns),
-        "messages_claimed": lease.messages_claimed,
+        **instant_fields("ended", ending.ended_ns if ending else None),
+        **bound_fields("watermark", watermark),
+        "messages_claimed": ending.messages if ending and watermark is not None else None,
         "frames": lease.frames,
         "messages": lease.messages,
         **instant_fields("newest", lease.newest_ns),
@@ -250,7 +254,7 @@ def _log_fields(state: StateAt, name: str, delivered: list[Delivered]) -> dict[s
     log = state.logs[name]
     return {
         "log": name,
-        "kind": log.kind,
+        "kind": log.born.kind,
         **bound_fields("horizon", log.horizon_ns),
         "delivered": log.delivered,
         "rejected": log.rejected,
@@ -275,19 +279,20 @@ def _log_fields(state: StateAt, name: str, delivered: list[Delivered]) -> dict[s
 
 
 def _bag_fields(state: StateAt, bag: BagState) -> dict[str, Any]:
+    closed = bag.closed
     return {
         **instant_fields("start", bag.start_ns),
         **instant_fields("due", bag.due_ns),
         "phase": state.bag_phase(bag).value,
         "written": bag.written,
         "messages": bag.messages,
-        "listed": bag.listed,
-        "missing": bag.missing,
-        "void_files": bag.void_files,
-        "accepted": bag.accepted if bag.listed is not None else None,
-        "rejected": bag.rejected if bag.listed is not None else None,
-        **instant_fields("closed", bag.closed_ns),
-        "closer": bag.closer,
+        "listed": closed.files if closed else None,
+        "missing": closed.missing if closed else 0,
+        "void_files": closed.void_files if closed else 0,
+        "accepted": closed.accepted if closed else None,
+        "rejected": closed.rejected if closed else None,
+        **instant_fields("closed", closed.instant_ns if closed else None),
+        "closer": closed.closer if closed else None,
         **instant_fields("sealed", bag.sealed_ns),
         "sealer": bag.sealer,
     }

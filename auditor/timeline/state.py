@@ -6,21 +6,22 @@ file or a clock. Structs rather than dataclasses where a fold makes one per even
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingKind
-from appliance.formats.lease import Holder, LeaseOutcome, Mode, Phase
-from appliance.formats.witness import Half
-from auditor.rules.finding import Evidence, Finding
+from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.lease import Ending, LeaseOutcome, Phase
+from appliance.formats.sessionlease import SessionEnded
+from appliance.formats.witness import Half, Witness
+from auditor.rules.finding import Finding
 from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
 
-from .events import ClockReading, Event
+from .events import BagClosed, CeilingLinked, ClockReading, Event, LeaseTold, LogBorn
 
 
 class LeasePhase(StrEnum):
@@ -59,34 +60,14 @@ _ENDED = {
 class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     """One lease. Instants are those its shard stated."""
 
-    domain: str
-    correlation_id: bytes
-    shard: ShardName
-    run: bytes
-    """The incarnation of the shard that granted it."""
-    holder: Holder
-    mode: Mode
-    granted_phase: Phase
-    """Tentative or held, by the newest witness."""
-    fence: int
+    told: LeaseTold
+    """Its newest witness."""
     expiry_ns: Instant
-    floor_ns: Instant
-    settle_to_ns: Instant
+    """The latest of any of its witnesses. Under a session lease that one's counts: ``StateAt.expiry``."""
     granted_ns: Instant
     """When its first witness that is known was signed."""
-    told_ns: Instant
-    """When its newest witness was signed."""
     renewals: int
-    where: Evidence
-    """Of its newest witness."""
-    previous_id: bytes | None = None
-    session_id: bytes | None = None
-    """The session lease that it was taken under: then that one's expiry counts (``StateAt.expiry``)."""
-    outcome: LeaseOutcome | None = None
-    ended_ns: Instant | None = None
-    watermark_ns: Instant | None = None
-    messages_claimed: int | None = None
-    """By its holder, when it relinquished."""
+    ending: Ending | None = None
     frames: int = 0
     messages: int = 0
     """Written under it until now, as far as frames are there; accepted by readers or not."""
@@ -95,33 +76,34 @@ class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     run_over: bool = False
     """A later run of its shard has begun."""
 
+    @property
+    def witness(self) -> Witness:
+        """The newest."""
+        return self.told.witness
+
+    @property
+    def correlation_id(self) -> bytes:
+        return self.told.witness.correlation_id
+
     def phase_at(self, instant: Instant, session: SessionState | None = None) -> LeasePhase:
         """Return how it stands at an instant, as far as this state's events tell. ``session``: its own, if any."""
-        if self.outcome is not None:
-            return _ENDED[self.outcome]
+        if self.ending is not None:
+            return _ENDED[self.ending.outcome]
         if self.run_over:
             return LeasePhase.FORGOTTEN
-        if session is not None and session.outcome is not None:
-            return _ENDED[session.outcome]
+        if session is not None and session.ending is not None:
+            return _ENDED[session.ending.outcome]
         if instant >= (self.expiry_ns if session is None else session.expiry_ns):
             return LeasePhase.OVER
-        return LeasePhase.TENTATIVE if self.granted_phase is Phase.TENTATIVE else LeasePhase.HELD
+        return LeasePhase.TENTATIVE if self.witness.phase is Phase.TENTATIVE else LeasePhase.HELD
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True):
     """One session lease: a holder's standing with one shard."""
 
-    session_id: bytes
-    shard: ShardName
-    run: bytes
-    holder: Holder
     expiry_ns: Instant
-    """Of its newest witness: until then every lease under it may be written under."""
-    granted_ns: Instant
-    renewals: int
-    where: Evidence
-    outcome: LeaseOutcome | None = None
-    ended_ns: Instant | None = None
+    """The latest of any of its witnesses: until then every lease under it may be written under."""
+    ending: SessionEnded | None = None
 
 
 class DomainState(msgspec.Struct, frozen=True, array_like=True):
@@ -144,20 +126,12 @@ class DomainState(msgspec.Struct, frozen=True, array_like=True):
 class ShardState(msgspec.Struct, frozen=True, array_like=True):
     """One shard of one map: its present run, and until when that may grant."""
 
-    shard: ShardName
-    node: str
-    incarnation: bytes
-    ceiling_number: int
-    ceiling_ns: Instant
-    kind: CeilingKind
-    floor_ns: Instant
-    """The shard floor: of every domain that it has no entry for."""
-    settle_to_ns: Instant
+    linked: CeilingLinked
+    """The newest record of its chain, which says who runs it, up to when, and with which floor and settle_to."""
     started_ns: Instant
     """When the run linked its first record that is known."""
-    runs: int
+    runs: int = 1
     """How many runs are known until now."""
-    where: Evidence
     going_by: int = 0
     """The newest map that it said it goes by; 0: it said of none but that of its chain."""
     half: Half = Half.WHOLE
@@ -167,6 +141,10 @@ class ShardState(msgspec.Struct, frozen=True, array_like=True):
     """How often the present run went on after a restart."""
     paused_ns: tuple[Instant, Instant] | None = None
     """From when until when it paused for the newest of them."""
+
+    @property
+    def record(self) -> CeilingRecord:
+        return self.linked.record
 
 
 class BagPhase(StrEnum):
@@ -186,41 +164,27 @@ class BagPhase(StrEnum):
 class BagState(msgspec.Struct, frozen=True, array_like=True):
     """One bag that somebody wrote to, or that was closed."""
 
-    log: str
     start_ns: Instant
     end_ns: Instant
     due_ns: Instant
-    path: str
     written: int = 0
     """Data files that a frame had been written to until now, listed later or not."""
     messages: int = 0
     """In those frames, without what came too late for the list."""
-    closed_ns: Instant | None = None
-    closer: str | None = None
-    """The node that signed the list that counts. Others may have helped: that leaves no evidence."""
-    listed: int | None = None
-    """How many files the list names; None: it is not closed yet."""
-    missing: int = 0
-    """How many of those cannot be read, or are not what the list says."""
-    void_files: int = 0
-    """Data files beside the list: too late, and in the record of nobody."""
-    accepted: int = 0
-    rejected: int = 0
-    """Messages of listed files."""
+    closed: BagClosed | None = None
+    """By the list that counts. Others may have helped with closing: that leaves no evidence."""
     sealed_ns: Instant | None = None
     sealer: str | None = None
     prelock: bool = False
     """Whether the copy has its prelock."""
     packed: bool = False
     """Whether the copy has it in a pack."""
-    where: Evidence | None = None
-    """Of its lock file."""
 
     def phase_at(self, instant: Instant, end_ns: Instant) -> BagPhase:
         """Return how far its closing had come. ``end_ns``: of the copy."""
         if self.sealed_ns is not None:
             return BagPhase.PACKED if self.packed and instant >= end_ns else BagPhase.SEALED
-        if self.closed_ns is not None:
+        if self.closed is not None:
             return BagPhase.CLOSED
         if instant < self.due_ns:
             return BagPhase.OPEN
@@ -230,21 +194,16 @@ class BagState(msgspec.Struct, frozen=True, array_like=True):
 class LogState(msgspec.Struct, frozen=True, array_like=True):
     """One log, and what a reader of settled messages would have had from it."""
 
-    log: str
-    kind: str
-    first_ns: Instant
-    span_ns: Span
-    grace_ns: Span
-    rack_ns: Span
+    born: LogBorn
     horizon_ns: Instant
     """Every bag before this is closed: what is older is final."""
-    delivered: int
+    delivered: int = 0
     """Messages that a reader of settled messages had been given: all that are accepted below the horizon."""
-    rejected: int
+    rejected: int = 0
     """Messages below the horizon that it dropped."""
-    unread_bags: int
+    unread_bags: int = 0
     """Bags below the horizon of which some listed file cannot be read in this copy."""
-    pending: int
+    pending: int = 0
     """Messages of frames that were written, in bags that were not closed yet."""
 
 
@@ -260,6 +219,22 @@ class ClockState(msgspec.Struct, frozen=True, array_like=True):
     """The largest radius until now."""
 
 
+class Domains(Mapping[str, DomainState]):
+    """Domains by name, which know by themselves which of them have leases."""
+
+    @abstractmethod
+    def standing(self) -> list[str]:
+        """Return the domains with a lease that is not ended, sorted."""
+
+
+class Bags(Mapping[tuple[str, Instant], BagState]):
+    """Bags by log and beginning; those of one log lie together."""
+
+    @abstractmethod
+    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+        """Return the bags of a log in order of time, the newest at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateAt:
     """Everything that is known of one instant. The mappings are not to be changed."""
@@ -272,12 +247,11 @@ class StateAt:
     last: Event | None
     findings: tuple[Finding, ...]
     """Those whose evidence was complete by then."""
-    domains: Mapping[str, DomainState]
+    domains: Domains
     sessions: Mapping[bytes, SessionState]
     shards: Mapping[ShardName, ShardState]
     logs: Mapping[str, LogState]
-    bags: Mapping[tuple[str, Instant], BagState]
-    """By log and beginning."""
+    bags: Bags
     clocks: Mapping[str, ClockState]
 
     def bag_phase(self, bag: BagState) -> BagPhase:
@@ -286,14 +260,11 @@ class StateAt:
 
     def bags_of(self, log: str, *, newest: int | None = None) -> list[BagState]:
         """Return the bags of a log in order of time; ``newest``: only so many of the last."""
-        if isinstance(self.bags, InOrder):
-            return self.bags.bags_of(log, newest)
-        chosen = sorted((start for name, start in self.bags if name == log), reverse=True)
-        return [self.bags[log, start] for start in reversed(chosen[:newest])]
+        return self.bags.bags_of(log, newest)
 
     def leases(self) -> Iterator[LeaseState]:
         """Yield every lease that is not ended, in order of domain."""
-        for domain in with_leases(self.domains):
+        for domain in self.domains.standing():
             yield from self.domains[domain].leases
 
     def phase(self, lease: LeaseState) -> LeasePhase:
@@ -301,34 +272,10 @@ class StateAt:
 
     def session_of(self, lease: LeaseState) -> SessionState | None:
         """Return the session lease that a lease was taken under, if there is one that is known."""
-        return None if lease.session_id is None else self.sessions.get(lease.session_id)
+        name = lease.witness.session_id
+        return None if name is None else self.sessions.get(name)
 
     def expiry(self, lease: LeaseState) -> Instant:
         """Return when a lease expires: under a session, when that does."""
         session = self.session_of(lease)
         return lease.expiry_ns if session is None else session.expiry_ns
-
-
-@runtime_checkable
-class Standing(Protocol):
-    """Domains that know by themselves which of them have leases."""
-
-    def standing(self) -> list[str]:
-        """Return the domains with a lease that is not ended, sorted."""
-        ...
-
-
-@runtime_checkable
-class InOrder(Protocol):
-    """Bags that are found by their log."""
-
-    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
-        """Return the bags of a log in order of time, the newest at most."""
-        ...
-
-
-def with_leases(domains: Mapping[str, DomainState]) -> list[str]:
-    """Return the domains with a lease that is not ended, sorted."""
-    if isinstance(domains, Standing):
-        return domains.standing()
-    return sorted(name for name, domain in domains.items() if domain.leases)

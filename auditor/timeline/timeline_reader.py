@@ -11,12 +11,12 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Final, overload
 
 import msgspec
 
@@ -31,7 +31,6 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
-from .checkpoints import keep, working_at
 from .events import (
     KINDS,
     RANKS,
@@ -69,14 +68,13 @@ class StoredEvents(Sequence["Event"]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database) -> None:
-        self._db = db
         ((count,),) = db.execute("SELECT coalesce(max(position), 0) FROM event")
         self._count = int(count)
-        self._blocks: OrderedDict[int, list[Event]] = OrderedDict()
-        self._lock = threading.Lock()
         # Of the database, not of this: who lets go of a timeline lets go of the file.
-        self._batch = lru_cache(NAMES_AT_HAND)(partial(_stated, db))
-        self._path = lru_cache(NAMES_AT_HAND)(partial(_text, db))
+        batch, path = lru_cache(NAMES_AT_HAND)(partial(_stated, db)), lru_cache(NAMES_AT_HAND)(partial(_text, db))
+        self.where = partial(_where, db, batch, path)
+        """Yields the events of which a condition in SQL holds; each is read when it is asked for."""
+        self._block = lru_cache(BLOCKS)(partial(_block, self.where))
 
     def __len__(self) -> int:
         return self._count
@@ -93,27 +91,21 @@ class StoredEvents(Sequence["Event"]):
             raise IndexError(index)
         return self._block(number // BLOCK_EVENTS)[number % BLOCK_EVENTS]
 
-    def _block(self, block: int) -> list[Event]:
-        with self._lock:
-            if block in self._blocks:
-                self._blocks.move_to_end(block)
-                return self._blocks[block]
-        first = block * BLOCK_EVENTS
-        events = list(self.where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
-        with self._lock:
-            self._blocks[block] = events
-            if len(self._blocks) > BLOCKS:
-                self._blocks.popitem(last=False)
-        return events
 
-    def where(self, condition: str, *values: Value) -> Iterator[Event]:
-        """Yield the events of which a condition in SQL holds; each is read when it is asked for."""
-        sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
-        for kind, value, batch, place, path, offset, length in self._db.execute(sql, values):
-            if batch is None:
-                yield _WHOLE[kind].decode(value)
-            else:
-                yield self._batch(batch).said(_entries.decode(value), place, Evidence(self._path(path), offset, length))
+def _where(
+    db: Database, batch: Callable[[int], StatedBatch], path: Callable[[int], str], condition: str, *values: Value
+) -> Iterator[Event]:
+    sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
+    for kind, value, stated, place, name, offset, length in db.execute(sql, values):
+        if stated is None:
+            yield _WHOLE[kind].decode(value)
+        else:
+            yield batch(stated).said(_entries.decode(value), place, Evidence(path(name), offset, length))
+
+
+def _block(where: Callable[..., Iterator[Event]], block: int) -> list[Event]:
+    first = block * BLOCK_EVENTS
+    return list(where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
 
 
 def _stated(db: Database, number: int) -> StatedBatch:
@@ -205,11 +197,11 @@ class Timeline:
 
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._closing(range(self.position(instant), len(self.events)), log)
+        return self._closing("> ? ORDER BY position", self.position(instant), log)
 
     def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
+        return self._closing("<= ? ORDER BY position DESC", self.position_before(instant), log)
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
         place = bisect_right(self.findings, instant, key=lambda each: each[0])
@@ -318,10 +310,7 @@ class Timeline:
         sql = "SELECT position - 1 FROM about WHERE domain = ? AND position > ? AND position <= ? ORDER BY position"
         return (number for (number,) in self._db.execute(sql, (self._name(domain), start, end)))
 
-    def _closing(self, positions: range, log: str | None) -> Instant | None:
-        back = positions.step < 0
-        edge = positions.start + 1 if back else positions.start
-        side = "<= ? ORDER BY position DESC" if back else "> ? ORDER BY position"
+    def _closing(self, side: str, edge: int, log: str | None) -> Instant | None:
         of = "" if log is None else f"log = {self._name(log)} AND "
         found = self.events.where(f"{of}kind = ? AND position {side} LIMIT 1", RANKS[BagClosed], edge)
         return next((event.instant_ns for event in found), None)
@@ -330,12 +319,12 @@ class Timeline:
         """Go on from the nearest state at hand since the last checkpoint. Leaves checkpoints behind."""
         begin = self._number("SELECT position FROM folded WHERE position <= ? ORDER BY position DESC LIMIT 1", position)
         near = max((each for each in self._at_hand if begin <= each <= position), default=None)
-        working = working_at(self._db, begin) if near is None else self._at_hand[near].copy()
+        working = Working.at(self._db, begin) if near is None else self._at_hand[near].copy()
         begin = begin if near is None else near
         for number in range(begin + 1, position + 1):
             working.take(self.events[number - 1])
             if number % CHECKPOINT_EVENTS == 0 or number == len(self.events):
-                keep(self._db, working, number)
+                working.keep(self._db, number)
             if (number - begin) % STATES_APART == 0:
                 self._remember(number, working.copy())
         self._remember(position, working)
@@ -382,19 +371,16 @@ def open_audited(path: Path) -> AuditedTree:
         heads = []
     if not heads:
         raise BadRequest("no-timeline", f"{path} has no timeline: no whole tree was audited into it", hint=way_out)
+    head = heads[0]
     try:
-        return _audited(db, heads[0])
+        timeline = Timeline(db)
+        found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
+        audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
+        policy = Policy(number=0, cluster_id=audited.cluster_id)
+        if head["policy"]:
+            policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
     except (*INDEX_ERRORS, ValueError, KeyError, TypeError) as problem:
         raise BadRequest("not-an-index", f"{path} is damaged: {problem}", hint=f"remove it; {way_out}") from None
-
-
-def _audited(db: Database, head: dict[str, Any]) -> AuditedTree:
-    timeline = Timeline(db)
-    found = tuple(_finding(value) for (value,) in db.execute("SELECT value FROM finding ORDER BY number"))
-    audited = replace(msgspec.convert(head["audit"], Audit), findings=found)
-    policy = Policy(number=0, cluster_id=audited.cluster_id)
-    if head["policy"]:
-        policy = decode(Policy, bytes.fromhex(head["policy"]), "the index")
     return AuditedTree(audited, timeline, policy)
 
 

@@ -7,12 +7,13 @@ of an entry, and its batch. SQLite sorts, and finds everything again by who or w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -27,16 +28,31 @@ from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
+from timeagent.console import printable
+from timeagent.units import INSTANT_MAX, Instant
 
-from .checkpoints import SCHEMA as CHECKPOINTS
-from .events import RANKS, FrameWritten, LeaseEnded, LeaseTold, SessionTold, StatedBatch
-from .gathering import EventRows, ended_name, hearsay_names, statement_name
+from .events import (
+    RANKS,
+    BagClosed,
+    CeilingLinked,
+    Event,
+    FrameWritten,
+    LeaseEnded,
+    LeaseTold,
+    SessionOver,
+    SessionTold,
+    StatedBatch,
+    ceiling_name,
+)
+from .facts import Gathering, Mark, ended_name, hearsay_names, statement_name
+from .fold import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
 FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""
 LEDGER_RANK: Final = -(2**61)
 """Added to the ranks of ledgers: they count before frames, in the order of their names."""
+CHUNK_ROWS: Final = 2_048
 HEADS_AT_HAND: Final = 4_096
 NAMES_AT_HAND: Final = 10_000
 _TOLD: Final = (
@@ -50,19 +66,6 @@ _NAMED: Final = tuple(_TOLD.index(each) for each in ("node", "path", "domain", "
 """What is kept as the number of a name."""
 _ABOUT: Final = _TOLD.index("about")
 _KEPT: Final = ", ".join(each for each in _TOLD[_TOLD.index("instant") :] if each not in ("who", "run", "sequence"))
-_TABLES: Final = (
-    "event",
-    "batch",
-    "name",
-    "about",
-    "lease",
-    "marked",
-    "finding",
-    "timeline",
-    "known",
-    "standing",
-    "folded",
-)
 _WAITING: Final = """
 PRAGMA temp.cache_size = -8192;
 DROP TABLE IF EXISTS temp.waiting;
@@ -82,6 +85,7 @@ CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
 {CHECKPOINTS}
 """
+_TABLES: Final = re.findall(r"(?m)^CREATE TABLE (\w+)", _SCHEMA)
 _STAGE: Final = (
     f"INSERT INTO staged ({', '.join(_TOLD)}) VALUES ({','.join('?' * len(_TOLD))})"  # noqa: S608 - our own names
     f" ON CONFLICT (name) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _TOLD)}"
@@ -89,8 +93,98 @@ _STAGE: Final = (
 )
 _MARKS: Final = 3
 """So many values has a row about a bag with a mark."""
+_encoder: Final = msgspec.msgpack.Encoder()
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
+
+
+class EventRows(Gathering):
+    """Makes rows of events, as a part of the tree hands them over."""
+
+    def __init__(self) -> None:
+        self._names: set[bytes] = set()
+        self._rows: list[tuple[Value | list[str], ...]] = []
+        self._done: list[bytes] = []
+
+    def knows(self, name: bytes) -> bool:
+        """Whether a statement about a lease is known here already."""
+        return name in self._names
+
+    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+        if name is not None:
+            self._names.add(name)
+        try:
+            value = _encoder.encode(event)
+        except UnicodeEncodeError:
+            event = _shown(event)
+            value = _encoder.encode(event)
+        node, where = None if event.clock is None else event.clock.node, event.where
+        at = (min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place)
+        place = (node, where.path, where.offset, where.length)
+        about = list({domain for domain, _ in event.leases}) if isinstance(event, FrameWritten) else []
+        self._rows.append((name, unless, self.rank, *at, *place, *_subject(event), about, value))
+        if len(self._rows) >= CHUNK_ROWS:
+            self._pack()
+
+    def marked(self, mark: Mark) -> None:
+        """Take that a bag has a prelock, or a pack."""
+        self._rows.append(mark)
+
+    def _pack(self) -> None:
+        self._done.append(_encoder.encode(self._rows))
+        self._rows = []
+
+    def chunks(self) -> list[bytes]:
+        """Return everything, some rows at a time, encoded."""
+        if self._rows:
+            self._pack()
+        return self._done
+
+
+def _shown(event: Event) -> Event:
+    """Return an event with names of files that are no UTF-8 as they are shown."""
+    where = Evidence(printable(event.where.path), event.where.offset, event.where.length)
+    if isinstance(event, FrameWritten):
+        return msgspec.structs.replace(event, where=where, file=printable(event.file))
+    return msgspec.structs.replace(event, where=where)
+
+
+class _Subject(NamedTuple):
+    """By what else an event is found."""
+
+    domain: str | None = None
+    lease: bytes | None = None
+    until: Instant | None = None
+    session: bytes | None = None
+    log: str | None = None
+    bag: Instant | None = None
+    newest: Instant | None = None
+    subject: str | None = None
+
+
+def _subject(event: Event) -> _Subject:
+    match event:
+        case LeaseTold():
+            witness, until = event.witness, min(event.witness.expiry_ns, INSTANT_MAX)
+            session = None if witness.session_id is None else event.place[1] + witness.session_id
+            return _Subject(witness.domain, witness.correlation_id, until, session)
+        case LeaseEnded():
+            return _Subject(event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX))
+        case SessionTold():
+            until = min(event.witness.expiry_ns, INSTANT_MAX)
+            return _Subject(until=until, session=event.place[1] + event.witness.session_id)
+        case SessionOver():
+            return _Subject(session=event.place[1] + event.ending.session_id)
+        case FrameWritten():
+            packed = event.file if event.file != event.where.path else None
+            newest = min(event.newest_accepted_ns, INSTANT_MAX)
+            return _Subject(log=event.log, bag=event.bag_ns, newest=newest, subject=packed)
+        case BagClosed():
+            return _Subject(log=event.log, bag=event.bag_ns, subject=event.path)
+        case CeilingLinked():
+            return _Subject(subject=ceiling_name(event.shard, event.record.number))
+        case _:
+            return _Subject()
 
 
 class TimelineWriter:
@@ -102,7 +196,7 @@ class TimelineWriter:
         self._index = index
         db.execute(_WAITING).fetchall()
         self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
-        self._names: dict[str, int] = {}
+        self._name = lru_cache(NAMES_AT_HAND)(self._named)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -166,15 +260,10 @@ class TimelineWriter:
             row.append(None)
             yield row
 
-    def _name(self, text: str) -> int:
-        """Return the number of a name; those that were met last are at hand."""
-        number = self._names.get(text)
-        if number is None:
-            self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
-            ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
-            if len(self._names) >= NAMES_AT_HAND:
-                self._names.clear()
-            self._names[text] = number
+    def _named(self, text: str) -> int:
+        """Return the number of a name."""
+        self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
+        ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
         return int(number)
 
     def _stated(self, run: bytes, sequence: int, digest: bytes) -> tuple[int, StatedBatch]:

@@ -18,9 +18,8 @@ from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
 from auditor.parts import EvidenceSource, LedgersSeen, PartMaker, Value
 from auditor.rules.chains import check_heads
-from auditor.rules.cluster import ClusterFacts
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
-from auditor.rules.history import ceiling_chains, domain_history, head_facts, runs, session_histories
+from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs, session_histories
 from auditor.rules.leases import check_domain
 from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies
@@ -28,11 +27,10 @@ from auditor.rules.time import judge_frame, stamp_after_frame
 from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
-from .events import BagClosed, FrameWritten
-from .facts import JudgedFrame, RackFacts, ShardFacts
-from .gathering import AS_IT_WAS, EventRows, Gathering, WhatIf
+from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
+from .facts import Gathering, JudgedFrame, RackFacts, ShardFacts
 from .timeline_reader import Timeline
-from .timeline_writer import FIRST_RANK, LEDGER_RANK, TimelineWriter, keep_findings, written_timeline
+from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 
 
 class _Nobody(PartMaker):
@@ -72,7 +70,7 @@ def read_one_by_one(
         done += 1
         if progress:
             progress(done, file.path)
-    racks = RackFacts(tree, records, signatures, reading.frames, found, lens=lens, judged=judged)
+    racks = RackFacts(reading, found, lens=lens, judged=judged)
     bags = BagWalk(reading, told, racks)
     for log in tree.logs():
         grid = bags.begin(log)

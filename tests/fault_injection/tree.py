@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
-from appliance.formats.framing import Kind, pieces
+from appliance.formats.framing import Kind, measure
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.marker import Marker
 from appliance.formats.paths import Grid, record_name
@@ -189,9 +189,9 @@ class ClusterTree:
         entries = []
         for name in self.data_files(bag):
             data = self.get(f"{bag.path}/{name}")
-            size = max((piece.end for piece in pieces(data)[0]), default=0)
+            _, size, digest = measure(data)
             if name not in omit:
-                entries.append(LockEntry(name=name, size=size, digest=hashlib.sha256(data[:size]).digest()))
+                entries.append(LockEntry(name=name, size=size, digest=digest))
         lock = LockFile(
             cluster_id=self.cluster_id,
             log=bag.log,

@@ -20,7 +20,7 @@ from appliance.formats.paths import LOCK, RETAINED, SEAL
 from auditor import index as coverage
 from auditor.audit import Options, audit
 from auditor.evidence.opening import open_tree
-from auditor.report.compare_copies import compared
+from auditor.report.comparing import compared
 from auditor.rules.finding import Verdict
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report.compare_copies import compared
+from auditor.report.comparing import compared
 from auditor.report.result import FailOn, exit_status
 from auditor.rules.finding import RULES
 from tests.fault_injection.history import at_random, beginning_with

@@ -225,7 +225,7 @@ BAGS: tuple[Mutant, ...] = (
             "ListedFiles.pieces",
             "for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):",
             "for name in self._storage.list_afresh(bag.path) or ():\n"
-            "    yield (name, pieces_with_digest(self._storage.read(f'{bag.path}/{name}') or b'')[0])\n"
+            "    yield (name, measure(self._storage.read(f'{bag.path}/{name}') or b'')[0])\n"
             "for number, (entry, read) in ():",
         ),
         "agreement",

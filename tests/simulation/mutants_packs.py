@@ -96,7 +96,7 @@ PACKS: tuple[Mutant, ...] = (
         one(
             reader,
             "_add",
-            "if all((part.origin.frame.raw != other.origin.frame.raw for other in equals)):",
+            "if all((part.origin.frame.digest != other.origin.frame.digest for other in equals)):",
             "if equals is not None:",
         ),
         "agreement",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import store
+import auditor.audit as audit_module
 from auditor.audit import Options, audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report import compare_copies
-from auditor.report.compare_copies import compared
+from auditor.report import comparing
+from auditor.report.comparing import compared
 from tests.simulation import scenarios
 from tests.simulation.audited import write_tree
 from tests.simulation.keys import FastSignatures
@@ -71,7 +71,7 @@ def wrong(place: Path) -> Iterator[str]:
 def test_parts_of_one_history_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(wrong(tmp_path / "clean")) == []
     with monkeypatch.context() as patches:
-        plant(patches, compare_copies, "_whole_at", "isinstance(each, Piece)", "True")
+        plant(patches, comparing, "_whole_at", "isinstance(each, Piece)", "True")
         assert any("differ from offset" in each for each in wrong(tmp_path / "damaged"))
-    plant(monkeypatch, store, "PartStore.state", "sorted(tree.below(unit.rack.path))", "[]")
+    plant(monkeypatch, audit_module, "PartStore.state", "sorted(tree.below(unit.path))", "[]")
     assert any("by what was kept" in each for each in wrong(tmp_path / "kept"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from auditor.timeline.events import (
+    RANKS,
     BagClosed,
     CeilingLinked,
     FrameWritten,
@@ -16,20 +17,41 @@ from auditor.timeline.events import (
     SessionTold,
     about_domain,
     about_log,
-    order,
 )
+from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
-from auditor.timeline.gathering import Gathering
-from auditor.timeline.state import StateAt
+from auditor.timeline.state import Bags, BagState, Domains, DomainState, StateAt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from auditor.rules.finding import Evidence, Finding
     from auditor.rules.history import ShardName
-    from auditor.timeline.events import Event
-    from auditor.timeline.gathering import Mark
+    from auditor.timeline.events import Event, Place
+    from auditor.timeline.facts import Mark
     from timeagent.units import Instant
+
+
+def order(event: Event) -> tuple[Instant, int, Place]:
+    """Return by what events are sorted: the instant, then cause before effect, then each maker's own order."""
+    return event.instant_ns, RANKS[type(event)], event.place
+
+
+class PlainDomains(dict[str, DomainState], Domains):
+    def standing(self) -> list[str]:
+        return sorted(name for name, domain in self.items() if domain.leases)
+
+
+class PlainBags(dict[tuple[str, "Instant"], BagState], Bags):
+    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+        chosen = sorted((start for name, start in self if name == log), reverse=True)
+        return [self[log, start] for start in reversed(chosen[:newest])]
+
+
+def plain_working(marks: Collection[Mark] = ()) -> Working:
+    """Return a state of nothing, in plain dictionaries."""
+    plain: list[Any] = [PlainDomains(), {}, {}, {}, PlainBags(), {}, lambda *mark: mark in marks]
+    return Working(*plain)
 
 
 class Gathered(Gathering):
@@ -69,13 +91,12 @@ class PlainTimeline:
         events: Iterable[Event],
         *,
         findings: Iterable[Finding] = (),
-        prelocked: Collection[tuple[str, Instant]] = (),
-        packed: Collection[tuple[str, Instant]] = (),
+        marks: Collection[Mark] = (),
     ) -> None:
-        """Sort the events. ``prelocked``, ``packed``: bags (log, beginning) whose prelock, or pack, the copy has."""
+        """Sort the events."""
         self.events: Sequence[Event] = sorted(events, key=order)
         self._instants = [event.instant_ns for event in self.events]
-        working = Working(prelocked=frozenset(prelocked), packed=frozenset(packed))
+        working = plain_working(marks)
         self._states = [working.copy()]
         """After so many events: the events of a tree of a test are few."""
         for event in self.events:

@@ -9,7 +9,7 @@ from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.epoch import EpochKind, EpochRecord
 from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
-from appliance.formats.framing import Kind
+from appliance.formats.framing import Kind, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
@@ -289,7 +289,7 @@ def lock() -> LockFile:
         closer=NODE,
         trust_number=1,
         policy_number=1,
-        entries=(LockEntry(name=name, size=len(data), digest=hashlib.sha256(data).digest()),),
+        entries=(LockEntry(name=name, size=len(data), digest=measure(data)[2]),),
     )
 
 

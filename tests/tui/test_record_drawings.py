@@ -17,8 +17,7 @@ from auditor.explain.archive import Archive, read_archive
 from auditor.explain.context import LeaseTrace, Traces
 from auditor.explain.lineage import lineage
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
-from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, about_domain
-from auditor.timeline.gathering import WhatIf
+from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain
 from auditor.timeline.timeline_reader import Timeline
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
@@ -244,7 +243,7 @@ def test_leases_that_are_at_hand_are_those_that_touch_a_stretch(
         for first in range(start - SECOND, end + SECOND, max(span // 3, SECOND // 4))
     ]
     for domain in domains:
-        whole = sorted(leases[domain].values(), key=lambda each: (each.granted_ns, each.witness.correlation_id))
+        whole = sorted(leases.of(domain).values(), key=lambda each: (each.granted_ns, each.witness.correlation_id))
         assert whole
         for stretch in stretches:
             expected = [replace(each, frames=[]) for each in whole if each.touches(*stretch)]
@@ -262,7 +261,7 @@ def test_leases_that_are_at_hand_are_those_that_touch_a_stretch(
     [
         ("Traces.within", "last - last % step + step", "last - last % step"),
         ("Traces.within", "first - first % step", "first - first % step + step"),
-        ("Traces.__init__", "lru_cache(STRETCHES_AT_HAND)(self._within)", "self._within"),
+        ("Traces.__init__", "lru_cache(STRETCHES_AT_HAND)(partial(_within, timeline))", "partial(_within, timeline)"),
         ("Traces.within", "trace.touches(first, last)", "trace.touches(0, last + 10**9)"),
     ],
 )

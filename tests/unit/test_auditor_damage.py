@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
+from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, measure, pack, pieces
 from appliance.formats.lockfile import LockEntry
 from auditor.audit import audit
 from auditor.evidence import tree as load
@@ -20,7 +20,7 @@ from auditor.evidence.tree import Tail, Tree, tail_of
 from auditor.report.formats import json_bytes, text_lines
 from auditor.report.result import FailOn, exit_status
 from tenure.__main__ import main
-from tests.fault_injection.fixtures import Story, eventful_tree, small_tree
+from tests.fault_injection.fixtures import Story, eventful_tree, flip, small_tree
 from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree
 from tests.fault_injection.writer import Writer
@@ -179,6 +179,27 @@ def test_file_that_is_listed_with_a_terabyte_is_unreadable(tmp_path: Path, *, pa
     result = audit(Tree(tree.root), signatures=SIGNATURES)
     assert ("unreadable", path) in {(each.code, each.subject) for each in result.findings}
     assert "altered-file" not in {each.code for each in result.findings}
+
+
+# A list's digest covers no checksum by itself: that every piece is whole, up to the listed size, is asked beside it.
+@pytest.mark.usefixtures("each_core")
+@pytest.mark.parametrize("more", [b"x", b"x" * 200])
+def test_listed_bytes_are_whole_pieces_to_the_last(tmp_path: Path, more: bytes) -> None:
+    story = Story(tmp_path / "tree")
+    _, path = story.written()
+    story.tree.advance(4 * SECOND)
+    data = story.tree.get(path)
+    entry = LockEntry(name=path.rpartition("/")[2], size=len(data + more), digest=measure(data)[2])
+    story.tree.put(path, data + more)
+    story.tree.close(story.grid.bag(story.tree.now_ns - 4 * SECOND), change={"entries": (entry,)})
+    assert "altered-file" in judged(story.tree)[path]
+    story.tree.put(path, data)
+    story.tree.close(story.grid.bag(story.tree.now_ns - 4 * SECOND))
+    assert path not in judged(story.tree)
+    for at in range(len(data) - CHECKSUM_BYTES, len(data)):
+        flip(story.tree, path, at)
+        assert set(judged(story.tree)[path]) == {"altered-file"}, at
+        flip(story.tree, path, at)
 
 
 @pytest.fixture(scope="module")

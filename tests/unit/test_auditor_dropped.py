@@ -9,7 +9,6 @@ import pytest
 from auditor.audit import Options, audit
 from auditor.evidence.tree import Tree
 from auditor.rules import endings
-from auditor.rules import sessions as session_rules
 from tests.fault_injection import sessions
 from tests.fault_injection.faults_sessions import (
     dropped_before_the_time_in_its_watermark,
@@ -75,21 +74,21 @@ def test_session_under_which_nobody_wrote_has_no_last_frame(tmp_path: Path) -> N
 
 MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[Path], ClusterTree]]] = {
     "any lease's last frame will do": (
-        session_rules,
+        endings,
         "_last_frame",
         "last_ns == watermark",
         "True",
         dropped_with_the_last_frame_of_another_lease,
     ),
     "no last frame will do": (
-        session_rules,
+        endings,
         "_last_frame",
         "named not in allowed",
         "named is not None and named not in allowed",
         dropped_with_no_last_frame,
     ),
     "a void attempt excuses all": (
-        session_rules,
+        endings,
         "_last_frame",
         "named not in allowed",
         "reached and named not in allowed",
@@ -118,5 +117,4 @@ def test_each_part_of_the_rule_is_needed(tmp_path: Path, mutant: str, monkeypatc
     tree = planted(tmp_path)
     assert codes(tree)
     plant(monkeypatch, module, function, old, new)
-    monkeypatch.setattr(session_rules, function, getattr(module, function))
     assert codes(tree) == set()

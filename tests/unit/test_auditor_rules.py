@@ -16,7 +16,7 @@ from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, ShardId
 from appliance.node.records import StoredChain
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
-from auditor.report.compare_copies import compared
+from auditor.report.comparing import compared
 from auditor.report.result import FailOn, exit_status
 from auditor.rules import grants, history
 from auditor.rules.finding import RULES, Evidence, Severity, Verdict

@@ -10,7 +10,7 @@ import pytest
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.report.compare_copies import compared
+from auditor.report.comparing import compared
 from tests.fault_injection.fixtures import Story, flip, only_file, small_tree
 from timeagent.units import MS, SECOND
 

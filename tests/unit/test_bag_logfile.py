@@ -11,7 +11,7 @@ from appliance.bag.closer import Closed
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.writing import FrameFile
 from appliance.formats.birth import BagKind
-from appliance.formats.framing import effective_digest
+from appliance.formats.framing import measure
 from appliance.formats.paths import PRELOCK, DataName
 from tests.support.bags import INCARNATION, T0, Node
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage, WrappedStorage
@@ -307,6 +307,6 @@ def test_bag_before_the_log_is_refused(node: Node, server: MemoryStorage) -> Non
 
 def test_effective_size_ends_before_what_is_torn(node: Node) -> None:
     one, two = node.file(b"1").data, node.file(b"2", sequence=2).data
-    assert effective_digest(one + two[:-1])[0] == len(one)
-    assert effective_digest(one + b"\0" * 50 + two)[0] == len(one)
-    assert effective_digest(one + two)[0] == len(one) + len(two)
+    assert measure(one + two[:-1])[1] == len(one)
+    assert measure(one + b"\0" * 50 + two)[1] == len(one)
+    assert measure(one + two)[1] == len(one) + len(two)

@@ -113,7 +113,7 @@ def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> Non
     for kind in framing.Kind:
         assert f"| {int(kind)} | {kind.name.lower()} |" in formats
     contexts = [*stamped.CONTEXTS.values(), signedtime.PAGE_CONTEXT, signedtime.NONCE_CONTEXT, witness.HEAD_CONTEXT]
-    for context in [*contexts, "frame", "witness batch head"]:
+    for context in [*contexts, "witness batch head"]:
         assert f"`{context}`" in formats
     assert framing.PAYLOAD_BYTES_MAX == 64 * 2**20
     assert frame.MESSAGE_BYTES_MAX == 2**20

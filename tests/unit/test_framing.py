@@ -10,7 +10,7 @@ from appliance.formats.framing import (
     PAYLOAD_BYTES_MAX,
     SEAL_BYTES_MAX,
     Kind,
-    effective_digest,
+    measure,
     pack,
     piece_at,
     pieces,
@@ -33,18 +33,21 @@ def test_run_of_pieces_is_read_in_order() -> None:
     assert [piece.payload for piece in found] == [b"one", b"", b"one"]
     assert [piece.offset for piece in found] == [0, len(ONE), len(ONE + TWO)]
     assert rest == ""
-    assert effective_digest(ONE + TWO + ONE)[0] == len(ONE + TWO + ONE)
+    assert measure(ONE + TWO + ONE)[1] == len(ONE + TWO + ONE)
 
 
 @pytest.mark.parametrize("data", [b"", ONE, ONE + TWO, ONE + TWO[:-1], ONE[:-1], ONE[:-1] + b"?", ONE + b"\0" * 99])
-def test_effective_digest_is_that_of_the_whole_pieces(data: bytes) -> None:
-    size = effective_digest(data)[0]
-    assert effective_digest(data) == (size, hashlib.sha256(data[:size]).digest())
+def test_digest_is_that_of_the_digests_of_the_whole_pieces(data: bytes) -> None:
+    found, size, digest = measure(data)
+    digests = [hashlib.sha256(data[piece.offset : piece.end - CHECKSUM_BYTES]).digest() for piece in found]
+    assert digests == [piece.digest for piece in found]
+    assert (found, size) == (pieces(data)[0], sum(OVERHEAD_BYTES + len(piece.payload) for piece in found))
+    assert digest == hashlib.sha256(b"".join(digests)).digest()
 
 
 def test_nothing_is_a_run_of_no_pieces() -> None:
     assert pieces(b"") == ([], "")
-    assert effective_digest(b"")[0] == 0
+    assert measure(b"")[1] == 0
 
 
 # A torn tail was never there; what is before it stays.
@@ -54,7 +57,7 @@ def test_torn_tail_ends_the_run_where_the_last_whole_piece_ends(cut: int) -> Non
     found, rest = pieces(data)
     assert [piece.payload for piece in found] == [b"one"]
     assert bool(rest) == (cut < len(ONE))
-    assert effective_digest(data)[0] == len(ONE)
+    assert measure(data)[1] == len(ONE)
     with pytest.raises(Damaged):
         unpack(ONE[:-cut], Kind.FRAME, "f")
 

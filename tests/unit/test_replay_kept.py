@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import apsw
 import pytest
 
-import auditor.timeline.checkpoints as layers_module
-import auditor.timeline.gathering as gathering_module
+import auditor.timeline.fold as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
 from auditor.audit import Options, audit
@@ -21,9 +20,8 @@ from auditor.explain.context import Traces
 from auditor.index import INDEX_FORMAT
 from auditor.parts import Narrowing
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold, order
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold
 from auditor.timeline.fold import Working
-from auditor.timeline.state import with_leases
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
 from tests.fault_injection.faults_leases import granted_while_held
@@ -35,7 +33,7 @@ from tests.golden.make_trees import STORIES, TREES
 from tests.simulation.audited import write_tree
 from tests.simulation.scenarios import SCENARIOS
 from tests.support.mutants import plant_in_text
-from tests.support.plain_timeline import Gathered, PlainTimeline
+from tests.support.plain_timeline import Gathered, PlainTimeline, order
 from tests.support.shares import shares
 from timeagent.errors import BadRequest
 from timeagent.units import SECOND
@@ -77,9 +75,7 @@ def plain_timeline(root: Path, signatures: Signatures, findings: Iterable[Findin
     tree, found = Tree(root), Gathered()
     records, _ = load_records(tree, signatures, None)
     read_one_by_one(tree, records, signatures, found)
-    prelocked = [(log, start) for mark, log, start in found.marks if mark == "prelock"]
-    packs = [(log, start) for mark, log, start in found.marks if mark == "pack"]
-    return PlainTimeline(found.events(), findings=findings, prelocked=prelocked, packed=packs)
+    return PlainTimeline(found.events(), findings=findings, marks=found.marks)
 
 
 def both(root: Path, file: Path, *, signatures: Signatures = SIGNATURES) -> tuple[PlainTimeline, AuditedTree]:
@@ -98,9 +94,9 @@ def same_leases(memory: PlainTimeline, kept: Timeline, middle: int) -> None:
     of_memory, of_database = Traces(cast("Timeline", memory)), Traces(kept)
     step = max(1, (memory.end_ns + 10 * SECOND - memory.start_ns) // 40)
     moments = [(at, at) for at in range(memory.start_ns, memory.end_ns + 10 * SECOND, step)]
-    assert set(of_database) == set(of_memory)
+    assert set(kept.state_at().domains) == set(memory.state_at().domains)
     for domain in memory.state_at().domains:
-        assert of_database.get(domain) == of_memory.get(domain)
+        assert of_database.of(domain) == of_memory.of(domain)
         whole = (memory.start_ns, memory.end_ns), (memory.start_ns, middle), (middle, memory.end_ns)
         for span in (*whole, *moments):
             assert of_database.within(domain, *span) == of_memory.within(domain, *span)
@@ -134,7 +130,7 @@ def same(memory: PlainTimeline, kept: Timeline, draw: random.Random) -> None:
     for position in positions:
         state, expected = kept.state_after(position), memory.state_after(position)
         assert state == expected, position
-        assert with_leases(state.domains) == with_leases(expected.domains)
+        assert state.domains.standing() == expected.domains.standing()
         assert list(state.leases()) == list(expected.leases())
         for log in expected.logs:
             for newest in (None, 0, 1, 2):
@@ -367,16 +363,16 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "ORDER BY part DESC", "ORDER BY part"),
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
-    (layers_module, "Marked.__contains__", "mark = ? AND", "mark <> ? AND"),
+    (layers_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
     (kept_module, "Timeline.position", "instant <= ?", "instant < ?"),
     (kept_module, "Timeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
     (kept_module, "Timeline.position_before", "instant < ?", "instant <= ?"),
     (kept_module, "Timeline._fold", "position <= ? ORDER", "position <= ? + 1 ORDER"),
-    (kept_module, "Timeline._fold", "keep(self._db, working, number)", "keep(self._db, working, number - 1)"),
+    (kept_module, "Timeline._fold", "working.keep(self._db, number)", "working.keep(self._db, number - 1)"),
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
-    (kept_module, "Timeline._closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
+    (kept_module, "Timeline.previous_closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
     (kept_module, "Timeline._about", "position > ?", "position >= ?"),
     (kept_module, "Timeline.next_about", "position DESC", "position"),
     (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
@@ -391,7 +387,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.kinds", "kind = ?", "kind >= ?"),
     (kept_module, "Timeline.session", "max(until)", "min(until)"),
-    (kept_module, "StoredEvents._block", "position > ?", "position >= ?"),
+    (kept_module, "_block", "position > ?", "position >= ?"),
     (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
     (keeping_module, "TimelineWriter._in_order", "BY instant, kind, who", "BY instant, who, kind"),
     (keeping_module, "TimelineWriter._in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
@@ -403,7 +399,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._in_order", "coalesce(max(expiry)", "coalesce(max(expiry - expiry)"),
     (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
     (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
-    (gathering_module, "_subject", "event.file != event.where.path", "False"),
+    (keeping_module, "_subject", "event.file != event.where.path", "False"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 

@@ -37,7 +37,7 @@ def test_signature_covers_the_body_as_its_kind() -> None:
 
 def test_no_two_kinds_share_a_context() -> None:
     assert len(set(CONTEXTS.values())) == len(CONTEXTS)
-    assert not {"signed time", "signed time over digest", "frame", "witness batch", "witness batch head"} & set(
+    assert not {"signed time", "signed time over digest", "witness batch", "witness batch head"} & set(
         CONTEXTS.values()
     )
 

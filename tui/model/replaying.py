@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from auditor.explain.context import Traces
 from auditor.rules.finding import Finding
-from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, event_fields, leases_of
-from auditor.timeline.gathering import WhatIf
+from auditor.timeline.events import BagClosed, Event, FrameWritten, LeaseEnded, WhatIf, event_fields, leases_of
 from auditor.timeline.report import newest_delivered
 from auditor.timeline.state import BagPhase, StateAt
 from timeagent.console import printable
@@ -331,7 +330,7 @@ def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
     cells = []
     for bag in state.bags_of(log, newest=max(1, width - len(label) - 1)):
-        damaged = bool(bag.missing)
+        damaged = bag.closed is not None and bag.closed.missing > 0
         mark = DAMAGED if damaged else BAG_MARKS[state.bag_phase(bag)]
         cells.append(Cell(mark, Tone.BAD if damaged else Tone.PLAIN))
     return [Cell(label, Tone.DIM), *cells]

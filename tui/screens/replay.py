@@ -14,8 +14,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
-from auditor.timeline.events import NAME_THE_COPY
-from auditor.timeline.gathering import WhatIf
+from auditor.timeline.events import NAME_THE_COPY, WhatIf
 from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import Instant, rfc3339

@@ -20,7 +20,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Finding, Verdict
 from auditor.timeline.making import make_index
-from auditor.timeline.state import BagPhase, DomainState, LeaseState, LogState, StateAt, with_leases
+from auditor.timeline.state import BagPhase, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.state import BagState as RecordedBag
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
@@ -149,7 +149,7 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
     state, policy = record.timeline.state_at(at), record.policy
     after = policy.takeover_ns() - policy.lease_term_max_ns
     clocks = tuple(_clocks(state))
-    domains = [state.domains[name] for name in with_leases(state.domains)]
+    domains = [state.domains[name] for name in state.domains.standing()]
     shards = tuple(_shards(state, domains))
     nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
     return ClusterState(
@@ -171,46 +171,48 @@ def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
 
 
 def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
-    expiry = state.expiry(lease)
+    witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
+    previous = domain.previous.ending if domain.previous is not None else None
     return LeaseRow(
-        printable(lease.domain),
-        lease.mode,
-        lease.granted_phase,
-        lease.holder.node,
-        lease.holder.process,
-        printable(lease.holder.purpose),
-        lease.correlation_id.hex(),
-        lease.fence,
+        printable(witness.domain),
+        witness.mode,
+        witness.phase,
+        witness.holder.node,
+        witness.holder.process,
+        printable(witness.holder.purpose),
+        witness.correlation_id.hex(),
+        witness.fence,
         expiry,
-        shard_number(*lease.shard),
+        shard_number(*lease.told.shard),
         LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
         max(expiry, domain.settle_to_ns) + after,
-        as_of_ns=lease.told_ns,
-        previous=domain.previous.outcome if domain.previous is not None else None,
+        as_of_ns=lease.told.instant_ns,
+        previous=previous.outcome if previous is not None else None,
         granted_ns=lease.granted_ns,
-        floor_ns=lease.floor_ns,
-        settle_to_ns=lease.settle_to_ns,
+        floor_ns=witness.floor_ns,
+        settle_to_ns=witness.settle_to_ns,
         renewals=lease.renewals,
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
-        session=None if lease.session_id is None else lease.session_id.hex(),
-        where=PlaceSubject(lease.where.path, lease.where.offset, lease.where.length),
+        session=None if witness.session_id is None else witness.session_id.hex(),
+        where=PlaceSubject(where.path, where.offset, where.length),
     )
 
 
 def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
     """Return the shards whose chains go on. ``domains``: those with leases."""
-    counts = Counter(lease.shard for domain in domains for lease in domain.leases)
+    counts = Counter(lease.told.shard for domain in domains for lease in domain.leases)
     for name, each in sorted(state.shards.items()):
-        if each.kind is not CeilingKind.TERMINAL:
+        record = each.record
+        if record.kind is not CeilingKind.TERMINAL:
             yield ShardView(
                 shard_number(*name),
-                each.node,
+                record.node,
                 NOT_ASKED,
-                each.incarnation.hex(),
+                record.incarnation.hex(),
                 leases=counts[name],
-                ceiling_ns=each.ceiling_ns,
-                ceiling_kind=each.kind,
+                ceiling_ns=record.ceiling_ns,
+                ceiling_kind=record.kind,
                 half=each.half,
                 half_ns=each.half_ns,
             )
@@ -243,24 +245,25 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.log, newest=CELLS_MAX)}
-    cells = newest_bags(found, log.span_ns, log.grace_ns, CELLS_MAX)
-    return LogView(printable(log.log), cells, log.horizon_ns, span_ns=log.span_ns)
+    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.born.log, newest=CELLS_MAX)}
+    cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
+    return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
 def _cell(state: StateAt, bag: RecordedBag) -> BagCell:
-    return BagCell(
-        bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, bag.path, damage_words(bag)
-    )
+    path = bag.closed.path if bag.closed else ""
+    return BagCell(bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, path, damage_words(bag))
 
 
 def damage_words(bag: RecordedBag) -> str:
     """Say what is wrong with a bag; empty where nothing is."""
-    parts = []
-    if bag.missing:
-        parts.append(f"{bag.missing} of {counted(bag.listed or 0, 'listed file')} missing or altered")
-    if bag.rejected:
-        parts.append(f"{counted(bag.rejected, 'message')} rejected")
-    if bag.void_files:
-        parts.append(f"{counted(bag.void_files, 'file')} too late for the list")
+    closed, parts = bag.closed, []
+    if closed is None:
+        return ""
+    if closed.missing:
+        parts.append(f"{closed.missing} of {counted(closed.files, 'listed file')} missing or altered")
+    if closed.rejected:
+        parts.append(f"{counted(closed.rejected, 'message')} rejected")
+    if closed.void_files:
+        parts.append(f"{counted(closed.void_files, 'file')} too late for the list")
     return ", ".join(parts)

@@ -117,7 +117,7 @@ def _life_tone(life: LeaseTrace) -> Tone:
 
 def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
     known = state.shards.get(shard)
-    return "a node that is not known" if known is None else known.node
+    return "a node that is not known" if known is None else known.record.node
 
 
 def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
@@ -169,7 +169,7 @@ def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
     """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
     bag = state.bags.get((event.log, event.bag_ns))
-    if event.listed is None or (bag is not None and bag.closed_ns is not None):
+    if event.listed is None or (bag is not None and bag.closed is not None):
         return event
     return replace(event, listed=None, void_because=event.void_because if event.listed else "")
 
@@ -187,12 +187,13 @@ def _frame_line(event: FrameWritten) -> DetailLine:
 def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
     node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
-        if shard.node == node:
-            since = f", run {shard.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.where))
+        linked = shard.record
+        if linked.node == node:
+            since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
+            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.linked.where))
             if shard.half_ns is not None:
                 yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
-            yield fact("ceiling", f"{moment(shard.ceiling_ns)}, record {shard.ceiling_number} ({shard.kind})")
+            yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
     known = state.clocks.get(node)
     if known is None:
         yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
@@ -242,7 +243,8 @@ def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[Deta
     if bag is None:
         yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
         return
-    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {printable(bag.path)}")
+    closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
+    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
     yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
     yield from _steps(bag)
     written = record.timeline.frames_in(subject.log, subject.start_ns)
@@ -251,29 +253,30 @@ def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[Deta
     for each in frames:
         files.setdefault(each.file, []).append(each)
     yield BLANK
-    listed = "" if bag.listed is None else f", {bag.listed} listed, {bag.missing} of those missing or altered"
-    tone = Tone.BAD if bag.missing else Tone.STRONG
+    listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
+    tone = Tone.BAD if closed and closed.missing else Tone.STRONG
     yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
     for file, wrote in sorted(files.items()):
         yield from _file(file, wrote)
 
 
 def _steps(bag: BagState) -> Iterator[DetailLine]:
-    lock = None if bag.where is None else place_of(bag.where)
-    if bag.closed_ns is None:
+    closed = bag.closed
+    if closed is None:
         yield fact("prelock", "there: somebody has begun to close it" if bag.prelock else "not there")
         yield fact("closed", "not yet")
     else:
-        late = span_text((bag.closed_ns - bag.end_ns) // 1_000_000 * 1_000_000)
-        yield fact("closed", f"{moment(bag.closed_ns, bag.start_ns)} by {bag.closer}, {late} after its end", lock)
-        yield fact("closer", str(bag.closer), NodeSubject(bag.closer) if bag.closer else None)
-        tone = Tone.BAD if bag.rejected else Tone.PLAIN
-        yield fact("accepted", f"{counted(bag.accepted, 'message')}; {bag.rejected} rejected", None, tone)
+        late = span_text((closed.instant_ns - bag.end_ns) // 1_000_000 * 1_000_000)
+        when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
+        yield fact("closed", when, place_of(closed.where))
+        yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
+        tone = Tone.BAD if closed.rejected else Tone.PLAIN
+        yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
     if bag.sealed_ns is not None:
         packed = ", packed" if bag.packed else ""
         yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
-    if bag.void_files:
-        yield fact("void", f"{counted(bag.void_files, 'file')} came too late for the list", None, Tone.WARN)
+    if closed and closed.void_files:
+        yield fact("void", f"{counted(closed.void_files, 'file')} came too late for the list", None, Tone.WARN)
 
 
 def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shutil
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.birth import BagKind, LogBirth
-from appliance.formats.framing import Kind
+from appliance.formats.framing import Kind, measure
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.pack import PackMaker
 from appliance.formats.paths import DataName, Grid
@@ -130,7 +129,7 @@ class _Shelves:
             suffix = grid.birth.kind.suffix
             name = DataName(writer.node.name, writer.holder.incarnation, number, suffix).text()
             self.cluster.put(f"{bag.path}/{name}", data)
-            entry = LockEntry(name=name, size=len(data), digest=hashlib.sha256(data).digest())
+            entry = LockEntry(name=name, size=len(data), digest=measure(data)[2])
             self._listed.setdefault(bag, []).append(entry)
         self._broken += [(fault, bag, name) for fault in faults if fault in FILE_FAULTS]
         self._done += len(frames) * self._messages

@@ -6,12 +6,11 @@ server's clock is the one that is asked.
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from tests.simulation.checkers.forms import Broken
 from tests.simulation.checkers.naming import rack_of
-from tests.simulation.checkers.reading import lock_file, pack_files, seal_file
+from tests.simulation.checkers.reading import digest_of, lock_file, pack_files, seal_file
 from timeagent.units import DAY
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def _rack(server: Server, rack: Stretch, raw: bytes) -> Iterator[str]:
             file = server.find(path)
             there = None if file is None else file.data[: entry.size]
             kept = (packed or {}).get((each.bag, entry.name))
-            if entry.digest not in [hashlib.sha256(data).digest() for data in (there, kept) if data is not None]:
+            if entry.digest not in [digest_of(data) for data in (there, kept) if data is not None]:
                 yield f"{path} is listed in a seal, and neither in its directory nor in the pack of its rack"
 
 

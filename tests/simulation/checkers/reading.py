@@ -54,6 +54,7 @@ class Piece(NamedTuple):
     payload: bytes
     offset: int
     end: int
+    digest: bytes
 
 
 def pieces(data: bytes) -> list[Piece]:
@@ -66,11 +67,20 @@ def pieces(data: bytes) -> list[Piece]:
         known = magic == b"TNUR" and 1 <= kind <= 11 and version == 1 and not zero
         if not known or length > (_SEAL_MAX if kind == SEAL else _PAYLOAD_MAX) or end > len(data):
             break
-        if hashlib.sha256(data[at : end - 16]).digest()[:16] != data[end - 16 : end]:
+        digest = hashlib.sha256(data[at : end - 16]).digest()
+        if digest[:16] != data[end - 16 : end]:
             break
-        found.append(Piece(kind, data[at + 12 : end - 16], at, end))
+        found.append(Piece(kind, data[at + 12 : end - 16], at, end, digest))
         at = end
     return found
+
+
+def digest_of(data: bytes) -> bytes | None:
+    """Return the digest by which lists name a file of whole pieces; None for what is no such file."""
+    found = pieces(data)
+    if sum(each.end - each.offset for each in found) != len(data):
+        return None
+    return hashlib.sha256(b"".join(each.digest for each in found)).digest()
 
 
 def only_piece(kind: int, data: bytes) -> bytes:
@@ -306,5 +316,5 @@ def pack_files(data: bytes) -> tuple[PackHead, dict[tuple[str, str], bytes]]:
         (bag, name): data[offset : offset + length]
         for bag, name, offset, length in zip(owners, file_names, offsets, sizes, strict=True)
     }
-    need([hashlib.sha256(each).digest() for each in found.values()] == digests, "other files than the index says")
+    need([digest_of(each) for each in found.values()] == digests, "other files than the index says")
     return head, found

@@ -8,7 +8,6 @@ that reading.py has read: by the trust record that the lock file names, and the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache
@@ -192,7 +191,7 @@ class LogRecord:
             for entry in lock.entries:
                 file = self._file(f"{bag.path}/{entry.name}")
                 data = b"" if file is None else file.data[: entry.size]
-                assert hashlib.sha256(data).digest() == entry.digest, f"{bag.path}/{entry.name} is not what was listed"
+                assert reading.digest_of(data) == entry.digest, f"{bag.path}/{entry.name} is not what was listed"
                 files[entry.name] = data
             return Listed(bag, files, final=True, numbers=Numbers(lock.trust_number, lock.policy_number))
         files = {}

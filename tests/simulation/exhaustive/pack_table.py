@@ -98,7 +98,7 @@ PACK_MUTANTS: dict[str, tuple[tuple[Break, ...], BagCast, str]] = {
             (
                 reader,
                 "_add",
-                "if all((part.origin.frame.raw != other.origin.frame.raw for other in equals)):",
+                "if all((part.origin.frame.digest != other.origin.frame.digest for other in equals)):",
                 "if equals is not None:",
             ),
         ),

@@ -327,26 +327,20 @@ class EmbeddedTime:
         with self._lock:
             self._clock.radius_ns_max = radius_ns_max
 
-    @property
-    def refusals(self) -> dict[str, str]:
-        """Why each source that was asked last had nothing to give, by its name."""
-        return self._clock.refusals
-
     def boot_ns(self) -> int:
         return self._machine.boot_ns()
 
     def sleep(self, span: Span) -> None:
         self._machine.sleep(span)
 
-    def sample(self) -> Sample:
-        """Return the sample in use, fresh enough. Raises BadTime as ``now`` does."""
+    def look(self) -> Look:
+        """Return the time and where it is from. Raises BadTime: no source, too wide for the policy, disrupted."""
         with self._lock:
-            return self._clock.look().sample
+            return self._clock.look()
 
     def now(self) -> TimeInterval:
-        """Return the interval that holds true time. Raises BadTime: no source, too wide for the policy, disrupted."""
-        with self._lock:
-            return self._clock.look().now
+        """Return the interval that holds true time. Raises BadTime as ``look`` does."""
+        return self.look().now
 
     def token(self) -> SignedTime:
         """Return the current signed time, at most one period old when it is looked up. Raises BadTime."""

@@ -2,32 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from textual.app import App
+from textual.app import App, SystemCommand
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
+from textual.theme import Theme
 
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
-from .model.exporting import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
-from .model.state import ClusterState, LeaseRow, ViewKind
-from .model.subjects import DetailLine, Subject
+from .model.state import ClusterState, DetailLine, LeaseRow, Subject, ViewKind
+from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
 from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
 from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
-from .widgets.framing import DARK, LIGHT
 
 type Revoke = Callable[[str, str, str, str], str]
 """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
 
 Blocks; raises TenureError."""
+
+
+DARK: Final = Theme(
+    name="tenure-dark",
+    primary="#0178D4",
+    secondary="#004578",
+    warning="#FFA62B",
+    error="#D5556F",
+    success="#4EBF71",
+    accent="#3FA9F5",
+    foreground="#E0E0E0",
+    background="#121212",
+    surface="#1E1E1E",
+    panel="#242F38",
+    dark=True,
+    variables={
+        "text-success": "#8AD4A1",
+        "text-warning": "#FFC473",
+        "text-error": "#F28FA3",
+        "text-accent": "#7CC7FF",
+        "primary-muted": "#0C304C",
+    },
+)
+LIGHT: Final = Theme(
+    name="tenure-light",
+    primary="#004578",
+    secondary="#0178D4",
+    warning="#8A5300",
+    error="#A3142F",
+    success="#1B6E37",
+    accent="#0B63B0",
+    foreground="#1A1A1A",
+    background="#FAFAFA",
+    surface="#F0F0F0",
+    panel="#DCE4EB",
+    dark=False,
+    variables={
+        "text-success": "#17632F",
+        "text-warning": "#7D4A00",
+        "text-error": "#9B1230",
+        "text-accent": "#0B5594",
+        "primary-muted": "#C9DDF0",
+    },
+)
 
 
 class StateArrived(Message):
@@ -51,26 +93,6 @@ def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
     return seen.values()
 
 
-class ScreenCommands(Provider):
-    """The bindings of the screen beneath, as commands."""
-
-    def _commands(self) -> Iterator[tuple[str, Callable[[], Awaitable[bool]]]]:
-        for active, keys in bound(self.screen):
-            action = partial(self.app.run_action, active.binding.action, active.node)
-            yield f"{active.binding.description}  ({keys[0]})", action
-
-    async def discover(self) -> Hits:
-        for text, action in self._commands():
-            yield DiscoveryHit(text, action, help=None)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for text, action in self._commands():
-            score = matcher.match(text)
-            if score > 0:
-                yield Hit(score, matcher.highlight(text), action)
-
-
 TRAIL: Final = " > "
 SETTLING: Final = 0.01
 """Seconds before another screen is drawn: what it learns first is drawn with it, and not once more after it."""
@@ -81,7 +103,6 @@ class TopApp(App[None]):
 
     TITLE = "tenure top"
     CSS_PATH = "app.tcss"
-    COMMANDS: ClassVar = {ScreenCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(entry.key, f"go('{entry.name}')", entry.title, show=False) for entry in SCREENS),
         Binding("question_mark", "help", "Help", key_display="?"),
@@ -94,6 +115,7 @@ class TopApp(App[None]):
         Binding("ctrl+z", "suspend_process", "Into the background", show=False),
         Binding("d", "dark", "Dark or light", show=False),
     ]
+    SCREENS: ClassVar = {entry.name: entry.made for entry in SCREENS}
     paused: var[bool] = var(default=False, init=False)
 
     def __init__(self, feed: Feed, *, revoke: Revoke | None = None, first: str = "overview") -> None:
@@ -110,7 +132,6 @@ class TopApp(App[None]):
         self.export_to = EXPORT_DIRECTORY
         """Where exports are written."""
         self._first = first
-        self._screens: dict[str, TopScreen] = {}
         self._one_more = False
         self._owed = False
         """Whether another instant is looked at than the newest state is of, and no screen that is seen reads that."""
@@ -120,7 +141,7 @@ class TopApp(App[None]):
         self.register_theme(LIGHT)
         self.theme = DARK.name
         self.animation_level = "none"  # what moves four times a second need not glide
-        self.push_screen(self._main(self._first))
+        self.push_screen(self._first)
         self.feed.start(self._take_state, self._failed)
 
     def _fatal_error(self) -> None:
@@ -195,14 +216,6 @@ class TopApp(App[None]):
 
     # -- screens ---------------------------------------------------------------------------------------------------
 
-    def _main(self, name: str) -> TopScreen:
-        if name not in self._screens:
-            entry = next(each for each in SCREENS if each.name == name)
-            screen = entry.load()()
-            self._screens[name] = screen
-            self.install_screen(screen, name)
-        return self._screens[name]
-
     @property
     def main(self) -> TopScreen:
         """The screen behind the number that was pressed last, whatever was opened from it."""
@@ -214,12 +227,12 @@ class TopApp(App[None]):
             self.pop_screen()
         if name != self.main.NAME:
             self.delay_update(SETTLING)
-            self.switch_screen(self._main(name))
+            self.switch_screen(name)
 
     def go(self, name: str) -> TopScreen:
         """Go to one of the screens, and return it: to put its cursor somewhere."""
         self.action_go(name)
-        return self._main(name)
+        return self.get_screen(name, TopScreen)
 
     def open(self, subject: Subject) -> None:
         """Open what is known of a subject, over what is seen."""
@@ -317,6 +330,12 @@ class TopApp(App[None]):
     def action_help(self) -> None:
         beneath = next(each for each in reversed(self.screen_stack) if isinstance(each, TopScreen))
         self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Yield what the keys of a screen do, for the palette."""
+        for active, keys in bound(screen):
+            action = partial(self.run_action, active.binding.action, active.node)
+            yield SystemCommand(f"{active.binding.description}  ({keys[0]})", "", action)
 
     def keys(self) -> Iterable[tuple[str, str]]:
         """Yield each key of what has the focus, its screen and the program, with what it does; each action once."""

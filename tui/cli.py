@@ -21,15 +21,18 @@ import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options
-from appliance.doctor.check import unknown
+from appliance.doctor.check import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
 from timeagent.console import Command, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain
 from timeagent.units import SECOND, rfc3339
 
+from .feed import Feed, ask_once
+from .model.overview import health, json_fields, level_cell, numbers_words, text_snapshot
 from .model.state import ClusterState, Reach
 
 if TYPE_CHECKING:
@@ -142,8 +145,6 @@ def _as_text(options: argparse.Namespace) -> bool:
 
 
 def _once(source: LiveSource, *, json: bool) -> int:
-    from .feed import ask_once  # noqa: PLC0415
-
     state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
         raise source.mount.error or TryAgain(
@@ -153,8 +154,6 @@ def _once(source: LiveSource, *, json: bool) -> int:
 
 
 def _print(state: ClusterState, *, json: bool) -> int:
-    from .model.overview import json_fields, text_snapshot  # noqa: PLC0415
-
     if json:
         print_json("tenure.top", json_fields(state))
     else:
@@ -163,8 +162,6 @@ def _print(state: ClusterState, *, json: bool) -> int:
 
 
 def _live(source: LiveSource, *, write: bool) -> int:
-    from threading import Thread  # noqa: PLC0415
-
     first = Thread(target=source.mount.put, daemon=True)
     first.start()
     first.join(START_PATIENCE_NS / SECOND)
@@ -179,7 +176,6 @@ def _live(source: LiveSource, *, write: bool) -> int:
 
 def _open_screen(source: StateSource, revoke: Revoke | None = None) -> int:
     from .app import TopApp  # noqa: PLC0415 - the screen's library, only for the screen
-    from .feed import Feed  # noqa: PLC0415
 
     app = TopApp(Feed(source, SystemClock()), revoke=revoke)
     app.run()
@@ -317,9 +313,6 @@ def _told_once(source: LiveSource, options: argparse.Namespace) -> int:
     """Look at everything, say a line for each. Raises TenureError for what is no root, or not this machine's."""
     from appliance.cli.doctor import told  # noqa: PLC0415
 
-    from .feed import ask_once  # noqa: PLC0415
-    from .model.overview import health  # noqa: PLC0415
-
     state = ask_once(source, PATIENCE_NS)
     answer = source.mount.answer
     if answer is None and source.mount.error is not None:
@@ -338,11 +331,6 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
 
     Raises TenureError for what is no root.
     """
-    from appliance.doctor.check import exit_status  # noqa: PLC0415
-
-    from .feed import Feed, ask_once  # noqa: PLC0415
-    from .model.overview import health  # noqa: PLC0415
-
     clock = SystemClock()
     ask_once(source, EVERY_NS)
     if source.mount.error is not None:
@@ -355,7 +343,7 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
         feed.start(lambda _: None, failed.append)
         while options.count is None or shown < options.count:
             state = source.state_at()
-            if _begun(state):
+            if state.mount.reach is not Reach.WAITING:  # there is an answer, or surely none now
                 checks = health(state)
                 _show(state, json=options.json, screen=screen, first=not shown)
                 shown += 1
@@ -372,14 +360,7 @@ def watch(source: LiveSource, options: argparse.Namespace) -> int:
     return exit_status(checks)
 
 
-def _begun(state: ClusterState) -> bool:
-    """Whether there is an answer, or it is certain that there is none now."""
-    return state.mount.reach is not Reach.WAITING
-
-
 def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None:
-    from .model.overview import json_fields, text_snapshot  # noqa: PLC0415
-
     if json:
         print_json("tenure.top", json_fields(state))
     elif screen:
@@ -395,14 +376,6 @@ def _show(state: ClusterState, *, json: bool, screen: bool, first: bool) -> None
 
 def status_line(state: ClusterState) -> str:
     """Return the overview in one line: when, how it is, the numbers, and every reason with its way out."""
-    from appliance.doctor.check import not_well  # noqa: PLC0415
-
-    from .model.overview import (  # noqa: PLC0415
-        health,
-        level_cell,
-        numbers_words,
-    )
-
     checks = health(state)
     when = rfc3339(state.clock.now.midpoint)[: len("2026-11-20T22:10:07")]
     reasons = [f"{check.words} → {check.way_out}" if check.way_out else check.words for check in not_well(checks)]

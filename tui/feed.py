@@ -21,7 +21,7 @@ from .model.state import AuditedCopy, ClusterState, Freshness, Reach
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
 
-    from .model.subjects import DetailLine, Subject
+    from .model.state import DetailLine, Subject
 
 
 class StateSource(Protocol):
@@ -29,23 +29,19 @@ class StateSource(Protocol):
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
         """Return what has to be asked. The sequence may grow at its end."""
-        ...
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
         """Return what is known of an instant (None: now, or the end of a record) from the answers so far. Any thread.
 
         Never waits for a mount. Equal questions may be answered with the same value: then nothing is new.
         """
-        ...
 
     def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
         """Return what is known of a subject at an instant. Blocks as long as the mount does; raises TenureError."""
-        ...
 
     @property
     def record(self) -> AuditedCopy | None:
         """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
-        ...
 
 
 SILENT_NS: Final[Span] = SECOND

@@ -13,18 +13,19 @@ from typing import Final
 
 from appliance.cluster import Cluster
 from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
-from timeagent.agent.discipline import Rules
+from timeagent.agent.discipline import Listed, Rules
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter
-from timeagent.agent.settings import listed_sources, load_agent_settings, roughtime_sources
+from timeagent.agent.settings import listed_sources, load_agent_settings
 from timeagent.clock import SystemClock, boot_id
 from timeagent.console import note, print_json
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.keyfiles import key_path, load_node_key
 from timeagent.notify import Notifier, Repeats
-from timeagent.roughtime.client import load_servers
-from timeagent.roughtime.malfeasance import RoughEvidenceFiles
+from timeagent.roughtime.client import PERIOD_NS, RoughtimeSource, load_servers
+from timeagent.roughtime.malfeasance import RoughChain, RoughEvidenceFiles
 from timeagent.roughtime.server import DIRECTORY, Delegations, RoughServer, load_delegations, rough_door
 from timeagent.signedtime import SignedTime
 from timeagent.sources.local import AssumedSource
@@ -87,9 +88,12 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         own_word=lambda chance: agent.own_word(chance),  # noqa: PLW0108 - it is made of them
     )
     if settings.roughtime_servers is not None:
-        servers = load_servers(settings.roughtime_servers)
-        kept = RoughEvidenceFiles(settings.evidence / "roughtime")
-        listed += roughtime_sources(clock, servers, random.SystemRandom(), kept)
+        # All in one chain; nobody may foretell its chance, or an answer could be older than its question.
+        chain = RoughChain(random.SystemRandom(), RoughEvidenceFiles(settings.evidence / "roughtime"))
+        listed += [
+            Listed(RoughtimeSource(clock, server, chain), Weight.CROSS_CHECK, period_ns=PERIOD_NS)
+            for server in load_servers(settings.roughtime_servers)
+        ]
     delegations = _delegations(cluster) if settings.roughtime_listen is not None else None
     boot = bytes.fromhex(boot_id().replace("-", ""))
     name = hashlib.sha256(boot + os.urandom(16)).digest()

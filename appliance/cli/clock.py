@@ -1,21 +1,63 @@
-"""``tenure time``: what timeagent says, by the node's agent where one runs, with the radius a policy assumes."""
+"""``tenure time run|now|wait|sources|verify|evidence``: what this machine knows of the time; what signed times say.
+
+Exit codes: 0; 1 a signature is not the key's, or an evidence or report proves that a clock was wrong; 3 nothing to
+verify with, or a key that is needed was not named; 65 not a signed time, no evidence, no report; 75 no source has a
+bound. All but ``run`` work without a cluster and without keys.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import shutil
+import string
+import sys
 from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from timeagent.agent.evidence import SCHEMA, Exchanged, judge_exchange
 from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
-from timeagent.cli import time_command
-from timeagent.clock import AgentClock
-from timeagent.console import argument
-from timeagent.errors import TenureError
+from timeagent.canonical import DIGEST_BYTES
+from timeagent.clock import AgentClock, SystemClock
+from timeagent.console import (
+    Argument,
+    Command,
+    argument,
+    command,
+    instant_fields,
+    note,
+    present,
+    print_json,
+    report_error,
+    say_all,
+    whole_from,
+    with_verbs,
+)
+from timeagent.errors import BadRequest, BadTime, Damaged, Environment, TenureError
+from timeagent.interval import TimeInterval
+from timeagent.keys import Verifier, fingerprint, parse_public_line
+from timeagent.showing import (
+    ASCII,
+    UNBOUNDED_RADIUS_NS,
+    UNICODE,
+    Known,
+    Row,
+    SourceView,
+    known_by_agent,
+    known_without_agent,
+    plot,
+    sources_without_agent,
+)
+from timeagent.signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from timeagent.sources.nonce import DOOR_NAME
 from timeagent.sources.port import Source
-from timeagent.units import Span
+from timeagent.units import MS, SECOND, Span, parse_span, rfc3339, span_text
 
 from ..admin.founding import read_marker
 from ..bag.roots import Root, parse_root, storage_at
@@ -23,6 +65,16 @@ from ..formats.marker import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
 from .opening import registers_at
+
+_FILE_BYTES_MAX: Final = 65536
+_EVIDENCE_BYTES_MAX: Final = 1 << 20
+_REPORT_BYTES_MAX: Final = 16 * 1024 * 1024
+_DONE: Final = 0
+_NO: Final = 1
+_NOT_VERIFIED: Final = 3
+_INTERRUPTED: Final = 130
+_WAIT_STEP_NS: Final[Span] = 200 * MS
+_WATCH_PERIOD_NS: Final[Span] = SECOND
 
 
 def _root(options: Namespace) -> str | None:
@@ -57,21 +109,408 @@ def assumed_radius_ns(root: Root) -> Span:
     return registers_at(storage_at(root), root).newest_policy().assumed_radius_ns
 
 
+class _Exchange(msgspec.Struct):
+    peer: str
+    own: str
+    chance: str
+    answer: str
+    after: str
+
+
+class _Record(msgspec.Struct, rename={"schema_name": "schema"}):
+    schema_name: str
+    kind: str
+    own_key_id: str
+    exchanges: list[_Exchange]
+
+
+def judge_evidence(options: Namespace) -> int:
+    """Judge one file. Raises Damaged, Environment, BadConfiguration."""
+    record = _opened(_read(options.file, _EVIDENCE_BYTES_MAX), options.file)
+    keys = {key.id: key for key in map(_public, options.key)}
+    shown: list[dict[str, Any]] = []
+    lines = []
+    for each in record.exchanges:
+        try:
+            parts = Exchanged(*map(bytes.fromhex, (each.own, each.chance, each.answer, each.after)))
+        except ValueError:
+            raise _damaged(f"{options.file}: the exchange with {each.peer} is not in hex") from None
+        own = keys.get(bytes.fromhex(record.own_key_id))
+        peer = keys.get(SignedTime.decode(parts.answer, options.file).key_id)
+        proven = judge_exchange(parts, own, peer) if own and peer else None
+        shown.append({"peer": each.peer, "proven": proven})
+        what = "not checked: name both public time keys with --key" if proven is None else "; ".join(proven)
+        lines.append(f"{each.peer}: {what or 'both clocks can have been right'}")
+    present(options, "tenure.time.evidence.verdict", {"kind": record.kind, "exchanges": shown}, *lines)
+    if any(each["proven"] for each in shown):
+        return _NO
+    return _NOT_VERIFIED if any(each["proven"] is None for each in shown) else _DONE
+
+
+def _opened(data: bytes, where: str) -> _Record:
+    try:
+        record = msgspec.json.decode(data, type=_Record)
+        bytes.fromhex(record.own_key_id)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as problem:
+        raise _damaged(f"{where} is no evidence of a time agent: {problem}") from None
+    if record.schema_name != SCHEMA:
+        raise _damaged(f"{where} has the schema {record.schema_name!r}, not {SCHEMA!r}")
+    return record
+
+
+def _damaged(what: str) -> Damaged:
+    hint = "name a file of the agent's evidence directory, as it was written"
+    return Damaged("evidence-damaged", what, hint=hint)
+
+
+def _public(file: str) -> Verifier:
+    return Verifier(parse_public_line(_read(file)[:4096].decode("ascii", "replace").strip(), file))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    clock: AgentClock
+    sources: list[Source]
+    radius: Span
+    find_agent: Callable[[], Path | None]
+
+
+def _assumed_radius(options: Namespace) -> Span:
+    return assumed_radius_ns(parse_root(root)) if (root := _root(options)) else 0
+
+
+def _named_sources(clock: AgentClock, options: Namespace) -> list[Source]:
+    return machine_sources(clock, options.node_dir)
+
+
+def _named_agent(options: Namespace) -> Path | None:
+    return find_agent(_root(options), options.node_dir)
+
+
 def _run_agent(options: Namespace) -> int:
     from .agent import run_agent  # with all that an agent is made of
 
     return run_agent(options)
 
 
-COMMANDS: Final = {
-    "time": time_command(
-        lambda options: assumed_radius_ns(parse_root(root)) if (root := _root(options)) else 0,
-        argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})"),
-        argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
-        argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops"),
-        summary="What this machine knows of the time.",
-        sources=lambda clock, options: machine_sources(clock, options.node_dir),
-        find_agent=lambda options: find_agent(_root(options), options.node_dir),
-        run_agent=_run_agent,
+_OF_CLUSTER: Final = (
+    argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})"),
+    argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
+    argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops"),
+)
+_AS_JSON: Final = argument("--json", action="store_true", help="print one JSON object")
+
+
+def time_command(
+    assumed_radius: Callable[[Namespace], Span] = _assumed_radius,
+    *,
+    machine: AgentClock | None = None,
+    sources: Callable[[AgentClock, Namespace], list[Source]] = _named_sources,
+    agent: Callable[[Namespace], Path | None] = _named_agent,
+) -> Command:
+    """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.
+
+    ``assumed_radius``: what a cluster's policy states; 0 where it states none, or there is no cluster. ``agent``: the
+    tmpfs directory of an agent that runs here, or None.
+    """
+    clock = machine if machine is not None else SystemClock()
+
+    def asking(help_text: str, verb: Callable[[_Asking, Namespace], int], *own: Argument) -> Command:
+        def ask(options: Namespace) -> int:
+            text = options.assume_radius
+            radius = assumed_radius(options) if text is None else _stated_radius(text)
+            return verb(_Asking(clock, sources(clock, options), radius, lambda: agent(options)), options)
+
+        assume = argument(
+            "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
+        )
+        return command(help_text, ask, assume, *_OF_CLUSTER, *own, _AS_JSON)
+
+    verbs = {
+        "run": command("the node's time agent: until SIGTERM or SIGINT", _run_agent, *_OF_CLUSTER, _AS_JSON),
+        "now": asking("the time, as an interval that holds it", _now),
+        "wait": asking(
+            "wait until the time is known well enough; for units and scripts",
+            _wait,
+            argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)"),
+            argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)"),
+        ),
+        "sources": asking(
+            "what each time source says, or why it says nothing",
+            _sources,
+            argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C"),
+            argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times"),
+        ),
+        "verify": command(
+            "judge a signed time, or a Roughtime malfeasance report",
+            _verify,
+            argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input"),
+            argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line"),
+            argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers"),
+            _AS_JSON,
+        ),
+        "evidence": command(
+            "what the signatures in the agent's evidence prove",
+            judge_evidence,
+            argument("file", metavar="FILE", help="a file of the agent's evidence directory"),
+            argument(
+                "--key",
+                metavar="FILE",
+                action="append",
+                default=[],
+                help="a node's public time key, one line; once per node",
+            ),
+            _AS_JSON,
+        ),
+    }
+    return with_verbs("What this machine knows of the time.", verbs)
+
+
+def _stated_radius(text: str) -> Span:
+    radius = parse_span(text)
+    if not 0 < radius <= UNBOUNDED_RADIUS_NS:
+        raise BadRequest(
+            "bad-radius",
+            f"a radius of {text!r} is not between 1 ns and {span_text(UNBOUNDED_RADIUS_NS)}",
+            hint="state how far the clock can be off, such as 250ms",
+        )
+    return radius
+
+
+# ---- now, wait ----
+
+
+def _known(asking: _Asking, *, quiet: bool = False) -> Known:
+    """Ask the agent where one runs; else the sources."""
+    directory = asking.find_agent()
+    if directory is not None:
+        try:
+            return known_by_agent(directory, asking.clock)
+        except BadTime as problem:
+            if not quiet:
+                note(f"tenure: {problem.message}; asking the sources from here")
+    return known_without_agent(asking.clock, asking.sources, asking.radius)
+
+
+def _now(asking: _Asking, options: Namespace) -> int:
+    known = _known(asking)
+    present(options, "tenure.time.now", known.fields(), *_now_lines(known))
+    return _DONE if known.problem is None else report_error(_unbounded_error(known.problem))
+
+
+def _unbounded_error(problem: BadTime) -> BadTime:
+    if problem.code != "no-time":
+        return problem
+    return BadTime(
+        problem.code,
+        problem.message,
+        hint="run chrony, or say how far the clock can be off: --assume-radius 250ms here, "
+        "tenure policy set --assumed-radius for a cluster",
     )
-}
+
+
+def _now_lines(known: Known) -> list[str]:
+    if known.problem is None:
+        radius = span_text(known.now.radius)
+        radius += " (assumed: stated, not measured)" if known.assumed else ""
+        radius += " (cluster time: not UTC)" if known.cluster_time else ""
+    else:
+        radius = "unbounded: the machine's clock plus or minus a day"
+    lines = [
+        f"earliest  {rfc3339(known.now.earliest)}",
+        f"latest    {rfc3339(known.now.latest)}",
+        f"radius    {radius}",
+        f"status    {known.status}",
+        f"source    {known.source}" + (f", clock epoch {known.clock_epoch}" if known.agent else ""),
+    ]
+    for each in known.sources:
+        if each.interval is None:
+            lines.append(f"refused   {each.source}: {each.reason}")
+        elif known.agent:
+            said = f"{rfc3339(each.interval.earliest)} .. {rfc3339(each.interval.latest)}"
+            lines.append(f"{each.role:9} {each.source}: {said}")
+    return lines
+
+
+def _wait(asking: _Asking, options: Namespace) -> int:
+    """Wait until there is a bound that is narrow enough. Start by waiting for time, not by failing."""
+    began, left = asking.clock.boot_ns(), parse_span(options.timeout)
+    narrow = parse_span(options.radius)
+    while True:
+        known = _known(asking, quiet=True)
+        if known.problem is None and known.now.radius <= narrow:
+            if options.json:
+                print_json("tenure.time.now", known.fields())
+            return _DONE
+        if asking.clock.boot_ns() - began >= left:
+            why = known.problem or BadTime(
+                "radius-too-wide",
+                f"the clock is known to {span_text(known.now.radius)}; {span_text(narrow)} were asked",
+            )
+            return report_error(_unbounded_error(why))
+        asking.clock.sleep(min(_WAIT_STEP_NS, left))
+
+
+# ---- sources ----
+
+
+def _sources(asking: _Asking, options: Namespace) -> int:
+    shown = 0
+    try:
+        while True:
+            _show_sources(asking, options)
+            shown += 1
+            if not options.watch or shown == options.count:
+                return _DONE
+            asking.clock.sleep(_WATCH_PERIOD_NS)
+    except KeyboardInterrupt:
+        return _DONE if options.watch else _INTERRUPTED
+
+
+def _show_sources(asking: _Asking, options: Namespace) -> None:
+    directory = asking.find_agent()
+    known: Known | None = None
+    if directory is not None:
+        with contextlib.suppress(BadTime):
+            known = known_by_agent(directory, asking.clock)
+    views = list(known.sources) if known else sources_without_agent(asking.clock, asking.sources, asking.radius)
+    if options.json:
+        summary = known.fields() if known and known.problem is None else None
+        fields = {"agent": known is not None, "now": summary, "sources": [view.fields() for view in views]}
+        print_json("tenure.time.sources", fields)
+        return
+    lines = _source_lines(views)
+    if options.watch:
+        lines = [*_plot_lines(views, known.together if known else None), "", *lines]
+        if sys.stdout.isatty():
+            lines[0] = "\x1b[H\x1b[J" + lines[0]
+    say_all(lines)
+
+
+def _source_lines(views: list[SourceView]) -> list[str]:
+    lines = [] if views else ["no source is asked: time.toml of this node switches them off, and no radius is stated"]
+    for view in views:
+        if view.interval is None:
+            lines.append(f"{view.source:10}  no bound: {view.reason}")
+        else:
+            lines.append(f"{view.source:10}  {rfc3339(view.interval.earliest)} .. {rfc3339(view.interval.latest)}")
+            role = "" if view.role == "asked" else f", {view.role}"
+            lines.append(f"{'':10}  radius {span_text(view.interval.radius)}, {view.status}{role}")
+    return lines
+
+
+def _plot_lines(views: list[SourceView], together: TimeInterval | None) -> list[str]:
+    columns = shutil.get_terminal_size((100, 24)).columns
+    style = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+    rows = [
+        Row(
+            view.source,
+            view.interval,
+            f"{span_text(view.interval.radius)} {view.role}" if view.interval else "no bound",
+        )
+        for view in views
+    ]
+    return plot(rows, together, columns, style)
+
+
+# ---- verify ----
+
+
+def _verify(options: Namespace) -> int:
+    data = _read(options.file, _REPORT_BYTES_MAX)
+    if data.lstrip()[:1] == b"{":  # a signed time never begins so
+        from timeagent.roughtime.malfeasance import verify_report
+
+        return verify_report(data, _named(options.file), options)
+    token = SignedTime.decode(_token_bytes(data, options.file), _named(options.file))
+    over = _digest(options.over)
+    verdict, reason = _verdict(token, options.key, over)
+    fields = _token_fields(token)
+    present(
+        options,
+        "tenure.time.verify",
+        fields | {"verified": verdict, "reason": reason},
+        f"earliest  {fields['earliest']}",
+        f"latest    {fields['latest']}",
+        f"radius    {span_text(token.radius_ns)}" + (" (assumed: stated, not measured)" if fields["assumed"] else ""),
+        f"status    {fields['status']}",
+        f"door      {fields['door']}, at most {span_text(token.staleness_ns)} after signing",
+        f"sequence  {token.sequence} of clock epoch {token.clock_epoch}",
+        f"key       {fields['key_id']}",
+        "signature {}".format({True: "good", False: "BAD", None: "not checked"}[verdict]),
+    )
+    if reason:
+        note(f"tenure: {reason}")
+    return {True: _DONE, False: _NO, None: _NOT_VERIFIED}[verdict]
+
+
+def _verdict(token: SignedTime, key_file: str | None, over: bytes | None) -> tuple[bool | None, str]:
+    nonce = bool(token.flags & TimeFlags.NONCE)
+    if over is not None and not nonce:
+        return False, "the signed time came by the page door: it covers no digest"
+    if key_file is None:
+        return None, "the signature was not checked: name the node's public time key with --key"
+    if nonce and over is None:
+        return None, "the signature was not checked: it covers a digest as well, to be given with --over"
+    key = _public(key_file)
+    if key.id != token.key_id:
+        held = f"{fingerprint(key.public)}, with id {key.id.hex()}"
+        return False, f"signed by the key with id {token.key_id.hex()}, but {key_file} holds {held}"
+    good = token.verified_by(key, over)
+    return good, "" if good else f"the signature is not by the key in {key_file} over these bytes"
+
+
+def _token_fields(token: SignedTime) -> dict[str, Any]:
+    return {
+        **instant_fields("earliest", token.interval.earliest),
+        **instant_fields("latest", token.interval.latest),
+        **instant_fields("midpoint", token.midpoint_ns),
+        "radius_ns": token.radius_ns,
+        "staleness_ns": token.staleness_ns,
+        "status": token.status.word,
+        "assumed": bool(token.flags & TimeFlags.ASSUMED),
+        "door": "nonce" if token.flags & TimeFlags.NONCE else "page",
+        "sequence": token.sequence,
+        "clock_epoch": token.clock_epoch,
+        "key_id": token.key_id.hex(),
+    }
+
+
+def _token_bytes(data: bytes, file: str) -> bytes:
+    if len(data) == TOKEN_BYTES:
+        return data
+    text = "".join(data.decode("ascii", "replace").split())
+    if set(text) <= set(string.hexdigits) and len(text) == 2 * TOKEN_BYTES:
+        return bytes.fromhex(text)
+    raise Damaged(
+        "time-damaged",
+        f"{_named(file)} has {len(data)} bytes: neither {TOKEN_BYTES} bytes nor {2 * TOKEN_BYTES} hexadecimal digits",
+        hint="name a file with one signed time, raw or in hex, or a malfeasance report",
+    )
+
+
+def _digest(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    if len(text) != 2 * DIGEST_BYTES or not set(text) <= set(string.hexdigits):
+        raise BadRequest(
+            "bad-digest", f"{text[:80]!r} is not {2 * DIGEST_BYTES} hexadecimal digits", hint="check --over"
+        )
+    return bytes.fromhex(text)
+
+
+def _read(file: str, bytes_max: int = _FILE_BYTES_MAX) -> bytes:
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(bytes_max)
+        with Path(file).open("rb") as opened:
+            return opened.read(bytes_max)
+    except OSError as problem:
+        raise Environment("unreadable", f"cannot read {file}: {problem.strerror}", hint="check the path") from None
+
+
+def _named(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
+COMMANDS: Final = {"time": time_command()}

@@ -18,7 +18,7 @@ from timeagent.units import MS, SECOND, span_text
 from ..bag.roots import parse_root
 from ..demo.director import Director
 from ..demo.faults import afterwards, during
-from ..demo.place import DemoPlace, set_up_place
+from ..demo.machines import DemoPlace, set_up_place
 from ..demo.verify import audit, verify
 
 EXIT_NO: Final = 1

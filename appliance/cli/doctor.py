@@ -51,7 +51,6 @@ from ..doctor.directory import (
     judge_server_clock,
     room_of,
 )
-from ..doctor.fitness import probe_store
 from ..doctor.health import ASSUMED_WORDS, judge_clock, judge_etcd
 from ..doctor.machine import (
     MOUNTINFO,
@@ -67,6 +66,7 @@ from ..doctor.machine import (
     mount_of,
     parse_mountinfo,
 )
+from ..doctor.store_probe import probe_store
 from ..doctor.two_client_probe import LocalHands, TwoHands
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER

@@ -17,35 +17,83 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from appliance.lease.client import LeaseDenied
-from appliance.session.held import Lease
 from timeagent.console import Argument, Progress, argument, command, instant_fields, note, present, report_error
-from timeagent.errors import BadRequest, TenureError, TryAgain
+from timeagent.errors import BadRequest, BadTime, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
 
 from ..formats.lease import Mode
+from ..lease.client import LeaseDenied
 from ..node.runtime import runtime_of
 from ..recipes.election import Election
-from ..recipes.held_leases import Held
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import (
-    NOT_FOUND,
-    SIGNALLED,
-    ProcessTree,
-    Signals,
-    close_all_but,
-    note_at_once,
-    program_missing,
-)
+from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, close_all_but, note_at_once, program_missing
 from ..recipes.quick_run import WAIT
 from ..recipes.run import HEARD, Run
 from ..recipes.semaphore import Semaphore
+from ..session.held import Lease, LossReason
+from ..session.renewal import grace_ns
 from .opening import add_cluster_options, cluster_command, open_cluster
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the forks here
-    from appliance.cluster import Cluster
-    from appliance.session.lease_set import Leases
-    from appliance.session.session import Session
+    from timeagent.clock import Clock
+    from timeagent.units import Instant, Span
+
+    from ..cluster import Cluster
+    from ..formats.policy import PolicyNumbers
+    from ..session.lease_set import Leases
+    from ..session.session import Session
+
+
+class Held:
+    """Leases of one acquire as their holder reckons with them. Asks only the clock."""
+
+    def __init__(self, leases: Sequence[Lease], clock: Clock, policy: PolicyNumbers) -> None:
+        """Reckon from now on. Raises BadTime."""
+        self._leases = leases
+        self._clock = clock
+        self._policy = policy
+        self._counted = self._expiry_ns(), clock.now().latest, clock.boot_ns()
+
+    def _expiry_ns(self) -> Instant:
+        return min(lease.usable_until_ns(self._policy.holder_margin_ns) for lease in self._leases)
+
+    def left_ns(self) -> Span:
+        """Return how long they may still be used, were none renewed any more.
+
+        Between two renewals time passes at least as fast as the boot clock says: a clock that is set back makes no
+        lease longer, and one that has no bound just now, no lease endless.
+        """
+        expiry, (before, latest, boot) = self._expiry_ns(), self._counted
+        counted = latest + self._clock.boot_ns() - boot
+        try:
+            now = self._clock.now().latest
+        except BadTime:
+            return expiry - counted
+        if expiry == before:
+            return expiry - max(now, counted)
+        self._counted = expiry, now, self._clock.boot_ns()
+        return expiry - now
+
+    def grace_ns(self) -> Span:
+        """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
+        term = min(*(lease.term_ns for lease in self._leases), self._policy.lease_term_max_ns)
+        return grace_ns(term, self._policy)
+
+    def lost(self) -> str | None:
+        """Say which lease is over against its holder's will, and why."""
+        lease = self._lost()
+        if lease is None:
+            return None
+        return f"the lease on {lease.domain!r} is {lease.ended}" + (f" ({lease.loss})" if lease.loss else "")
+
+    def _lost(self) -> Lease | None:
+        return next((lease for lease in self._leases if lease.ended is not None), None)
+
+    def in_doubt(self) -> bool:
+        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
+        loss = None if (lease := self._lost()) is None else lease.loss
+        return loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+
 
 SOFTWARE: Final = 70
 

@@ -20,7 +20,7 @@ from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty
 from ..admin.joining import ask, finish, prepared
 from ..bag.roots import Root, storage_at
 from ..bag.storage import Storage
-from ..doctor.fitness import refuse_unfit
+from ..doctor.store_probe import refuse_unfit
 from ..formats.address import parse_address
 from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy

@@ -35,7 +35,7 @@ from .opening import cluster_command
 EXIT_NO: Final = 1
 KEPT: Final = 8
 
-FOLDS: Final = {"balances": "appliance.demo.balances:BALANCES"}
+FOLDS: Final = {"balances": "appliance.demo.bank:BALANCES"}
 """Folds that come with tenure, by the name of their view."""
 
 

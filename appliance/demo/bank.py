@@ -2,17 +2,20 @@
 
 A message is one JSON object. ``open`` brings an account into being with its first money; ``transfer`` moves money.
 Every message carries an id, by which the demo checks afterwards that nothing was lost and nothing counted twice.
+``BALANCES`` is the view of it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 
-LOG = "bank"
+from appliance.bag.batch import MessageBatch
+from appliance.views.fold import Fold
+
+LOG: Final = "bank"
 
 
 class Opening(msgspec.Struct, frozen=True, tag="open"):
@@ -45,39 +48,46 @@ def encode(entry: Opening | Transfer) -> bytes:
     return msgspec.json.encode(entry)
 
 
-@dataclass(slots=True)
-class Books:
-    """A fold over messages in their order."""
+class Balances(msgspec.Struct):
+    """What money is where, and how it came about: a fold over messages in their order, and the state of the view."""
 
-    balances: Counter[str] = field(default_factory=Counter)
-    seen: Counter[str] = field(default_factory=Counter)
-    """How often each id was met."""
+    balances: dict[str, int] = {}
     opened: int = 0
     """All the money there is."""
+    transfers: int = 0
     lowest: int = 0
     """The lowest balance that ever was: below zero means that two holders spent the same money."""
+    strangers: int = 0
+    """Messages that are none of the bank's: skipped, by everybody alike."""
 
-    def apply(self, payload: bytes) -> None:
-        entry = decode_entry(payload)
-        self.seen[entry.id] += 1
+    def take(self, entry: Opening | Transfer) -> None:
+        balances = self.balances
         match entry:
             case Opening(account=account, amount=amount):
-                self.balances[account] += amount
+                balances[account] = balances.get(account, 0) + amount
                 self.opened += amount
             case Transfer(source=source, target=target, amount=amount):
-                self.balances[source] -= amount
-                self.balances[target] += amount
-                self.lowest = min(self.lowest, self.balances[source])
+                balances[source] = balances.get(source, 0) - amount
+                balances[target] = balances.get(target, 0) + amount
+                self.lowest = min(self.lowest, balances[source])
+                self.transfers += 1
+
+
+class Books(Balances):
+    """The balances of whoever answers for them: with how often each id was met."""
+
+    seen: dict[str, int] = {}
 
     def apply_all(self, payloads: Iterable[bytes]) -> Books:
-        """Take in messages in order; return self."""
-        for payload in payloads:
-            self.apply(payload)
+        """Take in messages in order; return self. Raises msgspec.DecodeError for what is none of the bank's."""
+        for entry in map(decode_entry, payloads):
+            self.seen[entry.id] = self.seen.get(entry.id, 0) + 1
+            self.take(entry)
         return self
 
     def copied(self) -> Books:
         """Return books of their own with the same content."""
-        return Books(self.balances.copy(), self.seen.copy(), self.opened, self.lowest)
+        return msgspec.structs.replace(self, balances=self.balances.copy(), seen=self.seen.copy())
 
     @property
     def conserved(self) -> bool:
@@ -86,6 +96,33 @@ class Books:
     @property
     def doubled(self) -> int:
         return sum(1 for count in self.seen.values() if count > 1)
+
+
+def step(state: Balances, batch: MessageBatch) -> Balances:
+    for payload in batch.payloads():
+        try:
+            entry = decode_entry(payload)
+        except msgspec.DecodeError:
+            state.strangers += 1
+        else:
+            state.take(entry)
+    return state
+
+
+def encode_balances(state: Balances) -> bytes:
+    """Write the state as JSON, accounts in order."""
+    return msgspec.json.encode(state, order="sorted")
+
+
+BALANCES: Final[Fold[Balances]] = Fold(
+    view="balances",
+    version=1,
+    logs=(LOG,),
+    initial=encode_balances(Balances()),
+    decode=msgspec.json.Decoder(Balances).decode,
+    step=step,
+    encode=encode_balances,
+)
 
 
 def account(number: int) -> str:

@@ -15,11 +15,12 @@ from appliance.bag.outcome import Committed
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Event, Machine
-from appliance.demo.place import DemoPlace
 from appliance.demo.rogue import EARLY_DOMAIN
 from timeagent.clock import MachineClock
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Span, span_text
+
+from .machines import DemoPlace
 
 ACCOUNTS: Final = 12
 OPENING_AMOUNT: Final = 100

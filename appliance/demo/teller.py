@@ -59,7 +59,7 @@ class Teller:
             return
         with leases:
             books = self._balances(leases)
-            has = books.balances[account(source)]
+            has = books.balances.get(account(source), 0)
             amount = min(has, self._random.randint(1, AMOUNT_MAX))
             if amount <= 0:
                 return

@@ -16,8 +16,9 @@ import msgspec
 
 from appliance.demo.bank import LOG, Books
 from appliance.demo.director import Course
-from appliance.demo.place import DemoPlace
 from timeagent.errors import Environment
+
+from .machines import DemoPlace
 
 READ_SECONDS = 60
 AUDIT_SECONDS = 120

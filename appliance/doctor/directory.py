@@ -12,7 +12,6 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from timeagent.errors import BadRequest
@@ -105,9 +104,7 @@ class TrialDirectory:
         os.mkdir(self._place, 0o775)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, problem: object, trace: object) -> None:
         """Remove it, and ``tmp`` if it was made for it. Raises OSError, unless there is a problem already."""
         try:
             for name in os.listdir(self._place):

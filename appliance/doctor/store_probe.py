@@ -3,17 +3,25 @@
 All of it happens in ``tmp/probe.TOKEN`` below the root, and is deleted again. A store that is asked one thing after
 another shows only what it does at leisure: one that looks first and puts afterwards refuses every second put, and lets
 many win that race. So everything that counts is raced. Blocks for as long as some hundred requests take.
+
+``refuse_unfit`` asks before a cluster is founded somewhere, or a log put there, be it a store or a directory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 from typing import Final
 
+from timeagent.errors import Environment
+
 from ..bag.objects import Bucket
+from ..bag.roots import Root
 from .check import CheckVerdict, HealthCheck, failed, passed
+from .directory import Probe, judge_exclusive, judge_linked, judge_listed
+from .machine import MOUNTINFO, judge_kind, mount_of, parse_mountinfo
 
 RACERS: Final = 16
 ROUNDS: Final = 12
@@ -133,3 +141,35 @@ class StoreProbe:
             path = f"{directory}/{name}"
             self._clean(path)
             self._buckets[0].delete(path)
+
+
+def probe_store(address: str, token: str) -> list[HealthCheck]:
+    """Try out an object store. ``token``: what no other probe is called. Blocks for some hundred requests.
+
+    Raises Environment, BadConfiguration.
+    """
+    from ..bag.bucket import RemoteBucket  # noqa: PLC0415 - an extra; and a directory is judged without it
+
+    return StoreProbe([RemoteBucket(address) for _ in range(4)], token).run()
+
+
+def refuse_unfit(place: Root, token: str) -> None:
+    """Raise Environment for a store, or a directory, that does not keep what is asked of it. Blocks; leaves nothing."""
+    for check in _tried(place, token) if isinstance(place, Path) else probe_store(place, token):
+        if check.verdict is CheckVerdict.FAIL:
+            raise Environment("store-unfit", f"{place}: {check.words}", hint=check.way_out)
+
+
+def _tried(directory: Path, token: str) -> Iterable[HealthCheck]:
+    try:
+        mount = mount_of(str(directory.resolve()), parse_mountinfo(MOUNTINFO.read_text("utf-8", "replace")))
+        with Probe(directory, f"probe.{token}") as probe:
+            return [
+                *([] if mount is None else [judge_kind(mount)]),
+                judge_linked(probe.linked()),
+                judge_exclusive(refused=probe.exclusive()),
+                judge_listed(listed=probe.listed()),
+            ]
+    except OSError as problem:
+        hint = "make it, or mount it, on every node; tenure doctor says more"
+        raise Environment("store-unfit", f"{directory}: {problem.strerror}", hint=hint) from None

@@ -18,7 +18,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -28,7 +29,7 @@ import msgspec
 from timeagent import VERSION
 from timeagent.canonical import decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TenureError, TryAgain
+from timeagent.errors import Damaged, Environment, ShardUnavailable, TenureError
 from timeagent.notify import Pulse
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
@@ -56,6 +57,7 @@ from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
 from ..lease.turn_log import LogLost, TurnLog
+from .going_on import from_file, from_log, kept_turns
 from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, Running, ShardRuntime, stopping_ns
 from .lease_counts import CountedLedger
 from .own_keys import OwnKeys
@@ -397,23 +399,13 @@ class ShardHost:
         node, since = self._settings.node, self._time.now().midpoint
         return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
-    @contextlib.contextmanager
-    def _turn_log(self, shard: int) -> Iterator[TurnLog | None]:
-        """Yield what keeps the turns of a shard, where this node has that; closed where nothing comes of it."""
+    def _turn_log(self, shard: int) -> AbstractContextManager[TurnLog | None]:
         patience = 2 * self._policy.attempt_timeout_ns
         store = self._shard_runtime.key_values(self._settings, patience)
         if store is None:
-            yield None
-            return
+            return contextlib.nullcontext()
         run = self._random.randbytes(16)
-        try:
-            yield TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience)
-        except LogLost as problem:
-            store.close()
-            raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
-        except BaseException:
-            store.close()
-            raise
+        return kept_turns(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
 
     def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
         if log is not None:
@@ -489,7 +481,7 @@ class ShardHost:
                     store,
                     chain,
                     ledger,
-                    _resume(said, ledger) if log is None else _resume_logged(said, ledger, list(blocks)),
+                    from_file(said, ledger) if log is None else from_log(said, ledger, list(blocks)),
                     log,
                     patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
                 )
@@ -606,38 +598,3 @@ class ShardHost:
         if why is not None:
             _log.info("shard-gives-way shard=%d reason=%s", shard, why)
             self._leaving[shard] = self._shard_runtime.spawn(f"tenure-leave-{shard}", lambda: give_up(shard))
-
-
-def _resume(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Extension]:
-    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
-
-    def resume(shard: Shard) -> Extension:
-        last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
-        if (why := said.ledger_difference(last)) is not None:
-            return Deposed(why)
-        return shard.resume(said)
-
-    return _asked_again(resume)
-
-
-def _resume_logged(said: Suspension, ledger: StoredLedger, blocks: list[bytes]) -> Callable[[Shard], Extension]:
-    """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
-
-    def resume(shard: Shard) -> Extension:
-        if blocks:
-            ledger.follow()
-            ledger.append(b"".join(blocks))
-            blocks.clear()
-        return shard.resume(said)
-
-    return _asked_again(resume)
-
-
-def _asked_again(resume: Callable[[Shard], Extension]) -> Callable[[Shard], Extension]:
-    def asked(shard: Shard) -> Extension:
-        try:
-            return resume(shard)
-        except (BadTime, Environment, TryAgain) as problem:
-            return InDoubt(problem.message)
-
-    return asked

@@ -21,27 +21,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, check_type
-from timeagent.units import span_of
+from timeagent.units import Seconds, Span, span_of
 
-from ..bag.outcome import Committed, NotCommitted, Unknown
+from ..bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
-from ..session.held import Recall
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from timeagent.units import Seconds, Span
-
-    from ..bag.outcome import Outcome
-    from ..session.held import Lease
-    from ..session.session import Session
+from ..session.held import Lease, Recall
+from ..session.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -199,9 +191,7 @@ class CachedValue:
         """Use it in a ``with`` block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Close it. Raises TryAgain where the last value was not written, UnknownOutcome where that cannot be told."""
         outcome = self.close()
         if isinstance(outcome, Unknown):

@@ -31,7 +31,6 @@ from timeagent.errors import BadRequest, check_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from appliance.lease.client import LeaseDenied
     from appliance.session.held import Lease, Listener
@@ -89,13 +88,9 @@ class Hold:
             self._session.relinquish([self.lease])
 
     def __enter__(self) -> Self:
-        """Have it for a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give it back."""
+    def __exit__(self, *problem: object) -> None:
         self.relinquish()
 
 
@@ -127,9 +122,7 @@ class Tool[H: Hold](ABC):
         self._entered.holds = (*getattr(self._entered, "holds", ()), hold)
         return hold
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Give back what this thread took last."""
         *self._entered.holds, last = self._entered.holds
         last.relinquish()

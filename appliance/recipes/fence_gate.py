@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, TryAgain, check_type
 from timeagent.units import INSTANT_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 IN_MEMORY: Final = ":memory:"
 

@@ -19,33 +19,27 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+from collections.abc import Callable
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
+from appliance.bag.storage import Storage
+from appliance.cluster import Cluster
 from appliance.formats.epoch import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
 from appliance.formats.stamped import sign
-from appliance.lease.ceiling import RECORDS_KEPT, InDoubt, Overtaken, link_record, look_for, newest_of
+from appliance.lease.ceiling import RECORDS_KEPT, ChainPort, InDoubt, Overtaken, link_record, look_for, newest_of
 from appliance.node.records import StoredChain
+from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
-from timeagent.units import MS, SECOND, rfc3339, span_of
+from timeagent.interval import TimeInterval
+from timeagent.keys import KeyInUse, Signer
+from timeagent.units import MS, SECOND, Instant, Seconds, Span, rfc3339, span_of
 
 from .election import Leader
 from .exclusion import PATIENCE_S, never
-
-if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from appliance.bag.storage import Storage
-    from appliance.cluster import Cluster
-    from appliance.lease.ceiling import ChainPort
-    from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.keys import KeyInUse, Signer
-    from timeagent.units import Instant, Seconds, Span
 
 LOOK_NS: Final = 250 * MS
 """About how often who waits looks at the directory."""
@@ -358,11 +352,7 @@ class MountLeadership:
                 _log.warning("epoch-not-extended election=%s reason=%s", self._election.name, problem.message)
 
     def __enter__(self) -> Self:
-        """Lead for a block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Resign."""
+    def __exit__(self, *problem: object) -> None:
         self.resign()

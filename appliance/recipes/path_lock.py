@@ -17,23 +17,18 @@ of its levels, whatever else is locked or lies below it, and all of a tree is in
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import Final, Protocol, Self
 
 from timeagent.errors import BadRequest
+from timeagent.units import Seconds
 
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log, check_purpose
+from ..session.held import Lease
 from ..session.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
-
-    from timeagent.units import Seconds
-
-    from ..session.held import Lease
 
 type AnyPath = str | PurePosixPath
 
@@ -53,7 +48,6 @@ class AnyCluster[S: Session | AwaitedSession](Protocol):
 
     def session(self, purpose: str = "") -> S:
         """Begin a session."""
-        ...
 
 
 def path_modes(read: Iterable[AnyPath], write: Iterable[AnyPath]) -> dict[PurePosixPath, Mode]:
@@ -183,9 +177,7 @@ class HeldPaths[S: Session | AwaitedSession]:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Unlock them. Blocks until the outcome of what was published under them is known."""
         session, self._session = self._session, None
         assert isinstance(session, Session)
@@ -207,9 +199,7 @@ class HeldPaths[S: Session | AwaitedSession]:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Unlock them, also if cancelled."""
         session, self._session = self._session, None
         assert session is not None

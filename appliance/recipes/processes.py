@@ -19,7 +19,6 @@ import sys
 TYPE_CHECKING = False  # as typing has it, which costs as much as the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Final, Self
 
     from timeagent.units import Span
@@ -130,15 +129,12 @@ class Signals:
         os.set_blocking(self._write, False)
 
     def __enter__(self) -> Self:
-        """Take note of them."""
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in self._numbers:
             signal.signal(number, lambda *_: None)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Listen no more."""
         for number in ENDING.intersection(self._numbers):
             signal.signal(number, signal.SIG_IGN)
@@ -198,11 +194,9 @@ class ProcessTree:
         self._terminal = _Terminal(self.pid)
 
     def __enter__(self) -> Self:
-        """Close it at the end of a block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:

@@ -112,11 +112,9 @@ class Line:
         self._data = bytearray()
 
     def __enter__(self) -> Self:
-        """Hang up at the end of a block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Hang up."""
         self._socket.close()
 
     def fileno(self) -> int:

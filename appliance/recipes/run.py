@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from timeagent.units import Span
 
+    from ..lease.transport import BootClock
+    from .processes import ProcessTree
+
 BEAT_NS: Final = 100 * MS
 """How long at most the leases are not looked at: so late it is noticed that the machine was suspended."""
 LOOK_NS: Final = 20 * MS
@@ -40,70 +43,20 @@ HEARD: Final = (*PASSED_ON, signal.SIGTSTP, signal.SIGCONT, signal.SIGCHLD)
 
 if TYPE_CHECKING:
 
-    class Descendants(Protocol):
-        """The command and all that descends from it (``processes.ProcessTree``)."""
-
-        def start(self, environment: Mapping[str, str]) -> None:
-            """Let it begin."""
-            ...
-
-        def status(self) -> int | None:
-            """Return its exit code; None while it runs."""
-            ...
-
-        def send(self, number: int) -> None:
-            """Send a signal to its group."""
-            ...
-
-        def signal(self, number: int) -> None:
-            """Send a signal to its group and every descendant."""
-            ...
-
-        def kill(self) -> None:
-            """Send SIGKILL to all of them."""
-            ...
-
-        def over(self) -> bool:
-            """Whether nothing of it lives."""
-            ...
-
-        def stopped_at_terminal(self) -> bool:
-            """Whether it has just been stopped from the terminal, and this process is to stop too."""
-            ...
-
-        def suspend(self) -> None:
-            """Stop all, and this process, until the shell lets it go on."""
-            ...
-
-        def resume(self) -> None:
-            """Let all go on."""
-            ...
-
     class Holding(Protocol):
         """Leases of one acquire, as their holder reckons with them."""
 
         def left_ns(self) -> Span:
             """Return how long they may still be used, were none renewed any more."""
-            ...
 
         def grace_ns(self) -> Span:
             """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
-            ...
 
         def lost(self) -> str | None:
             """Say what is over against its holder's will."""
-            ...
 
         def in_doubt(self) -> bool:
             """Whether nobody here knows any more when their end is."""
-            ...
-
-    class BootClock(Protocol):
-        """The clock that nobody sets."""
-
-        def boot_ns(self) -> int:
-            """Return nanoseconds since boot."""
-            ...
 
 
 class Run:
@@ -113,7 +66,7 @@ class Run:
         self,
         held: Holding,
         clock: BootClock,
-        command: Descendants,
+        command: ProcessTree,
         wait: Callable[[Span], Sequence[int]],
         note: Callable[[str], None],
     ) -> None:

@@ -39,9 +39,8 @@ def measure(leases: int, messages: int) -> dict[str, object]:
     began = time.process_time()
     from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
     from tui.app import TopApp
-    from tui.model.state import LeaseRows
-    from tui.model.subjects import Cell, DetailLine, Subject
-    from tui.widgets.cluster_tables import LeaseList
+    from tui.model.state import Cell, DetailLine, LeaseRows, Subject
+    from tui.screens.cluster import LeaseList
     from tui.widgets.row_table import DetailTable
 
     class Messages(Sequence[DetailLine]):
@@ -147,7 +146,7 @@ def hold(directory: str, leases: int) -> None:
     import random
 
     from appliance.cluster import Cluster
-    from appliance.demo.place import set_up_place
+    from appliance.demo.machines import set_up_place
     from timeagent.clock import SystemClock
 
     place = set_up_place(Path(directory) / "place", 1, SystemClock().realtime_ns(), random.Random(1))

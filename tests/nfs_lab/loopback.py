@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from appliance.demo.director import Director
-from appliance.demo.place import set_up_place
+from appliance.demo.machines import set_up_place
 from appliance.demo.verify import audit, verify
 from appliance.node.settings import save_settings
 from timeagent.clock import SystemClock

@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
 
-from appliance.demo import place as demo
+from appliance.demo import machines as demo
 from appliance.formats.policy import Policy
 from tenure import Cluster
 from tests.s3.servers import PLACE, moto

@@ -14,7 +14,7 @@ import pytest
 
 from appliance.bag.bucket import RemoteBucket
 from appliance.bag.objects import ObjectStorage
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from tenure import Cluster, Committed
 from tests.s3.servers import NotInstalledError, azurite, s3rver
 from tests.s3.swift import swift

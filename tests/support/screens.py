@@ -19,8 +19,10 @@ from timeagent.units import MS, SECOND
 from tui.feed import AskedQuestion, Feed
 from tui.model.state import (
     BagCell,
+    Cell,
     ClockView,
     ClusterState,
+    DetailLine,
     Freshness,
     LeaseOrigin,
     LeaseRow,
@@ -32,13 +34,12 @@ from tui.model.state import (
     ShardView,
     TimeSources,
 )
-from tui.model.subjects import Cell, DetailLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from timeagent.units import Instant
-    from tui.model.subjects import Subject
+    from tui.model.state import Subject
 
 NOW_NS = 1_795_212_607_400_000_000
 """2026-11-20T22:10:07.4Z."""

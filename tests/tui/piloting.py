@@ -12,8 +12,8 @@ from tests.support.screens import (
 )
 from tui.app import TopApp
 from tui.model.state import ClusterState
+from tui.screens.cluster import LeaseList
 from tui.screens.screen import TopScreen
-from tui.widgets.cluster_tables import LeaseList
 from tui.widgets.row_table import RowTable
 
 SIZES = ((80, 24), (120, 36), (200, 60))

@@ -6,14 +6,14 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-import tui.model.columns
+import tui.model.tables
 from tests.support.mutants import plant
 from tests.support.screens import HandFeed, RecordedSource, lease, state
 from tests.tui.piloting import text_at
 from tui.app import TopApp
-from tui.model.columns import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
-from tui.model.subjects import Cell
-from tui.widgets.cluster_tables import LeaseList
+from tui.model.state import Cell
+from tui.model.tables import Column, ColumnWidths, cells_of, head_of, laid_out, tail_of, wrapped_ranges
+from tui.screens.cluster import LeaseList
 
 NAMES = (
     "plain",
@@ -78,11 +78,11 @@ async def _lines(pilot: Pilot[None]) -> list[str]:
 def test_columns_by_letters_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.model.columns,
+        tui.model.tables,
         "cells_of",
         "len(text) if text.isascii() or _NARROW(text) else _len(text)",
         "len(text)",
     )
-    monkeypatch.setattr(tui.model.columns, "cells_of", tui.model.columns.cells_of)
+    monkeypatch.setattr(tui.model.tables, "cells_of", tui.model.tables.cells_of)
     with pytest.raises(AssertionError):
         test_text_of_any_width_fills_its_column("日本語の口座/東京", 7)

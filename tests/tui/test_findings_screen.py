@@ -18,7 +18,7 @@ from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from timeagent.errors import Environment
 from timeagent.units import SECOND
-from tui.model.subjects import FindingSubject, PlaceSubject
+from tui.model.state import FindingSubject, PlaceSubject
 from tui.screens.dialogs import ExportScreen
 from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen

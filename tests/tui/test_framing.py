@@ -13,7 +13,6 @@ from textual.pilot import Pilot
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
-import tui.widgets.framing
 import tui.widgets.lines
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
@@ -22,8 +21,7 @@ from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
 from tui.model.state import LeaseRows
 from tui.screens.replay import ReplayScreen
-from tui.widgets.framing import KeptLines, LineBar
-from tui.widgets.lines import WordsLine
+from tui.widgets.lines import KeptLines, LineBar, WordsLine
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -85,12 +83,12 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [
-        (tui.widgets.framing, "KeptLines.notify_style_update", "self._width = -1", "None"),
-        (tui.widgets.framing, "KeptLines.show_title", "self._edge = None", "None"),
-        (tui.widgets.framing, "KeptLines._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
-        (tui.widgets.framing, "KeptLines.render_lines", "crop.width != self._width", "self._width < 0"),
-        (tui.widgets.framing, "LineBar.render_lines", "bar.position", "0"),
-        (tui.widgets.framing, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
+        (tui.widgets.lines, "KeptLines.notify_style_update", "self._width = -1", "None"),
+        (tui.widgets.lines, "KeptLines.show_title", "self._edge = None", "None"),
+        (tui.widgets.lines, "KeptLines._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
+        (tui.widgets.lines, "KeptLines.render_lines", "crop.width != self._width", "self._width < 0"),
+        (tui.widgets.lines, "LineBar.render_lines", "bar.position", "0"),
+        (tui.widgets.lines, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
          "Strip([piece], self.thickness)"),
     ],
 )  # fmt: skip
@@ -120,8 +118,8 @@ def test_without_colours_lines_look_as_the_library_draws_them(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("module", "place", "old", "new"),
     [
-        (tui.widgets.framing, "KeptLines._put_around", "line.apply_filter(each, self._background)", "line"),
-        (tui.widgets.framing, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
+        (tui.widgets.lines, "KeptLines._put_around", "line.apply_filter(each, self._background)", "line"),
+        (tui.widgets.lines, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
     ],
 )
 def test_colours_where_there_are_to_be_none_are_caught(

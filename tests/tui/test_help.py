@@ -10,7 +10,7 @@ from tests.support.screens import HandFeed
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
 from tui.model import findings, gantt, replaying
-from tui.model.subjects import Cell
+from tui.model.state import Cell
 from tui.model.words import BAG_CELLS, CONDITION_CELLS
 from tui.screens.screen import TopScreen
 from tui.widgets import bag_grid

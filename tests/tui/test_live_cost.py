@@ -10,10 +10,10 @@ from typing import cast
 import pytest
 
 import tui.feed
-import tui.sources.ledger
 import tui.sources.live
+import tui.sources.mount
 from appliance.cluster import Cluster
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tests.support.cluster import as_daemon
 from tests.support.machine import HandMachine
@@ -69,7 +69,7 @@ def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoP
     ("module", "function", "old", "new"),
     [
         (tui.sources.live, "LiveSource._ask_shard", "before.leases == said", "False"),
-        (tui.sources.ledger, "LedgerBook.told", "self._told is None", "True"),
+        (tui.sources.mount, "LedgerBook.told", "self._told is None", "True"),
         (tui.sources.live, "LiveRows._told", "each if each.earlier else None", "each"),
     ],
 )

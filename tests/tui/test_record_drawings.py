@@ -26,8 +26,7 @@ from tests.support.timelines import empty_timeline
 from timeagent.console import counted
 from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
-from tui.model import columns, findings, gantt, replaying
-from tui.model.columns import fitted, width_of
+from tui.model import findings, gantt, replaying, tables
 from tui.model.findings import (
     FindingGroup,
     FindingOptions,
@@ -39,7 +38,6 @@ from tui.model.findings import (
     wrapped_lines,
 )
 from tui.model.gantt import CLASH, BarWindow
-from tui.model.lease_list import GroupHeading
 from tui.model.replaying import (
     GRACES,
     SHIFTS,
@@ -56,7 +54,8 @@ from tui.model.replaying import (
     switch_rows,
     window_of,
 )
-from tui.model.subjects import Cell
+from tui.model.state import Cell
+from tui.model.tables import GroupHeading, fitted, width_of
 
 
 @pytest.fixture(scope="module")
@@ -506,7 +505,7 @@ DRAWINGS: dict[str, tuple[ModuleType, list[str]]] = {
     "scrubber": (gantt, ["scrubber_has_exactly", "one_event_among", "finding_has_a_mark"]),
     "gantt": (gantt, ["only_leases_that", "broken_lease_is"]),
     "leases": (context, ["bars_of_a_copy"]),
-    "cell width": (columns, ["text_takes_exactly"]),
+    "cell width": (tables, ["text_takes_exactly"]),
     "steps": (replaying, ["events_are_gone", "steps_of_a_followed"]),
     "findings": (findings, ["findings_are_narrowed"]),
     "switches": (replaying, ["switches_say"]),
@@ -534,5 +533,5 @@ def look_again(drawing: str, arguments: dict[str, object]) -> None:
         for test, body in list(globals().items()):
             if test.startswith(f"test_{wanted}"):
                 names = body.__code__.co_varnames[: body.__code__.co_argcount]
-                narrow = {"width": 7} if module is columns else {}
+                narrow = {"width": 7} if module is tables else {}
                 body(**{each: (arguments | narrow)[each] for each in names})

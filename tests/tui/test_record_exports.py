@@ -11,7 +11,7 @@ import pytest
 
 from tests.tui.test_record_drawings import SEVERAL
 from timeagent.errors import Environment
-from tui.model.exporting import ExportForm, ExportSheet, sheet_text, write_export
+from tui.model.tables import ExportForm, ExportSheet, sheet_text, write_export
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cluster import Cluster
-from appliance.demo.place import set_up_place
+from appliance.demo.machines import set_up_place
 from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
@@ -23,8 +23,17 @@ from timeagent.errors import BadRequest, Damaged, TenureError
 from timeagent.units import MS, SECOND
 from tui.model.findings import evidence_of
 from tui.model.replaying import MomentRequest, ReplayPlace, moment_of
-from tui.model.state import LeaseOrigin, Reach, ViewKind
-from tui.model.subjects import BagSubject, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Subject
+from tui.model.state import (
+    BagSubject,
+    DomainSubject,
+    LeaseOrigin,
+    LeaseSubject,
+    NodeSubject,
+    PlaceSubject,
+    Reach,
+    Subject,
+    ViewKind,
+)
 from tui.model.words import Condition, condition, node_rows
 from tui.sources.record import RecordSource
 

@@ -15,8 +15,7 @@ from timeagent.errors import BadRequest
 from timeagent.units import DAY, MINUTE, MS, SECOND
 from tui.app import TopApp
 from tui.model.replaying import instant_near, window_of
-from tui.screens.replay import ReplayScreen, WhatIfScreen
-from tui.widgets.replay import EventTable
+from tui.screens.replay import EventTable, ReplayScreen, WhatIfScreen
 
 if TYPE_CHECKING:
     from pathlib import Path

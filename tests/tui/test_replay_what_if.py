@@ -18,9 +18,8 @@ from tests.support.mutants import plant
 from tests.tui.test_replay_screen import drawn, open_replay
 from tui.model.replaying import at_instant
 from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
-from tui.screens.replay import ReplayScreen, WhatIfScreen
+from tui.screens.replay import EventTable, ReplayScreen, ScrubberLine, WhatIfScreen
 from tui.widgets.lines import WordsLine
-from tui.widgets.replay import EventTable, ScrubberLine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import tui.cli
 import tui.screens.dialogs
 import tui.screens.screen
 from appliance.cluster import Cluster
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from tenure.__main__ import main
 from tests.support.cluster import as_daemon

@@ -17,13 +17,11 @@ from textual.widget import Widget
 
 import tests.support.copies
 import tui.app
+import tui.screens.cluster
 import tui.screens.replay
 import tui.screens.screen
 import tui.sources.record
-import tui.widgets.cluster_tables
-import tui.widgets.framing
 import tui.widgets.lines
-import tui.widgets.replay
 import tui.widgets.row_table
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
@@ -36,10 +34,9 @@ from tui.app import TopApp
 from tui.model.replaying import MomentRequest, ReplayMoment, moment_of
 from tui.model.state import LeaseRows
 from tui.model.words import clock_text
+from tui.screens.cluster import LeaseList
 from tui.screens.replay import ReplayScreen
-from tui.widgets.cluster_tables import LeaseList
-from tui.widgets.framing import KeptLines
-from tui.widgets.lines import TitleBar
+from tui.widgets.lines import KeptLines, TitleBar
 from tui.widgets.row_table import RowTable
 
 SIZE = (120, 36)
@@ -155,8 +152,8 @@ def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: p
 @pytest.mark.parametrize(
     ("module", "place", "old"),
     [
-        (tui.widgets.framing, "KeptLines.kept", "strip is None"),
-        (tui.widgets.framing, "KeptLines.render_lines", "known is None"),
+        (tui.widgets.lines, "KeptLines.kept", "strip is None"),
+        (tui.widgets.lines, "KeptLines.render_lines", "known is None"),
     ],
 )
 def test_lines_that_are_drawn_again_and_again_are_caught(
@@ -168,7 +165,7 @@ def test_lines_that_are_drawn_again_and_again_are_caught(
 
 
 def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.widgets.cluster_tables, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.screens.cluster, "INLINE_MAX", 5)
 
     async def course(pilot: Pilot[None]) -> None:
         await pilot.press("2", "j")
@@ -188,7 +185,7 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.widgets.cluster_tables, "LeaseTable._at_once", old, "len(state.leases) <= INLINE_MAX")
+    plant(monkeypatch, tui.screens.cluster, "LeaseTable._at_once", old, "len(state.leases) <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 
@@ -212,7 +209,7 @@ REPLAY_KEYS = (
 def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     eventful: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tui.screens.replay, "HELD", 3_600.0)
+    monkeypatch.setattr(tui.widgets.lines, "HELD", 3_600.0)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("6")
@@ -260,10 +257,10 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     [
         (tui.app, "TopApp.look_at", "not any((screen.READS_STATE for screen in self._seen()))", "False"),
         (tui.app, "TopApp.show_now", "self.feed.look_at(self.instant)", "None"),
-        (tui.widgets.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
+        (tui.screens.replay, "_filled", "[*lines, *([] for _ in range(count - len(lines)))]", "lines"),
         (tui.widgets.lines, "WordsLine.say_lines", "len(after) != len(before)", "True"),
-        (tui.widgets.framing, "KeptLines.render_lines", "crop.x or crop.width != self.outer_size.width", "True"),
-        (tui.widgets.framing, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
+        (tui.widgets.lines, "KeptLines.render_lines", "crop.x or crop.width != self.outer_size.width", "True"),
+        (tui.widgets.lines, "LineBar.render_lines", "isinstance(bar, ScrollBarRender)", "False"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
         (tui.screens.replay, "ReplayScreen._ask", "self._holding.begin()", "None"),
@@ -296,7 +293,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
         with monkeypatch.context() as patch:
             patch.setattr(tui.screens.replay, "moment_of", slow)
             if len(keys) > 1:
-                patch.setattr(tui.screens.replay, "HELD", 3_600.0)
+                patch.setattr(tui.widgets.lines, "HELD", 3_600.0)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
                 await pilot.press(*keys)
@@ -314,7 +311,7 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
     ("module", "place", "old", "keys"),
     [
         (
-            tui.screens.replay,
+            tui.widgets.lines,
             "BatchedRedraw.begin",
             "asyncio.get_running_loop().call_later(HELD, self.end, self._held)",
             "g",

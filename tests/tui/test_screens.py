@@ -18,13 +18,11 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
-from tui.model.lease_list import LeaseGroup, LeaseOrder
-from tui.model.state import ClusterState, Freshness, LeaseRows, Reach, ViewKind
-from tui.model.subjects import LeaseSubject
-from tui.screens.cluster import BagsScreen, LeasesScreen, OverviewScreen
+from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
+from tui.model.tables import LeaseGroup, LeaseOrder
+from tui.screens import cluster as leases
+from tui.screens.cluster import INLINE_MAX, BagsScreen, LeaseList, LeasesScreen, OverviewScreen
 from tui.screens.screen import SCREENS, DetailScreen
-from tui.widgets import cluster_tables as leases
-from tui.widgets.cluster_tables import INLINE_MAX, LeaseList
 from tui.widgets.lines import FilterField
 
 # -- the shell ---------------------------------------------------------------------------------------------------------

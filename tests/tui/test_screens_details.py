@@ -19,8 +19,7 @@ from timeagent.errors import Environment
 from timeagent.units import SECOND
 from tui.app import TopApp
 from tui.feed import Feed
-from tui.model.state import ClusterState
-from tui.model.subjects import ClockSubject, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
+from tui.model.state import ClockSubject, ClusterState, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject
 from tui.screens.cluster import LeasesScreen, OverviewScreen
 from tui.widgets.row_table import DetailTable
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 import tui.cli
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from tenure.__main__ import main
 from tests.support.mutants import plant
 from tests.support.screens import RecordedSource, busy_state, lease, shard, state, with_shards

@@ -16,7 +16,7 @@ import pytest
 
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
 from appliance.node.settings import save_settings
 from appliance.session.session import Session

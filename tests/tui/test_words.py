@@ -21,7 +21,9 @@ from tests.support.screens import (
 )
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
-from tui.model.columns import (
+from tui.model.overview import health, leases_count, nothing_words, numbers_words
+from tui.model.state import Cell, ClusterState, Freshness, LeaseOrigin, NodeView, Reach
+from tui.model.tables import (
     LEASE_COLUMNS,
     LOG_COLUMNS,
     MANY_LEASE_COLUMNS,
@@ -35,9 +37,6 @@ from tui.model.columns import (
     shortened,
     text_of,
 )
-from tui.model.overview import health, leases_count, nothing_words, numbers_words
-from tui.model.state import ClusterState, Freshness, LeaseOrigin, NodeView, Reach
-from tui.model.subjects import Cell
 from tui.model.words import (
     BAG_CELLS,
     BAG_LEGEND,

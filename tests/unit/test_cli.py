@@ -377,7 +377,7 @@ def test_bag_that_is_not_there_is_named(say: Say, site: Site) -> None:
 def test_time_takes_what_the_roots_policy_assumes(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
-    monkeypatch.setattr("timeagent.cli.KernelSource.sample", _deaf)
+    monkeypatch.setattr("timeagent.sources.local.KernelSource.sample", _deaf)
     monkeypatch.delenv("TENURE_ROOT", raising=False)
     if by == "variable":
         monkeypatch.setenv("TENURE_ROOT", str(site.root))
@@ -401,7 +401,7 @@ def _deaf(_: object) -> object:
 def test_time_without_a_root_shows_what_is_known_and_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeagent.cli.KernelSource.sample", _deaf)
+    monkeypatch.setattr("timeagent.sources.local.KernelSource.sample", _deaf)
     monkeypatch.delenv("TENURE_ROOT", raising=False)
     assert main(["time", "now", "--json"]) == 75
     said = json.loads(capsys.readouterr().out)

@@ -75,7 +75,7 @@ def test_view_without_a_checkpoint_says_how_to_make_one(say: Say, site: Site) ->
 
 def test_fold_of_ones_own_is_imported(say: Say, site: Site) -> None:
     publish(site, bank.Opening("1", "a", 10))
-    spec = ("--fold", "appliance.demo.balances:BALANCES")
+    spec = ("--fold", "appliance.demo.bank:BALANCES")
     assert "1 message" in say("view", "advance", "balances", *spec, "--settle")[0]
 
 
@@ -86,7 +86,7 @@ def test_fold_of_ones_own_is_imported(say: Say, site: Site) -> None:
         (("view", "advance", "balances", "--fold", "no.such:THING"), "bad-fold"),
         (("view", "advance", "balances", "--fold", "json:dumps"), "bad-fold"),
         (("view", "advance", "balances", "--fold", "json"), "bad-fold"),
-        (("view", "advance", "other", "--fold", "appliance.demo.balances:BALANCES"), "bad-fold"),
+        (("view", "advance", "other", "--fold", "appliance.demo.bank:BALANCES"), "bad-fold"),
         (("view", "prune", "balances", "--keep", "0"), "bad-keep"),
         (("view", "advance", "balances"), "no-such-log"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import appliance.cli.doctor as command
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from tenure.__main__ import main
 from tests.support.mutants import plant
 from timeagent.clock import SystemClock

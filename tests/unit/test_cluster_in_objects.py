@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.cli.doctor import look_at
-from appliance.demo.place import DemoPlace, set_up_place
+from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.doctor.check import CheckVerdict
 from auditor.audit import audit
 from auditor.evidence.opening import open_tree

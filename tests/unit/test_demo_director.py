@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.demo.director import Director
-from appliance.demo.place import DemoPlace, demo_policy
+from appliance.demo.machines import DemoPlace, demo_policy
 from timeagent.clock import SystemClock
 
 KILLED_NS = 1_000

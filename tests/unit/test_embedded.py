@@ -87,7 +87,7 @@ def test_after_a_contradiction_nothing_is_signed_for_a_while(
 ) -> None:
     epoch = time.token().clock_epoch
     machine.step(step)
-    for ask in (time.now, time.token, time.sample, lambda: time.token_over(bytes(32))):
+    for ask in (time.now, time.token, time.look, lambda: time.token_over(bytes(32))):
         with pytest.raises(BadTime) as refused:
             ask()
         assert refused.value.code == "clock-disrupted"
@@ -165,14 +165,12 @@ def test_two_processes_have_two_clock_epochs(machine: HandMachine, source: State
     assert named.clock_epoch == 5
 
 
-def test_sample_and_refusals_can_be_asked_for(time: EmbeddedTime, machine: HandMachine, source: StatedSource) -> None:
-    assert time.sample().source == "stated"
-    assert time.refusals == {}
+def test_look_says_where_the_time_is_from(time: EmbeddedTime, machine: HandMachine, source: StatedSource) -> None:
+    assert time.look().sample.source == "stated"
     machine.pass_time(SECOND)
     source.refusal = BadTime("no-bound", "nothing today")
     with pytest.raises(BadTime, match="nothing today"):
-        time.sample()
-    assert list(time.refusals) == ["stated"]
+        time.look()
 
 
 def test_waiting_and_boot_time_are_the_machines(time: EmbeddedTime, machine: HandMachine) -> None:
@@ -205,7 +203,7 @@ def test_clock_and_key_are_used_under_the_lock(machine: HandMachine, source: Sta
         assert time._lock.locked()
 
     machine.at_read = source.at_sample = locked
-    for ask in (time.token, time.now, time.sample, lambda: time.token_over(bytes(32))):
+    for ask in (time.token, time.now, time.look, lambda: time.token_over(bytes(32))):
         ask()
     assert signer.asked == 2
     assert not time._lock.locked()

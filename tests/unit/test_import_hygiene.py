@@ -81,6 +81,6 @@ def test_optimised_python_is_refused_at_start(repository: Path, by: str) -> None
 
 # A fifth of a second that only who judges a report has to wait.
 def test_time_command_loads_no_roughtime_before_it_is_asked_for(repository: Path) -> None:
-    modules = modules_after("import timeagent.cli", repository)
-    assert "timeagent.cli" in modules
+    modules = modules_after("import appliance.cli.clock", repository)
+    assert "appliance.cli.clock" in modules
     assert loaded(modules, "roughly", "asyncio") == []

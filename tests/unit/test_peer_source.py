@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cli.clock import COMMANDS
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
 from timeagent.agent.agent import PERIOD_NS
 from timeagent.agent.combine import Weight
 from timeagent.agent.discipline import Listed
 from timeagent.agent.evidence import Exchanged, judge_exchange
-from timeagent.cli import COMMANDS
 from timeagent.errors import BadTime, Damaged
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line

@@ -4,13 +4,15 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from appliance.cli import run as cli_run
+from appliance.cli.run import Held
 from appliance.formats.lease import Mode
-from appliance.recipes import held_leases
 from appliance.recipes import run as module
-from appliance.recipes.held_leases import Held
+from appliance.recipes.processes import ProcessTree
 from appliance.recipes.run import BEAT_NS, Run
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, hand_sites
@@ -122,7 +124,9 @@ class Stage:
 
     def run(self) -> int:
         held = Held(self.leases, self.site.time, self.site.policy)
-        return Run(held, self.site.time, self.tree, self.wait, self.notes.append).to_its_end({"A": "b"})
+        return Run(held, self.site.time, cast("ProcessTree", self.tree), self.wait, self.notes.append).to_its_end(
+            {"A": "b"}
+        )
 
     def lost(self) -> LeaseLost:
         with pytest.raises(LeaseLost) as caught:
@@ -365,7 +369,7 @@ MUTANTS = {
         (MINUTE,),
     ),
     "clock-set-back-is-believed": Mutant(
-        held_leases,
+        cli_run,
         "Held.left_ns",
         "expiry - max(now, counted)",
         "expiry - now",

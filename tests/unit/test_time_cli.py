@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from appliance.cli.clock import COMMANDS, _source_lines, time_command
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import COVERED, NOW_NS, ROOT_KEY, TIME_KEY, nonce_token, page_token
-from timeagent.cli import COMMANDS, _source_lines, time_command
 from timeagent.clock import AgentClock
 from timeagent.console import Command
 from timeagent.errors import BadConfiguration, BadRequest, BadTime, Damaged, Environment
@@ -42,7 +42,9 @@ class Bench:
             assert machine is self.machine
             return [self.source]
 
-        self.command = time_command(lambda _: assumed_radius_ns, machine=self.machine, sources=sources)
+        self.command = time_command(
+            lambda _: assumed_radius_ns, machine=self.machine, sources=sources, agent=lambda _: None
+        )
 
     def run(self, *words: str) -> int:
         return self.command.run(parsed(self.command, *words))
@@ -311,12 +313,6 @@ def test_sources_are_watched_as_often_as_was_asked(bench: Bench, capsys: pytest.
     assert bench.run("sources", "--watch", "--count", "2", "--json") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["agent"] for line in lines] == [False, False]
-
-
-def test_agent_is_not_run_without_a_cluster(bench: Bench) -> None:
-    with pytest.raises(BadRequest) as refused:
-        bench.run("run")
-    assert refused.value.code == "no-cluster"
 
 
 def test_agent_that_asks_no_source_says_so() -> None:

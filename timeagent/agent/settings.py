@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import random
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,9 +31,6 @@ import msgspec
 
 from ..clock import AgentClock
 from ..errors import BadConfiguration, BadRequest
-from ..roughtime.client import PERIOD_NS as ROUGHTIME_PERIOD_NS
-from ..roughtime.client import RoughtimeServer, RoughtimeSource
-from ..roughtime.malfeasance import RoughChain, RoughEvidence
 from ..sampled import DRIFT_PPM
 from ..sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
 from ..sources.chrony import ChronySource
@@ -215,20 +212,6 @@ def listed_sources(
         mount = MountSource(clock, touch, settings.mount_radius_ns)
         listed.append(Listed(mount, Weight.CROSS_CHECK, period_ns=MOUNT_PERIOD_NS))
     return [*listed, Listed(assumed, Weight.ASSUMED)]
-
-
-def roughtime_sources(
-    clock: AgentClock, servers: Sequence[RoughtimeServer], chance: random.Random, evidence: RoughEvidence
-) -> list[Listed]:
-    """Return Roughtime servers as an agent asks them: outside witnesses, all in one chain.
-
-    ``chance``: nobody may foretell it, or an answer could be older than its question.
-    """
-    chain = RoughChain(chance, evidence)
-    return [
-        Listed(RoughtimeSource(clock, server, chain), Weight.CROSS_CHECK, period_ns=ROUGHTIME_PERIOD_NS)
-        for server in servers
-    ]
 
 
 def _exchange(endpoint: Endpoint, timeout_ns: Span) -> UdpExchange:

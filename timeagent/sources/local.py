@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime, TenureError
@@ -54,11 +54,8 @@ class Timex(ctypes.Structure):
     )
 
 
-class ReadTimex(Protocol):
-    """Fill a Timex and return adjtimex's result: the clock state, or -1."""
-
-    def __call__(self, timex: Timex) -> int:
-        """Call it."""
+type ReadTimex = Callable[[Timex], int]
+"""Fills a Timex and returns adjtimex's result: the clock state, or -1."""
 
 
 def read_timex(timex: Timex) -> int:

@@ -11,9 +11,8 @@ from timeagent.interval import TimeInterval
 from timeagent.showing import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, Span, span_text
 
-from .columns import Column, Field
-from .state import ClusterState, NodeClock, Reach, TimeSources, ViewKind
-from .subjects import Cell, Tone
+from .state import Cell, ClusterState, NodeClock, Reach, TimeSources, Tone, ViewKind
+from .tables import Column, Field
 from .words import short_span
 
 

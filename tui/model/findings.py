@@ -20,9 +20,8 @@ from auditor.timeline.events import NAME_THE_COPY
 from timeagent.console import printable
 from timeagent.units import Instant
 
-from .columns import Column
-from .lease_list import GroupHeading, ListOptions
-from .subjects import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
+from .state import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
+from .tables import Column, GroupHeading, ListOptions
 from .words import clock_text, matching
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import printable
 from timeagent.units import DAY, SECOND, Instant, rfc3339
 
-from .columns import fitted, merged
-from .subjects import Cell, Tone
+from .state import Cell, Tone
+from .tables import fitted, merged
 
 type LeasesWithin = Callable[[str, Instant, Instant], Sequence[LeaseTrace]]
 

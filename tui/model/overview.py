@@ -25,9 +25,20 @@ from timeagent.console import instant_fields
 from timeagent.interval import TimeInterval
 
 from .clocks import Agreement, agreement, agreement_words
-from .columns import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
-from .state import ClusterState, Freshness, LeaseRow, LogView, NodeClock, Reach, ShardView, TimeSources, ViewKind
-from .subjects import Cell, Tone
+from .state import (
+    Cell,
+    ClusterState,
+    Freshness,
+    LeaseRow,
+    LogView,
+    NodeClock,
+    Reach,
+    ShardView,
+    TimeSources,
+    Tone,
+    ViewKind,
+)
+from .tables import LEASE_COLUMNS, LOG_COLUMNS, NODE_COLUMNS, Column, Field, heading, laid_out, layout, text_of
 from .words import (
     BAG_CELLS,
     BAG_LEGEND,

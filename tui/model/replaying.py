@@ -24,7 +24,7 @@ from timeagent.units import MINUTE, MS, SECOND, Instant, Span, parse_instant, rf
 from .gantt import GANTT_LEGEND as LEASES_LEGEND
 from .gantt import SCRUBBER_LEGEND as RECORD_LEGEND
 from .gantt import BarWindow, axis, gantt
-from .subjects import Cell, Tone
+from .state import Cell, Tone
 from .words import clock_text
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from appliance.formats.witness import Half
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, Instant, Span, rfc3339, span_text
 
-from .state import ClockView, LeaseOrigin, LeaseRow, LeaseRows, LogView, NodeView, Reach, ShardView
-from .subjects import Cell, Tone
+from .state import Cell, ClockView, LeaseOrigin, LeaseRow, LeaseRows, LogView, NodeView, Reach, ShardView, Tone
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 OVERDUE_NS: Final[Span] = 2 * SECOND

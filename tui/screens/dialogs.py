@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from ..model.exporting import ExportForm
 from ..model.state import LeaseRow
+from ..model.tables import ExportForm
 from ..model.words import moment
 from ..widgets.lines import WordsLine
 

@@ -15,8 +15,6 @@ from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
-from ..model.columns import Field, cut
-from ..model.exporting import ExportSheet
 from ..model.findings import (
     EVIDENCE_LEGEND,
     FINDING_COLUMNS,
@@ -33,8 +31,8 @@ from ..model.findings import (
     summary_cells,
     wrapped_lines,
 )
-from ..model.lease_list import GroupHeading, ListOptions
-from ..model.subjects import Cell, FindingSubject, Subject, Tone
+from ..model.state import Cell, FindingSubject, Subject, Tone
+from ..model.tables import ExportSheet, Field, GroupHeading, ListOptions, cut
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, PickTable
 from .screen import EvidenceScreen

@@ -18,10 +18,8 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from ..feed import ArchiveLoader
-from ..model.exporting import ExportSheet
-from ..model.lease_list import ListOptions
-from ..model.state import ClusterState, LeaseRow
-from ..model.subjects import SUBJECTS, DetailLine, Subject
+from ..model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject
+from ..model.tables import ExportSheet, ListOptions
 from ..model.words import BAG_LEGEND, CONDITION_CELLS
 from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
 from ..widgets.row_table import DetailTable, PickTable, RowTable
@@ -36,10 +34,10 @@ class ScreenEntry(NamedTuple):
     place: str
     """Module below this package, and class. Imported when the screen is first opened."""
 
-    def load(self) -> type[TopScreen]:
+    def made(self) -> TopScreen:
         module, _, name = self.place.partition(":")
         found: type[TopScreen] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
-        return found
+        return found()
 
 
 SCREENS: Final = (

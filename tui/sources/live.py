@@ -20,7 +20,7 @@ from appliance.cluster import Cluster, time_sources
 from appliance.doctor.check import HealthCheck, unknown
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
-from appliance.formats.witness import Half
+from appliance.formats.witness import Half, Witness
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
@@ -39,6 +39,7 @@ from ..model.state import (
     AuditedCopy,
     ClockView,
     ClusterState,
+    DetailLine,
     Freshness,
     LeaseOrigin,
     LeaseRow,
@@ -47,13 +48,12 @@ from ..model.state import (
     NodeView,
     Reach,
     ShardView,
+    Subject,
     TimeSources,
     ViewKind,
 )
-from ..model.subjects import DetailLine, Subject
-from .ledger import LedgerLease
 from .live_details import live_details
-from .mount import MountAnswer, MountLocation, OpenMount
+from .mount import LedgerLease, MountAnswer, MountLocation, OpenMount
 from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
 
 SHARD_PERIOD_NS: Final = 250 * MS
@@ -134,7 +134,9 @@ class LiveSource:
         for shard in answer.shard_map.shards:
             if shard not in self._shards:
                 name = f"shard {shard_text(shard)}"
-                self._shards[shard] = AskedQuestion(name, SHARD_PERIOD_NS, self._machine, self._asking(shard))
+                self._shards[shard] = AskedQuestion(
+                    name, SHARD_PERIOD_NS, self._machine, partial(self._ask_shard, shard)
+                )
                 self._asked.append(self._shards[shard])
         for shard in self._shards.keys() - set(answer.shard_map.shards):
             self._asked.remove(self._shards.pop(shard))
@@ -157,9 +159,6 @@ class LiveSource:
         running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]
         owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
-
-    def _asking(self, shard: int) -> Callable[[], ShardAnswer]:
-        return lambda: self._ask_shard(shard)
 
     def _ask_shard(self, shard: int) -> ShardAnswer:
         assert self._open is not None
@@ -425,32 +424,18 @@ class LiveRows:
             origin, resumes = LeaseOrigin.EARLIER_RUN, shard.resumes_ns
         elif shard.freshness.reach is Reach.ANSWERS:
             return None
-        witness = ledger.witness
-        view = LeaseView(
-            domain=witness.domain,
-            mode=witness.mode,
-            phase=witness.phase,
-            holder=witness.holder,
-            correlation_id=witness.correlation_id,
-            fence=witness.fence,
-            granted_ns=ledger.signed_ns,
-            expiry_ns=witness.expiry_ns,
-            floor_ns=witness.floor_ns,
-            settle_to_ns=witness.settle_to_ns,
-            waiting=0,
-        )
-        return self._row(view, shard.shard, origin, resumes, answer, ledger.signed_ns)
+        return self._row(ledger.witness, shard.shard, origin, resumes, answer, ledger.signed_ns)
 
     def _row(
         self,
-        view: LeaseView,
+        view: LeaseView | Witness,
         shard: int,
         origin: LeaseOrigin,
         resumes_ns: Instant,
         answer: MountAnswer,
         as_of_ns: Instant | None,
     ) -> LeaseRow:
-        holder = view.holder
+        holder, said = view.holder, view if isinstance(view, LeaseView) else None
         there: bool | None = None
         if holder.boot == self._boot and holder.process > 0:
             if holder.process not in self._processes:
@@ -472,11 +457,11 @@ class LiveRows:
             as_of_ns,
             there,
             answer.ledgers.previous.get(view.correlation_id),
-            view.granted_ns,
+            said.granted_ns if said else as_of_ns,
             view.floor_ns,
             view.settle_to_ns,
-            None if origin is LeaseOrigin.LEDGER else view.waiting,
-            session=None if view.session_id is None else view.session_id.hex(),
+            said.waiting if said else None,
+            session=said.session_id.hex() if said and said.session_id is not None else None,
         )
 
 

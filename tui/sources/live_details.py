@@ -20,10 +20,10 @@ from timeagent.errors import Damaged, TryAgain
 from timeagent.units import span_text
 
 from ..model.clocks import agreement, agreement_words
-from ..model.state import ClusterState, Reach
-from ..model.subjects import (
+from ..model.state import (
     BagSubject,
     ClockSubject,
+    ClusterState,
     DetailLine,
     DomainSubject,
     HolderSubject,
@@ -31,13 +31,13 @@ from ..model.subjects import (
     NamedSubject,
     NodeSubject,
     PlaceSubject,
+    Reach,
     Subject,
     Tone,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from .details import BLANK, domain_rows, fact, heading, held_on, holder_details, place_details, words
 from .mount import MountAnswer
-from .places import place_details
-from .standing import BLANK, domain_rows, fact, heading, held_on, holder_details, words
 
 LEDGERS_READ: Final = 2
 """So many ledger files of a run are gone through for the witnesses of a lease: the newest."""

@@ -1,4 +1,4 @@
-"""A copied tree, read as a whole: its audit and its timeline, and the state at any instant that it tells of.
+"""A copied tree, read as a whole: its audit and its timeline, the state at any instant, and what it tells of a subject.
 
 Reading is one question that is answered once; until then a state says how far it is. What is shown of an instant is
 what the auditor's replay says of it, in the screens' own values.
@@ -8,48 +8,63 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from msgspec.structs import replace
+
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.shardmap import shard_number
+from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
-from auditor.rules.finding import Finding, Verdict
+from auditor.explain.context import LeaseTrace, leases_until
+from auditor.rules.finding import Evidence, Finding, Verdict
+from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
 from auditor.timeline.making import make_index
-from auditor.timeline.state import BagPhase, DomainState, LeaseState, LogState, StateAt
-from auditor.timeline.state import BagState as RecordedBag
+from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
-from timeagent.errors import Environment, TenureError
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.units import DAY, Instant, Span
+from timeagent.units import DAY, Instant, Span, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
     AuditedCopy,
     BagCell,
+    BagSubject,
+    Cell,
+    ClockSubject,
     ClockView,
     ClusterState,
+    DetailLine,
+    DomainSubject,
+    FindingSubject,
     Freshness,
+    HolderSubject,
     LeaseOrigin,
     LeaseRow,
     LeaseRows,
+    LeaseSubject,
     LogView,
     NodeClock,
+    NodeSubject,
     NodeView,
+    PlaceSubject,
     Reach,
     ShardView,
+    Subject,
+    Tone,
     ViewKind,
     newest_bags,
 )
-from ..model.subjects import DetailLine, PlaceSubject, Subject
-from .record_details import record_details
+from ..model.words import fence_text, moment
+from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
 
 BAR_CELLS: Final = 20
 CELLS_MAX: Final = 100_000
@@ -250,12 +265,12 @@ def _log(state: StateAt, log: LogState) -> LogView:
     return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
-def _cell(state: StateAt, bag: RecordedBag) -> BagCell:
+def _cell(state: StateAt, bag: BagState) -> BagCell:
     path = bag.closed.path if bag.closed else ""
     return BagCell(bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, path, damage_words(bag))
 
 
-def damage_words(bag: RecordedBag) -> str:
+def damage_words(bag: BagState) -> str:
     """Say what is wrong with a bag; empty where nothing is."""
     closed, parts = bag.closed, []
     if closed is None:
@@ -267,3 +282,288 @@ def damage_words(bag: RecordedBag) -> str:
     if closed.void_files:
         parts.append(f"{counted(closed.void_files, 'file')} too late for the list")
     return ", ".join(parts)
+
+
+READINGS_SHOWN: Final = 500
+
+
+def record_details(record: AuditedCopy, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+    """Return what is known at an instant, which ``shown`` is of.
+
+    Reads the tree where bytes are asked for; goes over all events of what it is about.
+    """
+    match subject:
+        case PlaceSubject():
+            if record.tree is None:
+                what = f"only the index is here, not {printable(subject.path)}"
+                raise BadRequest(NEEDS_TREE, what, hint=NAME_THE_COPY)
+            return place_details(record.tree, subject)
+        case HolderSubject():
+            return list(holder_details(shown, subject))
+        case DomainSubject():
+            return list(_domain(record, shown, subject, at))
+        case NodeSubject():
+            return [*_node(record, subject, at), *held_on(shown, subject.name)]
+        case _:
+            return list(_TOLD[type(subject)](record, subject, at))
+
+
+def place_of(where: Evidence) -> PlaceSubject:
+    return PlaceSubject(where.path, where.offset, where.length)
+
+
+# -- domains and leases ------------------------------------------------------------------------------------------------
+
+
+def _end_words(life: LeaseTrace) -> str:
+    if life.end is None:
+        return "not ended"
+    watermark, ended_ns = life.end.watermark_ns, life.end.ended_ns
+    said = "" if watermark is None else f", watermark {moment(watermark, ended_ns)}"
+    return f"{life.end.outcome} {moment(ended_ns)}{said}"
+
+
+def _real_name(record: AuditedCopy, shown: str) -> str:
+    """Return the domain that is shown so: control characters in it were escaped."""
+    names = record.timeline.state_at().domains
+    return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
+
+
+def _domain(record: AuditedCopy, shown: ClusterState, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
+    name = _real_name(record, subject.name)
+    state = record.timeline.state_at(at)
+    known = state.domains.get(name)
+    if known is None:
+        yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
+        return
+    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {_node_of(state, known.shard)}")
+    yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
+    yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
+    yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
+    yield from domain_rows(shown, subject)
+    lives = leases_until(record.timeline, name, at)
+    yield BLANK
+    yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
+    for lease_id, life in list(reversed(lives.items()))[:LEASES_SHOWN]:
+        yield words(_life_line(life, at), LeaseSubject(subject.name, lease_id.hex()), _life_tone(life))
+
+
+def _life_line(life: LeaseTrace, at: Instant) -> str:
+    """Say what became of a lease, how it ended before what is less: on 80 columns the rest is cut."""
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    first, last = life.told[0].witness, life.told[-1].witness
+    holder = f"{first.holder.node}/{first.holder.process}"
+    return (
+        f"{moment(life.told[0].instant_ns, at)}  {first.mode:3} {holder:16} "
+        f"until {moment(last.expiry_ns, first.expiry_ns)}  {_end_words(life)}  "
+        f"{counted(len(life.told) - 1, 'renewal')}  {messages}"
+    )
+
+
+def _life_tone(life: LeaseTrace) -> Tone:
+    return Tone.WARN if life.end is not None and life.end.outcome in ("expired", "revoked", "unknown") else Tone.PLAIN
+
+
+def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
+    known = state.shards.get(shard)
+    return "a node that is not known" if known is None else known.record.node
+
+
+def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
+    name = _real_name(record, subject.domain)
+    lives = leases_until(record.timeline, name, at)
+    life = lives.get(bytes.fromhex(subject.identifier))
+    if life is None:
+        yield words("the copy tells nothing of it by then", tone=Tone.WARN)
+        return
+    yield fact("domain", subject.domain, DomainSubject(subject.domain))
+    yield fact("lease", subject.identifier)
+    yield from _grant(life)
+    yield fact("ended", _end_words(life), place_of(life.ended.where) if life.ended else None, _life_tone(life))
+    order = list(lives)
+    place = order.index(bytes.fromhex(subject.identifier))
+    for label, index in (("before it", place - 1), ("after it", place + 1)):
+        if 0 <= index < len(order):
+            yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
+    yield BLANK
+    yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
+    for told in life.told:
+        witness = told.witness
+        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
+        yield words(
+            f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}  {said}  by {told.clock.node}",
+            place_of(told.where),
+        )
+    yield BLANK
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
+    state = record.timeline.state_at(at)
+    for each in life.frames:
+        yield _frame_line(_by_then(each, state))
+
+
+def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
+    first = life.told[0].witness
+    holder = first.holder
+    text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
+    yield fact("holder", text, HolderSubject(holder.node, holder.process))
+    yield fact("node", holder.node, NodeSubject(holder.node))
+    yield fact("mode", first.mode.value)
+    yield fact("fence", str(first.fence))
+    yield fact("floor", moment(first.floor_ns))
+    yield fact("settle_to", moment(first.settle_to_ns))
+    yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+
+
+def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
+    """Return a frame as it stood: before its bag was closed nobody knew whether the list would name it."""
+    bag = state.bags.get((event.log, event.bag_ns))
+    if event.listed is None or (bag is not None and bag.closed is not None):
+        return event
+    return replace(event, listed=None, void_because=event.void_because if event.listed else "")
+
+
+def _frame_line(event: FrameWritten) -> DetailLine:
+    void = event.void_because or ("" if event.listed is not False else "not listed")
+    fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
+    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
+    return words(text, place_of(event.where), Tone.BAD if void else Tone.PLAIN)
+
+
+# -- holders, nodes, clocks --------------------------------------------------------------------------------------------
+
+
+def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
+    node, state = subject.name, record.timeline.state_at(at)
+    for name, shard in sorted(state.shards.items()):
+        linked = shard.record
+        if linked.node == node:
+            since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
+            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.linked.where))
+            if shard.half_ns is not None:
+                yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
+            yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
+    known = state.clocks.get(node)
+    if known is None:
+        yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
+    else:
+        reading = known.reading
+        text = f"±{span_text(reading.radius_ns)}, said at {moment(known.as_of_ns)}"
+        yield fact("clock", text, ClockSubject(node))
+
+
+def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
+    node = subject.name
+    known = record.timeline.state_at(at).clocks.get(node)
+    if known is None:
+        yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
+        return
+    reading = known.reading
+    status = reading.status.word
+    yield fact("node", node, NodeSubject(node))
+    yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
+    yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
+    yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
+    yield BLANK
+    yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
+    shown, before = 0, None
+    for event in record.timeline.signed_by(node, record.timeline.position(at)):
+        if event.clock is None:
+            continue
+        step = before is not None and before != event.clock.clock_epoch
+        before = event.clock.clock_epoch
+        text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
+        yield words(
+            text + ("   then a new clock epoch" if step else ""),
+            place_of(event.where),
+            Tone.WARN if step else Tone.PLAIN,
+        )
+        shown += 1
+        if shown == READINGS_SHOWN:
+            return
+
+
+# -- bags --------------------------------------------------------------------------------------------------------------
+
+
+def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
+    bag = state.bags.get((subject.log, subject.start_ns))
+    if bag is None:
+        yield words("nobody had written to it by then, and nobody had closed it", tone=Tone.DIM)
+        return
+    closed, path = bag.closed, printable(bag.closed.path) if bag.closed else ""
+    yield fact("bag", f"[{moment(bag.start_ns)}, {moment(bag.end_ns, bag.start_ns)})   {path}")
+    yield fact("state", f"{state.bag_phase(bag)}; could be closed from {moment(bag.due_ns, bag.start_ns)}")
+    yield from _steps(bag)
+    written = record.timeline.frames_in(subject.log, subject.start_ns)
+    frames = [_by_then(each, state) for each in written if each.instant_ns <= at]
+    files: dict[str, list[FrameWritten]] = {}
+    for each in frames:
+        files.setdefault(each.file, []).append(each)
+    yield BLANK
+    listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
+    tone = Tone.BAD if closed and closed.missing else Tone.STRONG
+    yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
+    for file, wrote in sorted(files.items()):
+        yield from _file(file, wrote)
+
+
+def _steps(bag: BagState) -> Iterator[DetailLine]:
+    closed = bag.closed
+    if closed is None:
+        yield fact("prelock", "there: somebody has begun to close it" if bag.prelock else "not there")
+        yield fact("closed", "not yet")
+    else:
+        late = span_text((closed.instant_ns - bag.end_ns) // 1_000_000 * 1_000_000)
+        when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
+        yield fact("closed", when, place_of(closed.where))
+        yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
+        tone = Tone.BAD if closed.rejected else Tone.PLAIN
+        yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
+    if bag.sealed_ns is not None:
+        packed = ", packed" if bag.packed else ""
+        yield fact("sealed", f"{moment(bag.sealed_ns, bag.start_ns)} by {bag.sealer}{packed}")
+    if closed and closed.void_files:
+        yield fact("void", f"{counted(closed.void_files, 'file')} came too late for the list", None, Tone.WARN)
+
+
+def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
+    listed = {None: "bag open", True: "listed", False: "NOT LISTED"}[wrote[0].listed]
+    name = printable(file.rpartition("/")[2])
+    messages = sum(each.messages for each in wrote)
+    tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", place_of(wrote[0].where), tone)
+    for each in wrote:
+        under = ", ".join(printable(name) for name, _ in each.leases)
+        void = f"   {each.void_because}" if each.void_because else ""
+        text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
+        yield words(text, place_of(each.where), Tone.BAD if void else Tone.DIM)
+
+
+# -- findings ----------------------------------------------------------------------------------------------------------
+
+
+def _finding(record: AuditedCopy, subject: FindingSubject, at: Instant) -> Iterator[DetailLine]:
+    del at
+    finding = next((each for each in record.audit.findings if each.id == subject.name), None)
+    if finding is None:
+        yield words("the audit of this copy has no such finding", tone=Tone.WARN)
+        return
+    yield fact("code", finding.code)
+    tone = Tone.BAD if finding.verdict is Verdict.VIOLATION else Tone.WARN
+    yield fact("verdict", f"{finding.verdict}, {finding.severity}", tone=tone)
+    yield fact("subject", printable(finding.subject))
+    yield words(printable(finding.explanation))
+    yield BLANK
+    yield heading("Rests on")
+    for each in finding.evidence:
+        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
+
+
+_TOLD: Final[dict[type[Subject], Callable[..., Iterator[DetailLine]]]] = {
+    LeaseSubject: _lease,
+    ClockSubject: _clock,
+    BagSubject: _bag,
+    FindingSubject: _finding,
+}

@@ -13,10 +13,9 @@ from textual.strip import Strip
 
 from timeagent.units import Instant
 
-from ..model.columns import LOG_COLUMNS
 from ..model.overview import log_row, not_known
-from ..model.state import BagCell, ClusterState, LogView
-from ..model.subjects import BagSubject, Cell, Tone
+from ..model.state import BagCell, BagSubject, Cell, ClusterState, LogView, Tone
+from ..model.tables import LOG_COLUMNS
 from ..model.words import BAG_CELLS, BAG_LEGEND, UNFINISHED, clock_text
 from .row_table import RowTable
 

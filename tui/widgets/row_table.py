@@ -19,11 +19,10 @@ from textual.strip import Strip
 from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
-from ..model.columns import Column, ColumnWidths, Field, cells_of, cut, heading, laid_out, layout
-from ..model.state import ClusterState
-from ..model.subjects import Cell, DetailLine, Subject, Tone
+from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
+from ..model.tables import Column, ColumnWidths, Field, cells_of, cut, heading, laid_out, layout
 from ..model.words import matching, short_span
-from .framing import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
+from .lines import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
 
 type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
 """Asks, and calls back on the screen's thread."""

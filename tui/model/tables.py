@@ -1,18 +1,35 @@
-"""Lays cells of text out in columns that fit a width: the same tables on a screen, and as text. Pure.
+"""Tables: cells of text in columns that fit a width, rows in an order, narrowed and in groups, rows as files.
 
-Text is measured in cells of a terminal: wide characters take two, combining ones none.
+The same tables on a screen, and as text. Text is measured in cells of a terminal: wide characters take two, combining
+ones none. A hundred thousand rows are arranged in a part of a second; so a screen lets a thread do it where there are
+many, and keeps what it has until then. An export never writes over a file that is there; all else is pure.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from hashlib import blake2s
-from typing import Final
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, Self
 
-from .subjects import Cell, Tone
+import msgspec
+import numpy as np
+
+from appliance.formats.shardmap import shard_text
+from timeagent.errors import Environment
+from timeagent.interval import TimeInterval
+from timeagent.units import Instant, rfc3339
+
+from .state import Cell, LeaseRow, LeaseRows, Tone
+from .words import condition, matching
 
 ELLIPSIS: Final = "…"
 
@@ -81,13 +98,8 @@ def width_of(line: Iterable[Cell]) -> int:
 
 def merged(cells: Sequence[tuple[str, Tone]]) -> list[Cell]:
     """Return characters with their tones as few pieces of text."""
-    line: list[Cell] = []
-    for text, tone in cells:
-        if line and line[-1].tone is tone:
-            line[-1] = Cell(line[-1].text + text, tone)
-        else:
-            line.append(Cell(text, tone))
-    return line
+    alike = groupby(cells, itemgetter(1))
+    return [Cell("".join(text for text, _ in group), tone) for tone, group in alike]
 
 
 GAP: Final = 1
@@ -307,3 +319,207 @@ def heading(columns: Sequence[Column]) -> list[Field]:
 
 def text_of(line: Sequence[Cell]) -> str:
     return "".join(piece.text for piece in line).rstrip()
+
+
+class LeaseOrder(StrEnum):
+    """By what rows are sorted."""
+
+    DOMAIN = "domain"
+    EXPIRY = "expiry"
+    HOLDER = "holder"
+    WAITING = "waiting"
+    MESSAGES = "messages"
+    FENCE = "fence"
+
+
+class LeaseGroup(StrEnum):
+    """By what rows stand together."""
+
+    NONE = "none"
+    NODE = "node"
+    HOLDER = "holder"
+    SHARD = "shard"
+    STATE = "state"
+    PURPOSE = "purpose"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions[O: StrEnum, G: StrEnum]:
+    """How the rows of a list should be arranged: in which order and groups, narrowed by which words."""
+
+    order: O
+    group: G
+    words: str = ""
+    backwards: bool = False
+
+    def next_order(self) -> Self:
+        return replace(self, order=_after(self.order), backwards=False)
+
+    def next_group(self) -> Self:
+        return replace(self, group=_after(self.group))
+
+    def turned(self) -> Self:
+        return replace(self, backwards=not self.backwards)
+
+    def narrowed(self, words: str) -> Self:
+        return replace(self, words=words.strip())
+
+
+def _after[E: StrEnum](value: E) -> E:
+    every = list(type(value))
+    return every[(every.index(value) + 1) % len(every)]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions(ListOptions[LeaseOrder, LeaseGroup]):
+    """How leases should be arranged."""
+
+    order: LeaseOrder = LeaseOrder.DOMAIN
+    group: LeaseGroup = LeaseGroup.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHeading:
+    """The line above a group."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseArrangement:
+    """Rows by their numbers in a book, with headings between them."""
+
+    wanted: LeaseOptions
+    leases: LeaseRows
+    places: Sequence[int]
+    """Numbers of rows; -1 - h: heading h."""
+    headings: tuple[GroupHeading, ...]
+    shown: int
+    """How many rows match."""
+
+    def at(self, index: int) -> LeaseRow | GroupHeading:
+        place = int(self.places[index])
+        return self.leases[place] if place >= 0 else self.headings[-1 - place]
+
+    def place_of(self, number: int) -> int | None:
+        """Return where a row of the book stands; None: it is not shown. At most a pass over all places."""
+        if isinstance(self.places, np.ndarray):
+            where = np.flatnonzero(self.places == number)
+            return int(where[0]) if len(where) else None
+        try:
+            return self.places.index(number)
+        except ValueError:
+            return None
+
+
+_KEYS: Final[dict[LeaseOrder, Callable[[LeaseRow], tuple[object, ...]]]] = {
+    LeaseOrder.HOLDER: lambda row: (row.node, row.process),
+    LeaseOrder.WAITING: lambda row: (-1 if row.waiting is None else row.waiting,),
+    LeaseOrder.MESSAGES: lambda row: (-1 if row.messages is None else row.messages,),
+    LeaseOrder.FENCE: lambda row: (row.fence,),
+}
+
+
+def arrange(leases: LeaseRows, wanted: LeaseOptions, now: TimeInterval) -> LeaseArrangement:
+    """Arrange leases. What cannot be told (None) sorts as the least. Costs a pass or a sort over all rows."""
+    found = matching(leases.texts, wanted.words) if wanted.words.split() else range(len(leases))
+    places = _sorted(leases, found, wanted)
+    if wanted.group is LeaseGroup.NONE:
+        return LeaseArrangement(wanted, leases, places, (), len(places))
+    groups: dict[str, list[int]] = {}
+    for place in places:
+        groups.setdefault(_group(leases[int(place)], wanted.group, now), []).append(int(place))
+    headings: list[GroupHeading] = []
+    rows: list[int] = []
+    for name in sorted(groups):
+        rows.append(-1 - len(headings))
+        headings.append(GroupHeading(name, len(groups[name])))
+        rows += groups[name]
+    return LeaseArrangement(wanted, leases, rows, tuple(headings), len(places))
+
+
+def _sorted(leases: LeaseRows, found: Sequence[int], wanted: LeaseOptions) -> Sequence[int]:
+    if wanted.order is LeaseOrder.DOMAIN:  # as they are
+        return found[::-1] if wanted.backwards else found
+    if wanted.order is LeaseOrder.EXPIRY:
+        chosen = np.asarray(found, np.int64)
+        order = np.argsort(leases.expiries[chosen], kind="stable")
+        return chosen[order[::-1] if wanted.backwards else order]  # type: ignore[return-value]
+    key = _KEYS[wanted.order]
+    return sorted(found, key=lambda place: key(leases[place]), reverse=wanted.backwards)
+
+
+def _group(row: LeaseRow, group: LeaseGroup, now: TimeInterval) -> str:
+    match group:
+        case LeaseGroup.NODE:
+            return row.node
+        case LeaseGroup.HOLDER:
+            return f"{row.node}/{row.process}"
+        case LeaseGroup.SHARD:
+            return f"shard {shard_text(row.shard)}"
+        case LeaseGroup.STATE:
+            return condition(row, now)
+        case LeaseGroup.PURPOSE:
+            return row.purpose or "-"
+        case LeaseGroup.NONE:
+            return ""
+
+
+EXPORT_DIRECTORY: Final = Path()
+"""The directory that this was started in."""
+
+
+class ExportForm(StrEnum):
+    """How it is written."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    SVG = "svg"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSheet:
+    """What is seen, as rows."""
+
+    name: str
+    """Becomes part of the file's name."""
+    rows: Sequence[dict[str, Any]]
+
+
+def sheet_text(sheet: ExportSheet, form: ExportForm) -> str:
+    """Return a sheet as text. In CSV what is no plain value is JSON in its field."""
+    if form is ExportForm.JSONL:
+        return "".join(msgspec.json.encode(row).decode() + "\n" for row in sheet.rows)
+    names = list(dict.fromkeys(name for row in sheet.rows for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for row in sheet.rows:
+        writer.writerow([_field(row.get(name)) for name in names])
+    return out.getvalue()
+
+
+def _field(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def write_export(directory: Path, name: str, instant: Instant, form: ExportForm, text: str) -> Path:
+    """Write a file with a name of its own and return it. Blocks; raises Environment where that cannot be."""
+    stem = f"tenure-{name}-{rfc3339(instant)[:19].replace(':', '')}"
+    for number in range(1, 100):
+        path = directory / (f"{stem}.{form}" if number == 1 else f"{stem}-{number}.{form}")
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        except OSError as problem:
+            hint = "start it in a directory that you may write to"
+            raise Environment("not-exported", f"cannot write {path}: {problem.strerror}", hint=hint) from None
+        return path
+    raise Environment("not-exported", f"{directory} has 99 files {stem}*.{form}", hint="remove some")

@@ -46,7 +46,7 @@ _ODD: Final = np.array([*(0, 0x1F, 0x20, 0x7F, 0x80, 0xC0, 0xC4, 0xCC, 0xCF, 0xD
 WRONG: Final[tuple[Any, ...]] = (
     *(None, True, 0, -1, 2**31, 2**63 - 1, 2**63, 1.5, "", "a", (), (1, 2), {}, object(), max),
     *(b"", b"\0", bytes(8), bytes(32), bytes(300), b"\xff" * 64, bytearray(3), bytearray(4096)),
-    *([], [b""], [b"", None], [(b"", b"")], [(b"a", bytes(12))]),
+    *([], [b""], [b"", None], [(b"", b"")], [(b"a", bytes(12))], [struct.pack("=iiii", 0, 3, 1, 600)]),
     *([(b"ab", struct.pack("=iii", what, *at))] for what in range(3) for at in ((-1, 1), (2, 1), (0, 2**31 - 1))),
     *(struct.pack("=ii", *at) for at in ((0, 2**31 - 1), (2**31 - 1, 1), (-1, 5), (0, -1), (1, 1))),
     struct.pack("=qq", 5, 2**40),

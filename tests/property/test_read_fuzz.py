@@ -33,7 +33,7 @@ def test_core_that_reads_stays_within_its_memory(seed: int, tmp_path: Path, repo
         ("if (record.size != shape->model.size)", "if (0)"),
         ("place[0] <= field->records[n].size - place[1]", "1"),
         ("if (used == steps)\n            return 0;", ""),
-        ("index >= 0 && index < width", "1"),
+        ("columns[2].size / DIGEST_BYTES < count", "0"),
         ("instant <= before", "instant < before"),
         ("check.size == 1 ? 0x80 : ", ""),
         ("memcmp(known->node[met], own.node[met], DIGEST_BYTES) != 0", "0"),

@@ -82,14 +82,20 @@ def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
 
 
 def _insertion(table: str, columns: int, base: int = 0) -> str:
-    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
+    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays.
+
+    Of a batch that stands in its ledger several times the first place does: whoever goes on with a run may append its
+    last blocks again, also much later.
+    """
     marks = ",".join("?" * columns)
     if table not in RANKED:
         return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables and columns are ours
-    told = [*(("in_ledger",) if table == "head" else ()), "path", "offset", "length", "rank"]
+    told, unless = ["path", "offset", "length", "rank"], ""
+    if table == "head":
+        told, unless = ["in_ledger", *told], " AND NOT in_ledger"
     return (
         f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
-        f"{', '.join(f'{name} = excluded.{name}' for name in told)} WHERE excluded.rank < rank"
+        f"{', '.join(f'{name} = excluded.{name}' for name in told)} WHERE excluded.rank < rank{unless}"
     )
 
 

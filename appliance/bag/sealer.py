@@ -62,8 +62,9 @@ class Sealer:
         return self._kept.get(rack.path)
 
     def forget(self, rack: Rack) -> None:
-        """Drop a seal that is needed no more from memory. Touches nothing."""
-        self._kept.pop(rack.path, None)
+        """Drop a seal that is needed no more from memory, unless it is as small as an idle log's. Touches nothing."""
+        if (seal := self._kept.get(rack.path)) is not None and seal.entries:
+            self._kept.pop(rack.path, None)
 
     def sealed(self, rack: Rack) -> RackSeal | None:
         """Return a rack's seal, or None if it is not sealed. Raises Damaged. Touches the mount; makes nothing."""

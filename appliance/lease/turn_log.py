@@ -25,7 +25,7 @@ import msgspec
 
 from timeagent.canonical import U64, Bytes16, Record, decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import Damaged, TenureError, TryAgain
+from timeagent.errors import Damaged, TryAgain
 from timeagent.units import MS, Instant, Span
 
 from ..formats.ceiling import CeilingKind, CeilingRecord
@@ -81,10 +81,15 @@ class KeyValues(Protocol):
         ...
 
 
-class LogLost(TenureError):
-    """This run may answer nobody any more: whether its last turn is kept is unknown, or another run has taken over."""
+class LogLost(Exception):
+    """This run may answer nobody any more: whether its last turn is kept is unknown, or another run has taken over.
 
-    exit_status = 75
+    It ends the run's server, and comes out as ShardUnavailable where one begins: no caller sees it.
+    """
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.message, self.hint = code, message, hint
 
 
 class LogHead(Record, frozen=True):
@@ -198,8 +203,14 @@ class TurnLog:
         self._floor_ns, self._settle_to_ns = said.floor_ns, said.settle_to_ns
 
     def blocks(self) -> list[bytes]:
-        """Return the blocks that the ledger of the run before may lack, in order. After ``take``."""
-        return [block for _, block in self._values("block")]
+        """Return the blocks that the ledger of the run before may lack, in order. After ``take``.
+
+        Raises TryAgain; LogLost where another run has taken over: its ledger has them, and what came after them.
+        """
+        found = [block for _, block in self._values("block")]
+        if self._patiently(lambda: self._store.revision(self._guard))[0] != self._revision:
+            raise self._taken()
+        return found
 
     def close(self) -> None:
         """Let go of the store. Idempotent."""
@@ -317,9 +328,12 @@ class TurnLog:
         """
         done, revision, value = self._patiently(lambda: self._store.commit(self._guard, self._revision, puts, deletes))
         if not done and not (moves and value == puts[-1][1]):
-            self.lost = "another run of this shard has taken its log over"
-            raise LogLost("log-taken", self.lost, hint="let one machine at a time be this node")
+            raise self._taken()
         self._revision = revision
+
+    def _taken(self) -> LogLost:
+        self.lost = "another run of this shard has taken its log over"
+        return LogLost("log-taken", self.lost, hint="let one machine at a time be this node")
 
     def _patiently[T](self, step: Callable[[], T]) -> T:
         until = self._time.boot_ns() + self._patience_ns

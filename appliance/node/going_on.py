@@ -39,14 +39,18 @@ def from_file(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Exten
     return _asked_again(resume)
 
 
-def from_log(said: Suspension, ledger: StoredLedger, blocks: list[bytes]) -> Callable[[Shard], Extension]:
+def from_log(said: Suspension, ledger: StoredLedger, log: TurnLog) -> Callable[[Shard], Extension]:
     """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
+    lacks = True
 
     def resume(shard: Shard) -> Extension:
-        if blocks:
-            ledger.follow()
-            ledger.append(b"".join(blocks))
-            blocks.clear()
+        nonlocal lacks
+        if lacks:
+            blocks = log.blocks()  # each time, because another run may have gone on meanwhile
+            if blocks:
+                ledger.follow()
+                ledger.append(b"".join(blocks))
+            lacks = False
         return shard.resume(said)
 
     return _asked_again(resume)

@@ -32,7 +32,6 @@ from ..lease.ceiling import (
     Stop,
     StoppedOrderly,
 )
-from ..lease.etcd import Etcd
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
@@ -127,6 +126,8 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
+        from ..lease.etcd import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
+
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])

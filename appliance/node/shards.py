@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
@@ -434,12 +434,11 @@ class ShardHost:
         store = self._shard_runtime.store(fresh.number)
         try:
             log.load(store, said)
-            blocks = log.blocks()
         except BaseException:
             store.close()
             raise
         going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
-        return self._resumed(fresh, store, encode(going_on), log, blocks)
+        return self._resumed(fresh, store, encode(going_on), log)
 
     def _begin_log(self, log: TurnLog) -> None:
         """Take a log over for a run that begins empty; the ledger gets what it may lack of the run before."""
@@ -460,12 +459,8 @@ class ShardHost:
         store: LeaseStore,
         raw: bytes,
         log: TurnLog | None = None,
-        blocks: Sequence[bytes] = (),
     ) -> HostedShard | None:
-        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why.
-
-        ``blocks``: what its ledger may lack.
-        """
+        """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
         try:
             said = decode(Suspension, raw, "what a run left")
             why = said.difference(fresh, self._shard_runtime.boot())
@@ -481,7 +476,7 @@ class ShardHost:
                     store,
                     chain,
                     ledger,
-                    from_file(said, ledger) if log is None else from_log(said, ledger, list(blocks)),
+                    from_file(said, ledger) if log is None else from_log(said, ledger, log),
                     log,
                     patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
                 )

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from appliance.bag.posix import PosixStorage
+from appliance.formats.framing import pieces
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.witness import NO_HEAD, Stopped, WitnessKind
@@ -168,6 +169,19 @@ def test_equal_frames_in_an_open_bag_count_once(tmp_path: Path) -> None:
     story.tree.put(path.replace(".00000001.", ".00000002."), story.tree.get(path))
     assert len(story.tree.data_files(story.grid.bag(story.tree.now_ns))) == 2
     story.shard.end(lease)
+    assert audited(story.tree).findings == ()
+
+
+# Whoever goes on with a run appends the blocks that its ledger may lack, also when another has gone on meanwhile.
+def test_blocks_that_are_appended_again_count_where_they_stand_first(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.shard.end(story.lease())
+    story.shard.end(story.lease())
+    data = story.tree.get(story.shard.ledger)
+    blocks, _ = pieces(data)
+    assert len(blocks) > 2
+    story.shard.file += 1
+    story.tree.put(story.shard.ledger, data[: blocks[0].end])
     assert audited(story.tree).findings == ()
 
 

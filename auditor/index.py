@@ -82,20 +82,16 @@ def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
 
 
 def _insertion(table: str, columns: int, base: int = 0) -> str:
-    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays.
-
-    Of a batch that stands in its ledger several times the first place does: whoever goes on with a run may append its
-    last blocks again, also much later.
-    """
+    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
     marks = ",".join("?" * columns)
     if table not in RANKED:
         return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables and columns are ours
-    told, unless = ["path", "offset", "length", "rank"], ""
+    told = [f"{name} = excluded.{name}" for name in ("path", "offset", "length", "rank")]
     if table == "head":
-        told, unless = ["in_ledger", *told], " AND NOT in_ledger"
+        told.append("in_ledger = in_ledger + excluded.in_ledger")
     return (
         f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
-        f"{', '.join(f'{name} = excluded.{name}' for name in told)} WHERE excluded.rank < rank{unless}"
+        f"{', '.join(told)} WHERE excluded.rank < rank"
     )
 
 
@@ -365,14 +361,14 @@ class Index:
             return raw
         raise KeyError(digest)
 
-    def heads(self) -> Iterator[tuple[bytes, int, bytes, bool, bytes, Evidence]]:
-        """Yield (incarnation, sequence, digest, in ledger, head, where), run by run, in order of sequence."""
+    def heads(self) -> Iterator[tuple[bytes, int, bytes, int, bytes, Evidence]]:
+        """Yield (incarnation, sequence, digest, how often in the ledger, head, where), by run and sequence."""
         sql = (
             "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
             " ORDER BY map, shard, incarnation, sequence, digest"
         )
         for incarnation, sequence, digest, in_ledger, head, path, offset, length in self.db.execute(sql):
-            yield incarnation, sequence, digest, bool(in_ledger), head, Evidence(path, offset, length)
+            yield incarnation, sequence, digest, in_ledger, head, Evidence(path, offset, length)
 
     def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
         """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""

@@ -38,14 +38,14 @@ type ShardName = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class HeadFact:
-    """A batch head that verifies, and where it was found first."""
+    """A batch head that verifies, and where it was found."""
 
     head: BatchHead
     digest: bytes
     token: SignedTime
     where: Evidence
-    in_ledger: bool
-    """Whether it stands in the ledger of its run: then ``where`` is there."""
+    in_ledger: int
+    """How often it stands in the ledger of its run: then ``where`` is there."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ def runs(index: Index) -> dict[bytes, ShardRun]:
             run = ShardRun(head.incarnation, (head.map_number, head.shard), head.ceiling_number)
             found[head.incarnation] = run
         run.first_ceiling = min(run.first_ceiling, head.ceiling_number)
-        run.take(head.sequence, in_ledger=fact.in_ledger)
+        run.take(head.sequence, in_ledger=fact.in_ledger > 0)
     return found
 
 

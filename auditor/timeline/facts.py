@@ -112,7 +112,7 @@ class ShardFacts:
     def head(self, head: BatchHead, digest: bytes, where: Evidence) -> None:
         """Take the head of a ledger's block."""
         token = self._lens.token(head.node, head.signed_time())
-        self._found.head(HeadFact(head, digest, token, where, in_ledger=True))
+        self._found.head(HeadFact(head, digest, token, where, in_ledger=1))
         part = head.going_by, head.half
         if self._parts.get(head.incarnation, (head.map_number, Half.WHOLE)) != part:
             self._parts[head.incarnation] = part
@@ -147,7 +147,7 @@ class ShardFacts:
         """Take the witnesses of a frame that no ledger has. ``evidence``: as the lens shows it."""
         for held in evidence.witnesses:
             if held.refusal is None:
-                fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=False)
+                fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=0)
                 self._found.head(fact)
                 batch = StatedBatch.under(held.head, held.token)
                 self._witness(held.witness, held.head_digest, batch, held.signed.index, evidence.where)

@@ -173,7 +173,7 @@ def test_equal_frames_in_an_open_bag_count_once(tmp_path: Path) -> None:
 
 
 # Whoever goes on with a run appends the blocks that its ledger may lack, also when another has gone on meanwhile.
-def test_blocks_that_are_appended_again_count_where_they_stand_first(tmp_path: Path) -> None:
+def test_blocks_that_are_appended_again_are_in_no_disorder(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.shard.end(story.lease())
     story.shard.end(story.lease())

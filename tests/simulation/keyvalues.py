@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
     from timeagent.units import Instant
 
+NEWEST = 20
+"""A block that is among so many is not noted again."""
+
 SILENT_NS = 400 * MS
 """How long nothing is heard before that counts as no answer."""
 
@@ -33,6 +36,14 @@ class KeptStore:
         self.silent_until: Instant = 0
         self.lost = self.late = 0
         self.random = world.scheduler.stream("key values").random
+
+    def do(self, guard: bytes, revision: int, puts: Sequence[Pair], deletes: Sequence[Pair]) -> bool:
+        """Do a transaction. What it keeps of a turn is signed, though its run may never hear that it was done."""
+        done = self.memory.do(guard, revision, puts, deletes)
+        blocks = self.world.history.blocks
+        if done:
+            blocks += [value for key, value in puts if b"/block/" in key and value not in blocks[-NEWEST:]]
+        return done
 
 
 class Reached:
@@ -53,13 +64,13 @@ class Reached:
                 kept.lost += 1
                 self._unheard("a transaction is lost")
             at = scheduler.now + int(kept.random() ** 3 * 4 * SECOND)
-            scheduler.call_at(at, lambda: memory.do(guard, revision, puts, deletes))
+            scheduler.call_at(at, lambda: kept.do(guard, revision, puts, deletes))
             if kind < 0.7:
                 kept.late += 1
                 self._unheard("a transaction is late")
             scheduler.sleep(max(0, at - scheduler.now))
             self._unheard("an answer is lost")
-        done = memory.do(guard, revision, puts, deletes)
+        done = kept.do(guard, revision, puts, deletes)
         answer = memory.revision(guard)
         scheduler.sleep(int(kept.random() * MS))
         return done, *answer

@@ -16,6 +16,7 @@ from appliance.lease.shard import Shard
 from appliance.node.records import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
+from tests.simulation.keyvalues import NEWEST
 from tests.simulation.network import Endpoint, answer
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
@@ -50,7 +51,9 @@ class Spool:
 
     def append(self, data: bytes) -> None:
         self._world.scheduler.operations += 1
-        self._world.history.blocks.append(data)
+        blocks = self._world.history.blocks
+        if data not in blocks[-NEWEST:]:
+            blocks.append(data)
         if len(self._blocks) >= SPOOL_MAX:
             raise Environment("spool-full", "the ledger's queue is full")
         self._blocks.append(data)

@@ -332,8 +332,8 @@ class TurnLog:
         self._revision = revision
 
     def _taken(self) -> LogLost:
-        self.lost = "another run of this shard has taken its log over"
-        return LogLost("log-taken", self.lost, hint="let one machine at a time be this node")
+        self.lost = "another run of this shard has taken its log over, or it was deleted"
+        return LogLost("log-taken", self.lost, hint="let one machine at a time be this node; stop it before you delete")
 
     def _patiently[T](self, step: Callable[[], T]) -> T:
         until = self._time.boot_ns() + self._patience_ns

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -224,11 +225,20 @@ def _address(path: Path, entry: str, text: str) -> Address:
 
 
 def _etcd(path: Path, raw: _EtcdToml) -> EtcdAccess:
-    wrong = [each for each in raw.endpoints if not each.startswith(("http://", "https://"))]
+    wrong = [each for each in raw.endpoints if not _is_endpoint(each)]
     if wrong or not raw.endpoints:
         said = f"{path}: etcd.endpoints is {wrong[0] if wrong else raw.endpoints!r}"
         raise BadConfiguration("bad-settings", said, hint='addresses as "http://10.0.0.1:2379", one at least')
     return EtcdAccess(tuple(raw.endpoints), raw.ca, raw.cert, raw.key)
+
+
+def _is_endpoint(text: str) -> bool:
+    try:
+        where = urlsplit(text)
+        named = where.scheme in ("http", "https") and where.hostname and where.username is None
+        return bool(named) and where.port != 0  # a port that is none raises
+    except ValueError:
+        return False
 
 
 def _http(path: Path, text: str) -> Address | Path:

@@ -62,6 +62,9 @@ def test_etcd_is_read_back_as_it_was_written(tmp_path: Path, etcd: EtcdAccess) -
     assert load_settings(tmp_path) == saved
 
 
+KEY_LINE = public_line(ROOT_KEY.public, "r")
+
+
 @pytest.mark.parametrize("http", [Address("::1", 7421), Path("/run/x y.sock")])
 def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path, http: Address | Path) -> None:
     saved = settings(tmp_path, listen=Address("0.0.0.0", 7420), http=http, group="watchers", node_writer=Sharing.NEVER)
@@ -83,9 +86,12 @@ def test_addresses_and_choices_are_read_back_as_they_were_written(tmp_path: Path
             f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[etcd]\nendpoints = []',
             "etcd.endpoints",
         ),
-        (
-            f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[etcd]\nendpoints = ["a:1"]',
-            "a:1",
+        *(
+            (
+                f'node = "n"\nroot = "/r"\nroot_key = "{KEY_LINE}"\n[etcd]\nendpoints = ["{at}"]',
+                at,
+            )
+            for at in ("a:1", "http://", "https://a:99999", "http://a:b", "http://[::1", "http://me:secret@a:2379")
         ),
         (
             f'node = "n"\nroot = "/r"\nroot_key = "{public_line(ROOT_KEY.public, "r")}"\n[peers]\nb = "tcp:x"',

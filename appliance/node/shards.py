@@ -427,8 +427,6 @@ class ShardHost:
             return None
         said, boot = decode(Suspension, head.said, "the head of a shard's log"), self._shard_runtime.boot()
         record, _ = open_ceiling(newest[1], f"record {newest[0]} of a chain")
-        if record.kind is not CeilingKind.RUNNING:
-            return None  # it stopped in good order: nothing is left
         if (why := said.difference(fresh, said.boot) or head.difference(said, record)) is not None:
             _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, why)
             return None

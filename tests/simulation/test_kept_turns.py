@@ -64,12 +64,6 @@ MUTANTS = {
     "who is told that another has taken over goes on": one(
         turn_log, "TurnLog._commit", "if not done and (not (moves and value == puts[-1][1])):", "if False:"
     ),
-    "what another linked a record after is gone on with": one(
-        turn_log,
-        "LogHead.difference",
-        "newest.incarnation != said.incarnation or newest.kind is not CeilingKind.RUNNING",
-        "False",
-    ),
     "leases that are out are forgotten": one(
         turn_log,
         STATE,

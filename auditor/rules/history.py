@@ -6,9 +6,8 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
+from auditor.columns.layout import ENDED, ENTRIES, STATED, USES, HeadName, RowBucket, bucket_of, bytes_of
 from auditor.index import Coverage, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
@@ -418,35 +418,110 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
 
-@lru_cache(maxsize=4096)
-def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
-    """Read a head once for all the domains that its batch is about."""
-    head = decode(BatchHead, raw_head)
-    return head, head.signed_time()
+class RawEntry(NamedTuple):
+    """An entry as it was signed, from the one of several places that counts."""
+
+    rank: int
+    raw: bytes
+    where: Evidence
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Who signed what entries are in."""
+
+    heads: Mapping[HeadName, HeadFact]
+    runs: Mapping[bytes, ShardRun]
+
+    @classmethod
+    def of(cls, facts: Iterable[HeadFact], runs: Mapping[bytes, ShardRun]) -> Signers:
+        """Take all heads that are known."""
+        return cls({(each.head.incarnation, each.head.sequence, each.digest): each for each in facts}, runs)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRows:
+    """What is known of one domain: each entry once, by head and place in the batch, in order; and its uses, by place.
+
+    ``entries``: by incarnation and sequence of the batch, place in it, and digest of its head.
+    """
+
+    domain: str
+    entries: Mapping[tuple[bytes, int, int, bytes], RawEntry]
+    uses: Sequence[tuple[bytes, Use]] = ()
+    """Each with the id of its lease."""
+
+    @property
+    def witnesses(self) -> int:
+        """How many different ones are known."""
+        return sum(not each.is_end for each in self.entries.values())
+
+    def told(self, by: Signers) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
+        """Yield each entry, its batch, its position, and where it is."""
+        for (incarnation, sequence, place, digest), each in self.entries.items():
+            fact = by.heads[incarnation, sequence, digest]
+            position = (fact.head.map_number, by.runs[incarnation].first_ceiling, incarnation, sequence, place)
+            yield decode_entry(each.raw), fact, position, each.where
+
+
+def rows_of(index: Index, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
+    """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
+    entries: dict[str, dict[tuple[bytes, int, int, bytes], RawEntry]] = {}
+    uses: dict[str, list[tuple[bytes, Use]]] = {}
+    for kind in (ENTRIES, STATED, USES):
+        rows = index.bucket(kind, bucket, raw=True)
+        for domain, key, entry in _entries(rows, domains):
+            known = entries.setdefault(domain, {})
+            if key not in known or entry.rank < known[key].rank:
+                known[key] = entry
+        if kind == USES:
+            for domain, lease, use in _uses(rows, domains):
+                uses.setdefault(domain, []).append((lease, use))
+    for domain, known in sorted(entries.items()):
+        used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
+        yield DomainRows(domain, dict(sorted(known.items())), used)
 
 
 def _entries(
-    index: Index, runs: Mapping[bytes, ShardRun], domain: str
-) -> Iterator[tuple[Entry, BatchHead, SignedTime, Position, Evidence]]:
-    """Yield what is known of a domain, or of session leases (""): entry, head, signed time, position, where."""
-    for raw_head, place, raw, where in index.entries(domain):
-        head, token = _opened(raw_head)
-        position = (head.map_number, runs[head.incarnation].first_ceiling, head.incarnation, head.sequence, place)
-        yield decode_entry(raw), head, token, position, where
+    bucket: RowBucket, domains: Collection[str]
+) -> Iterator[tuple[str, tuple[bytes, int, int, bytes], RawEntry]]:
+    rows, raw = bucket.of(domains), bucket.raw()
+    names, paths, heads = (list(each.values) for each in (bucket.names, bucket.paths, bucket.heads))
+    if bucket.kind == USES:
+        rows = rows[rows["plain"]]
+    ending = rows["ending"] if bucket.kind == STATED else rows["kind"] == ENDED if bucket.kind == ENTRIES else None
+    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
+    for number, (name, head, position, path, offset, length, rank, at, size) in enumerate(
+        zip(*(rows[column].tolist() for column in columns), strict=True)
+    ):
+        (incarnation, sequence, digest), is_end = heads[head], ending is not None and bool(ending[number])
+        entry = RawEntry(rank, raw[at : at + size], Evidence(paths[path], offset, length), is_end)
+        yield names[name], (incarnation, sequence, position, digest), entry
+
+
+def _uses(bucket: RowBucket, domains: Collection[str]) -> Iterator[tuple[str, bytes, Use]]:
+    rows, names, paths = bucket.of(domains), list(bucket.names.values), list(bucket.paths.values)
+    told = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence")
+    columns = (rows[each].tolist() for each in ("name", "path", "offset", "length", "staying", *told))
+    ids, digests = bytes_of(rows["cid"]), bytes_of(rows["digest"])
+    for lease, digest, (name, path, offset, length, staying, *figures) in zip(
+        ids, digests, zip(*columns, strict=True), strict=True
+    ):
+        of_use = (Evidence(paths[path], offset, length), *figures, digest if any(digest) else None, staying)
+        yield names[name], lease, Use(*of_use)
 
 
 def domain_history(
-    index: Index,
-    runs: Mapping[bytes, ShardRun],
-    domain: str,
-    sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({}),
+    rows: DomainRows, by: Signers, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
 ) -> DomainHistory:
-    """Build the history of a domain from the index. ``sessions``: all session leases that are known."""
+    """Build the history of a domain. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for entry, head, token, position, where in _entries(index, runs, domain):
+    for entry, fact, position, where in rows.told(by):
+        head, token = fact.head, fact.token
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
         elif isinstance(entry, Ended):
@@ -462,11 +537,11 @@ def domain_history(
                 for ending in (entry.last_ended, entry.floor_set_by)
                 if ending
             ]
-    for fact in endings:
-        known = leases.get(fact.ending.correlation_id)
+    for each in endings:
+        known = leases.get(each.ending.correlation_id)
         if known:
-            known.endings.append(fact)
-    for correlation_id, use in index.uses(domain):
+            known.endings.append(each)
+    for correlation_id, use in rows.uses:
         known = leases.get(correlation_id)
         if known and use.proven:
             known.uses.append(use)
@@ -475,9 +550,9 @@ def domain_history(
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
         if lease.session is not None:
-            lease.endings += lease.session.ends_of(lease, runs[lease.run])
+            lease.endings += lease.session.ends_of(lease, by.runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
-    return DomainHistory(domain, ordered, ends, revocations)
+    return DomainHistory(rows.domain, ordered, ends, revocations)
 
 
 type SessionName = tuple[bytes, bytes]
@@ -530,19 +605,20 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
     return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
-def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
-    """Return every session lease that is known, in order of their names."""
+def session_histories(index: Index, by: Signers) -> tuple[dict[SessionName, SessionHistory], int]:
+    """Return every session lease that is known, in order of their names; and how many witnesses these have."""
     found: dict[SessionName, SessionHistory] = {}
-    for entry, head, token, position, where in _entries(index, runs, ""):
+    rows = next(rows_of(index, bucket_of(""), ("",)), DomainRows("", {}))
+    for entry, fact, position, where in rows.told(by):
         assert isinstance(entry, SessionWitness | SessionEnded)
-        history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
+        history = found.setdefault((fact.head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(Statement(entry, head, token, position, where))
+            history.told.append(Statement(entry, fact.head, fact.token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, token, position, where)
+            history.over = SessionEndFact(entry, fact.token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items())), rows.witnesses
 
 
 class Closings:

@@ -43,13 +43,7 @@ CREATE TABLE head (
 CREATE TABLE ceiling (
     map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
-CREATE TABLE frame (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    first INTEGER, last INTEGER, earliest INTEGER, latest INTEGER);
 CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
-CREATE TABLE committed (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    named INTEGER, naming INTEGER, earliest INTEGER, latest INTEGER, staleness INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
 CREATE TABLE whole (log TEXT, start INTEGER, end INTEGER);
@@ -64,7 +58,7 @@ READ_CACHE_KIB: Final = 8 * 1024
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-_TABLES: Final = ("head", "ceiling", "frame", "unread", "committed", "bag", "whole", "chunk")
+_TABLES: Final = ("head", "ceiling", "unread", "bag", "whole", "chunk")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
@@ -293,10 +287,6 @@ class Index:
         for directory in (self._passing, self._spooling):
             if directory:
                 directory.cleanup()
-
-    def ready(self) -> None:
-        """Say that all evidence is in: what is asked by name is indexed."""
-        self.db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
 
     def all_domains(self) -> set[str]:
         """Return every domain that a frame or a ledger names."""

@@ -1,34 +1,31 @@
 """What needs more than one file: the rules over domains, session leases, writers and shards.
 
-Columns judge first, a bucket of domains or writers at once; what they do not find clean is judged by the rules, one
-domain or writer after another, from the same columns.
+Columns judge a bucket of domains or writers at once; domains that they do not find clean are judged by the rules, one
+after another, from the same columns.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from .columns import domains
-from .columns.domains import Writer
 from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENTRIES, FRAMES, NOTHING, STATED, USES, bucket_of, bytes_of
+from .columns.layout import ENTRIES, FRAMES, STATED, USES
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
-from .parts import Narrowing, Part, Value, check_asked, later
+from .parts import Narrowing, Part, check_asked, later
 from .pool import in_order
 from .rules.chains import (
     check_ceilings,
     check_heads,
     check_ledgers,
     check_records_there,
-    check_sequences,
 )
 from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Finding
@@ -49,6 +46,7 @@ from .rules.history import (
 from .rules.leases import check_domain
 from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
+from .rules.sequences import check_sequences
 
 _WORTH_IT: Final = 2_000_000
 """With fewer bytes of columns than this, other processes are not asked."""
@@ -106,9 +104,6 @@ def judge(
     findings += (
         each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
     )
-    for number in sorted({bucket_of(name) for name, _ in seen.writers}):
-        _spread_writers(index, number, seen.writers)
-    findings += check_sequences(index, coverage)
     findings += seen.findings
     if narrowing.whole:  # of a session lease some leases alone say too little
         findings += check_sessions(sessions, seen.notes, cluster)
@@ -119,13 +114,11 @@ class BucketSeen(msgspec.Struct):
     """What a bucket of domains and writers comes to, or all of them together."""
 
     findings: list[Finding] = []
-    """About leases of domains."""
+    """About leases of domains, and frames of writers."""
     notes: list[SessionNote] = []
     """What domains show of session leases."""
     witnesses: int = 0
     """How many different ones domains have."""
-    writers: set[Writer] = set()
-    """Those that are suspect."""
 
 
 @dataclass(slots=True)
@@ -146,7 +139,7 @@ class BucketJudge:
     session_columns: SessionColumns = field(init=False)
 
     def judge(self) -> BucketSeen:
-        """Judge all domains and writers by columns, and the leases of suspect domains by the rules."""
+        """Judge all writers and domains by columns, and the leases of suspect domains by the rules."""
         size, filled, whole = self.index.column_bytes(), self.index.buckets(), BucketSeen()
         self.heads = Heads(self.facts, self.cluster)
         self.session_columns = SessionColumns(self.sessions, self.heads)
@@ -158,7 +151,6 @@ class BucketJudge:
             whole.findings += seen.findings
             whole.notes += seen.notes
             whole.witnesses += seen.witnesses
-            whole.writers |= seen.writers
         return whole
 
     def _encoded(self, number: int) -> bytes:
@@ -173,8 +165,8 @@ class BucketJudge:
         known = stated.names.values
         clean = domains.judge_domains(entries, uses, self.heads, self.session_columns, cluster, known)
         del entries, uses, stated
-        writers = set(domains.judge_writers(index.bucket(FRAMES, number)))
-        seen = BucketSeen(witnesses=clean.witnesses, writers=writers)
+        seen = BucketSeen(witnesses=clean.witnesses)
+        seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
         suspects = set(clean.suspects) - {""}
         for rows in rows_of(index, number, suspects) if suspects else ():
             seen.witnesses += rows.witnesses
@@ -186,25 +178,3 @@ class BucketJudge:
 
 
 _of_bucket: Final = msgspec.msgpack.Decoder(BucketSeen)
-
-
-def _spread_writers(index: Index, number: int, wanted: AbstractSet[Writer]) -> None:
-    """Put what is known of the frames of some writers into the index, where sequences are judged."""
-    bucket = index.bucket(FRAMES, number)
-    rows = bucket.of(wanted)
-    names, paths = list(bucket.names.values), list(bucket.paths.values)
-    digests, committed, proven = bytes_of(rows["digest"]), bytes_of(rows["committed_digest"]), rows["proven"].tolist()
-    columns = ("name", "path", "offset", "length", "sequence", "committed", "first", "last")
-    signed = ("earliest", "latest", "staleness")
-    frames: list[Sequence[Value]] = []
-    named: list[Sequence[Value]] = []
-    for at, (name, path, offset, length, sequence, names_one, first, last, *time) in enumerate(
-        zip(*(rows[column].tolist() for column in (*columns, *signed)), strict=True)
-    ):
-        writer, where, staleness = names[name], (paths[path], offset, length), time[2]
-        interval = time[:2] if proven[at] else (None, None)
-        frames.append((*writer, sequence, digests[at], *where, first, last, *interval))
-        if names_one != NOTHING:
-            named.append((*writer, names_one, committed[at], *where, last, sequence, *interval, staleness))
-    index.insert("frame", frames)
-    index.insert("committed", named)

@@ -420,35 +420,3 @@ def _unsettled(rows: Rows, uses: RowBucket, cluster: ClusterFacts) -> Flags:
         chosen = np.flatnonzero(of == number)
         found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
     return found
-
-
-type Writer = tuple[str, bytes]
-"""Name and incarnation."""
-
-
-def judge_writers(frames: RowBucket) -> list[Writer]:
-    """Return which writers of a bucket are suspect."""
-    names: list[Writer] = list(frames.names.values)
-    rows = frames.rows()
-    if not len(rows):
-        return []
-    rows = rows[np.lexsort((rows["sequence"], rows["name"]))]
-    name = rows["name"]
-    bad = np.zeros(len(names), np.bool_)
-    bad[name[~rows["plain"]]] = True
-    same = name[1:] == name[:-1]
-    disorder = (rows["sequence"][1:] == rows["sequence"][:-1]) | (rows["first"][1:] <= rows["last"][:-1])
-    bad[name[1:][same & disorder]] = True
-    bounds = np.searchsorted(name, np.arange(len(names) + 1))
-    for number in range(len(names)):
-        run = rows[bounds[number] : bounds[number + 1]]
-        naming = run[run["committed"] != NOTHING]
-        at = np.minimum(np.searchsorted(run["sequence"], naming["committed"]), len(run) - 1)
-        there = (run["sequence"][at] == naming["committed"]) & (
-            (run["digest"][at] == naming["committed_digest"]).all(axis=1)
-            | ~naming["committed_digest"].any(axis=1)  # which one it was is not known: no digest is
-        )
-        before = naming["latest"] < run["earliest"][at] - naming["staleness"]
-        if not there.all() or before.any():
-            bad[number] = True
-    return [names[n] for n in np.flatnonzero(bad).tolist()]

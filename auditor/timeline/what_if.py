@@ -152,7 +152,6 @@ def judged_timeline(
             tree, records, signatures, told, evidence=PartMaker(), lens=lens, judged=judged, progress=progress
         )
         index.take(part, 0, 0)
-        index.ready()
         findings += _leases(index, records, part.ledgers, lens, uses)
     finally:
         index.close()

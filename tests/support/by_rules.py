@@ -33,7 +33,6 @@ def all_suspect() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RackColumns, "read", lambda *_: None)
         patch.setattr(domains, "judge_domains", every_domain)
-        patch.setattr(domains, "judge_writers", lambda frames: list(frames.names.values))
         yield
 
 

@@ -7,12 +7,12 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
@@ -23,7 +23,18 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import FRAMES, ColumnPlace, RowBucket, Spool, names_in
+from .columns.layout import (
+    ENDED,
+    ENTRIES,
+    FRAMES,
+    STATED,
+    USES,
+    ColumnPlace,
+    RowBucket,
+    Spool,
+    bytes_of,
+    names_in,
+)
 from .evidence.records import take_latest
 from .parts import Part, Value
 from .rules.finding import Evidence, Verdict
@@ -153,6 +164,33 @@ class Use:
         return self.where.path.split("/")[1]
 
 
+class RawEntry(NamedTuple):
+    """An entry as it was signed, from the one of several places that counts."""
+
+    rank: int
+    raw: bytes
+    where: Evidence
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRows:
+    """What is known of one domain: each entry once, by head and place in the batch, in order; and its uses, by place.
+
+    ``entries``: by incarnation and sequence of the batch, place in it, and digest of its head.
+    """
+
+    domain: str
+    entries: Mapping[tuple[bytes, int, int, bytes], RawEntry]
+    uses: Sequence[tuple[bytes, Use]] = ()
+    """Each with the id of its lease."""
+
+    @property
+    def witnesses(self) -> int:
+        """How many different ones are known."""
+        return sum(not each.is_end for each in self.entries.values())
+
+
 class Index:
     """Evidence by domain, run and writer."""
 
@@ -246,6 +284,23 @@ class Index:
             assert self.spool is not None
             found.take(base, names, *self.spool.read(ColumnPlace(*place), raw=raw))
         return found
+
+    def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
+        """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
+        entries: dict[str, dict[tuple[bytes, int, int, bytes], RawEntry]] = {}
+        uses: dict[str, list[tuple[bytes, Use]]] = {}
+        for kind in (ENTRIES, STATED, USES):
+            rows = self.bucket(kind, bucket, raw=True)
+            for domain, key, entry in _entries(rows, domains):
+                known = entries.setdefault(domain, {})
+                if key not in known or entry.rank < known[key].rank:
+                    known[key] = entry
+            if kind == USES:
+                for domain, lease, use in _uses(rows, domains):
+                    uses.setdefault(domain, []).append((lease, use))
+        for domain, known in sorted(entries.items()):
+            used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
+            yield DomainRows(domain, dict(sorted(known.items())), used)
 
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""
@@ -358,6 +413,35 @@ class Index:
             assert isinstance(number, int)
             return number
         raise AssertionError(sql)
+
+
+def _entries(
+    bucket: RowBucket, domains: Collection[str]
+) -> Iterator[tuple[str, tuple[bytes, int, int, bytes], RawEntry]]:
+    rows, raw = bucket.of(domains), bucket.raw()
+    names, paths, heads = (list(each.values) for each in (bucket.names, bucket.paths, bucket.heads))
+    if bucket.kind == USES:
+        rows = rows[rows["plain"]]
+    ending = rows["ending"] if bucket.kind == STATED else rows["kind"] == ENDED if bucket.kind == ENTRIES else None
+    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
+    for number, (name, head, position, path, offset, length, rank, at, size) in enumerate(
+        zip(*(rows[column].tolist() for column in columns), strict=True)
+    ):
+        (incarnation, sequence, digest), is_end = heads[head], ending is not None and bool(ending[number])
+        entry = RawEntry(rank, raw[at : at + size], Evidence(paths[path], offset, length), is_end)
+        yield names[name], (incarnation, sequence, position, digest), entry
+
+
+def _uses(bucket: RowBucket, domains: Collection[str]) -> Iterator[tuple[str, bytes, Use]]:
+    rows, names, paths = bucket.of(domains), list(bucket.names.values), list(bucket.paths.values)
+    told = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence")
+    columns = (rows[each].tolist() for each in ("name", "path", "offset", "length", "staying", *told))
+    ids, digests = bytes_of(rows["cid"]), bytes_of(rows["digest"])
+    for lease, digest, (name, path, offset, length, staying, *figures) in zip(
+        ids, digests, zip(*columns, strict=True), strict=True
+    ):
+        of_use = (Evidence(paths[path], offset, length), *figures, digest if any(digest) else None, staying)
+        yield names[name], lease, Use(*of_use)
 
 
 SLACK_NS: Final = 2 * SECOND

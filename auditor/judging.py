@@ -40,7 +40,6 @@ from .rules.history import (
     ceiling_chains,
     domain_history,
     head_facts,
-    rows_of,
     session_histories,
 )
 from .rules.leases import check_domain
@@ -168,7 +167,7 @@ class BucketJudge:
         seen = BucketSeen(witnesses=clean.witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
         suspects = set(clean.suspects) - {""}
-        for rows in rows_of(index, number, suspects) if suspects else ():
+        for rows in index.rows_of(number, suspects) if suspects else ():
             seen.witnesses += rows.witnesses
             if self.narrowing.judges(rows.domain):
                 history = domain_history(rows, self.by, self.sessions)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
-from auditor.columns.layout import ENDED, ENTRIES, STATED, USES, HeadName, RowBucket, bucket_of, bytes_of
-from auditor.index import Coverage, Index, Use
+from auditor.columns.layout import HeadName, bucket_of
+from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
@@ -418,15 +418,6 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
 
-class RawEntry(NamedTuple):
-    """An entry as it was signed, from the one of several places that counts."""
-
-    rank: int
-    raw: bytes
-    where: Evidence
-    is_end: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Signers:
     """Who signed what entries are in."""
@@ -440,76 +431,12 @@ class Signers:
         return cls({(each.head.incarnation, each.head.sequence, each.digest): each for each in facts}, runs)
 
 
-@dataclass(frozen=True, slots=True)
-class DomainRows:
-    """What is known of one domain: each entry once, by head and place in the batch, in order; and its uses, by place.
-
-    ``entries``: by incarnation and sequence of the batch, place in it, and digest of its head.
-    """
-
-    domain: str
-    entries: Mapping[tuple[bytes, int, int, bytes], RawEntry]
-    uses: Sequence[tuple[bytes, Use]] = ()
-    """Each with the id of its lease."""
-
-    @property
-    def witnesses(self) -> int:
-        """How many different ones are known."""
-        return sum(not each.is_end for each in self.entries.values())
-
-    def told(self, by: Signers) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
-        """Yield each entry, its batch, its position, and where it is."""
-        for (incarnation, sequence, place, digest), each in self.entries.items():
-            fact = by.heads[incarnation, sequence, digest]
-            position = (fact.head.map_number, by.runs[incarnation].first_ceiling, incarnation, sequence, place)
-            yield decode_entry(each.raw), fact, position, each.where
-
-
-def rows_of(index: Index, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
-    """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
-    entries: dict[str, dict[tuple[bytes, int, int, bytes], RawEntry]] = {}
-    uses: dict[str, list[tuple[bytes, Use]]] = {}
-    for kind in (ENTRIES, STATED, USES):
-        rows = index.bucket(kind, bucket, raw=True)
-        for domain, key, entry in _entries(rows, domains):
-            known = entries.setdefault(domain, {})
-            if key not in known or entry.rank < known[key].rank:
-                known[key] = entry
-        if kind == USES:
-            for domain, lease, use in _uses(rows, domains):
-                uses.setdefault(domain, []).append((lease, use))
-    for domain, known in sorted(entries.items()):
-        used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
-        yield DomainRows(domain, dict(sorted(known.items())), used)
-
-
-def _entries(
-    bucket: RowBucket, domains: Collection[str]
-) -> Iterator[tuple[str, tuple[bytes, int, int, bytes], RawEntry]]:
-    rows, raw = bucket.of(domains), bucket.raw()
-    names, paths, heads = (list(each.values) for each in (bucket.names, bucket.paths, bucket.heads))
-    if bucket.kind == USES:
-        rows = rows[rows["plain"]]
-    ending = rows["ending"] if bucket.kind == STATED else rows["kind"] == ENDED if bucket.kind == ENTRIES else None
-    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
-    for number, (name, head, position, path, offset, length, rank, at, size) in enumerate(
-        zip(*(rows[column].tolist() for column in columns), strict=True)
-    ):
-        (incarnation, sequence, digest), is_end = heads[head], ending is not None and bool(ending[number])
-        entry = RawEntry(rank, raw[at : at + size], Evidence(paths[path], offset, length), is_end)
-        yield names[name], (incarnation, sequence, position, digest), entry
-
-
-def _uses(bucket: RowBucket, domains: Collection[str]) -> Iterator[tuple[str, bytes, Use]]:
-    rows, names, paths = bucket.of(domains), list(bucket.names.values), list(bucket.paths.values)
-    told = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence")
-    columns = (rows[each].tolist() for each in ("name", "path", "offset", "length", "staying", *told))
-    ids, digests = bytes_of(rows["cid"]), bytes_of(rows["digest"])
-    for lease, digest, (name, path, offset, length, staying, *figures) in zip(
-        ids, digests, zip(*columns, strict=True), strict=True
-    ):
-        of_use = (Evidence(paths[path], offset, length), *figures, digest if any(digest) else None, staying)
-        yield names[name], lease, Use(*of_use)
+def _told(rows: DomainRows, by: Signers) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
+    """Yield each entry, its batch, its position, and where it is."""
+    for (incarnation, sequence, place, digest), each in rows.entries.items():
+        fact = by.heads[incarnation, sequence, digest]
+        position = (fact.head.map_number, by.runs[incarnation].first_ceiling, incarnation, sequence, place)
+        yield decode_entry(each.raw), fact, position, each.where
 
 
 def domain_history(
@@ -520,7 +447,7 @@ def domain_history(
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for entry, fact, position, where in rows.told(by):
+    for entry, fact, position, where in _told(rows, by):
         head, token = fact.head, fact.token
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
@@ -608,8 +535,8 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
 def session_histories(index: Index, by: Signers) -> tuple[dict[SessionName, SessionHistory], int]:
     """Return every session lease that is known, in order of their names; and how many witnesses these have."""
     found: dict[SessionName, SessionHistory] = {}
-    rows = next(rows_of(index, bucket_of(""), ("",)), DomainRows("", {}))
-    for entry, fact, position, where in rows.told(by):
+    rows = next(index.rows_of(bucket_of(""), ("",)), DomainRows("", {}))
+    for entry, fact, position, where in _told(rows, by):
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((fact.head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):

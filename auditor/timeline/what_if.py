@@ -26,7 +26,6 @@ from auditor.rules.history import (
     ceiling_chains,
     domain_history,
     head_facts,
-    rows_of,
     runs,
     session_histories,
 )
@@ -213,7 +212,7 @@ def _leases(
     )
     sessions, _ = session_histories(index, by)
     domains = index.all_domains()
-    for rows in (rows for bucket in index.buckets() for rows in rows_of(index, bucket, domains)):
+    for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):
         history = domain_history(rows, by, sessions)
         for lease in history.leases:
             lease.uses = uses.get((history.domain, lease.correlation_id), [])

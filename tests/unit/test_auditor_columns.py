@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.rules.history import DomainHistory, DomainRows
+    from auditor.index import DomainRows
+    from auditor.rules.history import DomainHistory
     from tests.fault_injection.plants import Plant
 
 MESSAGES = 2 * 5120

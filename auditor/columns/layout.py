@@ -227,6 +227,9 @@ class Numbering[T]:
     def __init__(self) -> None:
         self.values: dict[T, int] = {}
 
+    def of(self, value: T) -> int:
+        return self.values.setdefault(value, len(self.values))
+
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
         known = self.values
         return np.array([known.setdefault(value, len(known)) for value in values], np.uint32)
@@ -234,6 +237,10 @@ class Numbering[T]:
 
 CHUNK_ROWS: Final = 65_536
 """So many rows are gathered before they are cut into chunks: a part may hold millions."""
+
+
+SINGLES: Final = 256
+"""So many rows that come by themselves are added at once."""
 
 
 class ChunkMaker:
@@ -252,6 +259,9 @@ class ChunkMaker:
         self.heads: Numbering[HeadName] = Numbering()
         self._rows: list[Rows] = []
         self._raw: list[bytes] = []
+        self._single: Rows = np.zeros(SINGLES, KINDS[kind])
+        """Rows that came by themselves: the first so many."""
+        self._singles = 0
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
@@ -273,14 +283,23 @@ class ChunkMaker:
         **columns: Any,  # noqa: ANN401 - any scalar, or the bytes of an identifier
     ) -> None:
         """Take a row by itself. ``where``: path, offset and length; ``raw``: its entry, of kinds that have one."""
-        row = np.zeros(1, KINDS[self.kind])
-        row["name"], row["path"] = self.names.all_of([name]), self.paths.all_of(where[:1])
+        row = self._single[self._singles]
+        row["name"], row["path"] = self.names.of(name), self.paths.of(where[0])
         row["offset"], row["length"], row["rank"] = *where[1:], rank
         if head is not None:
-            row["head"] = self.heads.all_of([head])
+            row["head"] = self.heads.of(head)
+        if raw is not None:
+            row["at"] = len(self._raw)
+            self._raw.append(raw)
         for column, value in columns.items():
             row[column] = np.frombuffer(value, "<u8") if isinstance(value, bytes) else value
-        self.add(row, () if raw is None else (raw,))
+        self._singles += 1
+        if self._singles == SINGLES:
+            self.add(self._taken_by_itself())
+
+    def _taken_by_itself(self) -> Rows:
+        rows, self._single, self._singles = self._single[: self._singles], np.zeros(SINGLES, KINDS[self.kind]), 0
+        return rows
 
     def chunks(self) -> list[Chunk]:
         """Return everything, in the order in which it came, but for what is in different buckets."""
@@ -288,6 +307,8 @@ class ChunkMaker:
         return [*done, *self._cut()]
 
     def _cut(self) -> list[Chunk]:
+        if self._singles:
+            self._rows.append(self._taken_by_itself())
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)

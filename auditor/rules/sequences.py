@@ -31,7 +31,9 @@ def check_sequences(frames: RowBucket, coverage: Coverage) -> Iterator[Finding]:
         yield from _reused(run)
         yield from _disordered(run)
         naming, named = _named(run)
-        yield from _lost(run, np.setdiff1d(np.flatnonzero(run.rows["committed"] != NOTHING), naming), coverage)
+        lost = run.rows["committed"] != NOTHING
+        lost[naming] = False
+        yield from _lost(run, np.flatnonzero(lost), coverage)
         yield from _signed_before_named(run, naming, named)
 
 
@@ -72,7 +74,7 @@ def _reused(run: _Run) -> Iterator[Finding]:
     """sequence-reused: numbers that stand for several frames."""
     sequence, digest = run.rows["sequence"], run.rows["digest"]
     twice = (sequence[1:] == sequence[:-1]) & (digest[1:] != digest[:-1]).any(axis=1)
-    for each in np.unique(sequence[1:][twice]).tolist():
+    for each in np.unique(sequence[1:][twice]).tolist() if twice.any() else ():
         where = sorted(run.where(frame) for frame in np.flatnonzero(sequence == each).tolist())
         yield found("sequence-reused", run.name(each), f"{len(where)} frames claim to be {run.name(each)}", where)
 

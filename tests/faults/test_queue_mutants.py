@@ -96,7 +96,7 @@ MUTANTS = {
     "holder believes a witness from its future": Mutant(
         reply_verifier,
         "ReplyVerifier._contradiction",
-        "not r2_holds(head_time, self._token)",
+        "not r2_holds(head_time, self.came.token)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),

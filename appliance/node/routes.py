@@ -95,13 +95,11 @@ class ShardWay:
             self._routes.missed(self._shard, node)
             raise self._routes.explained(self._shard, problem) from None
         not_done = [reply for reply in replies if isinstance(reply, Unavailable | Refused)]
-        if not not_done:
-            return replies
         if any(_is_elsewhere(reply) for reply in not_done):
             self._routes.missed(self._shard, node)
         elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in not_done):
             self._routes.maps.look()
-        return [_not_now(reply) for reply in replies]
+        return [_not_now(reply) for reply in replies] if not_done else replies
 
 
 def _is_elsewhere(reply: Reply) -> bool:

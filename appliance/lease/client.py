@@ -27,7 +27,7 @@ from ..formats.hints import Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .reply_verifier import ReplyVerifier, opened, opened_alone
+from .reply_verifier import Reading, ReplyVerifier, opened, opened_alone
 from .wire import REQUESTS_MAX, Age, Refused
 
 if TYPE_CHECKING:
@@ -35,14 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
     from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
     from ..formats.policy import PolicyNumbers
-    from ..formats.sessionlease import SessionWitness
     from ..formats.witness import Revoked
-    from .reply_verifier import Opened
     from .transport import Transport
 
 
@@ -110,12 +107,16 @@ FIRST_MAP: Final = 1
 
 
 class Named(Protocol):
-    """A lease that this holder has: a Witness is one."""
+    """What is about one domain."""
 
     @property
     def domain(self) -> str:
         """Its domain."""
         ...
+
+
+class Owned(Named, Protocol):
+    """A lease that this holder has: a Witness is one."""
 
     @property
     def correlation_id(self) -> bytes:
@@ -154,6 +155,8 @@ class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
 
     signed: SignedWitness
     witness: Witness
+    came: Reading
+    """What the clock said when the answer had come."""
     hints: Hints | None = None
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
@@ -227,10 +230,23 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        now, token = self._time.now_and_token()
-        request_id = self._randomness.randbytes(16)
-        age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
-        return Ask(domain, request_id, age, token, mode)
+        return self._asks([domain], age, mode, Reading.of(self._time))[0]
+
+    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: Reading) -> list[Ask]:
+        """Return requests, new ones for what is only named."""
+        names = iter(self._request_ids(len(domains)))
+        first_try_ns, token = sent.now.midpoint, sent.token
+        return [
+            Ask(each, name := next(names), age or Age(first_try_ns=first_try_ns, request_id=name), token, mode)
+            if isinstance(each, str)
+            else each
+            for each in domains
+        ]
+
+    def _request_ids(self, count: int) -> list[bytes]:
+        """Return new ones: the same that one after the other would be."""
+        chance = self._randomness.randbytes(16 * count)
+        return [chance[at : at + 16] for at in range(0, len(chance), 16)]
 
     def acquire(  # noqa: PLR0913 - what can be said about a request, by name
         self,
@@ -243,7 +259,7 @@ class LeaseClient:
         keep_ns: Span = 0,
         hints_wanted: bool = False,
         session_id: bytes | None = None,
-        sent: tuple[TimeInterval, SignedTime] | None = None,
+        sent: Reading | None = None,
         map_number: int = FIRST_MAP,
         above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
     ) -> list[Result]:
@@ -255,10 +271,10 @@ class LeaseClient:
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        now, token = sent or self._time.now_and_token()
-        asked = [self.ask(each, None, mode) if isinstance(each, str) else each for each in asks]
+        sent = sent or Reading.of(self._time)
+        asked = self._asks(asks, None, mode, sent)
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = now.latest + wait_ns + term
+        until = sent.now.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
@@ -278,21 +294,14 @@ class LeaseClient:
             )
             for each in asked
         ]
-        found, came = self._exchange(requests, [each.domain for each in asked], token, asked, wait_ns)
-        # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
-        results = [self._unless_late(result, ask, came) for result, ask in zip(found, asked, strict=True)]
-        useless = [
-            before.witness
-            for before, after in zip(found, results, strict=True)
-            if isinstance(before, LeaseGranted | Suspect) and not isinstance(after, LeaseGranted)
-        ]
+        results, useless = self._exchange(requests, asked, sent.token, wait_ns)
         if useless:
-            self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
+            self.relinquish(useless)
         return results
 
     def renew(
         self,
-        leases: Sequence[Named],
+        leases: Sequence[Owned],
         *,
         term_ns: Span | None = None,
         hints: Mapping[bytes, Hints] = _NO_HINTS,
@@ -307,11 +316,11 @@ class LeaseClient:
         ``give_up_ns``: no answer is waited for beyond this instant. ``map_number``: as for ``acquire``.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent, token = self._time.now_and_token()
-        until = sent.latest + term
+        sent = Reading.of(self._time)
+        until = sent.now.latest + term
         requests: list[wire.Request] = [
             wire.Renew(
-                request_id=self._randomness.randbytes(16),
+                request_id=request_id,
                 map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
@@ -319,14 +328,13 @@ class LeaseClient:
                 expiry_ns_max=min(until, caps.get(each.correlation_id, until)),
                 hints=hints.get(each.correlation_id),
             )
-            for each in leases
+            for each, request_id in zip(leases, self._request_ids(len(leases)), strict=True)
         ]
-        found, now = self._exchange(requests, [each.domain for each in leases], token, give_up_ns=give_up_ns)
-        return [self._unless_late(each, None, now) for each in found]
+        return self._exchange(requests, leases, sent.token, give_up_ns=give_up_ns)[0]
 
     def upgrade(  # noqa: PLR0913 - as above
         self,
-        leases: Sequence[Named],
+        leases: Sequence[Owned],
         *,
         mode: Mode | None = None,
         request_id: bytes | None = None,
@@ -345,11 +353,12 @@ class LeaseClient:
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent, token = self._time.now_and_token()
-        until = sent.latest + wait_ns + term
+        sent = Reading.of(self._time)
+        until = sent.now.latest + wait_ns + term
+        request_ids = self._request_ids(len(leases)) if request_id is None else [request_id]
         requests: list[wire.Request] = [
             wire.Upgrade(
-                request_id=request_id or self._randomness.randbytes(16),
+                request_id=name,
                 map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
@@ -361,20 +370,19 @@ class LeaseClient:
                 hints_wanted=hints_wanted,
                 above=above.get(each.domain),
             )
-            for each in leases
+            for each, name in zip(leases, request_ids, strict=True)
         ]
-        found, now = self._exchange(requests, [each.domain for each in leases], token, wait_ns=wait_ns)
-        return [self._unless_late(each, None, now) for each in found]
+        return self._exchange(requests, leases, sent.token, wait_ns)[0]
 
     def relinquish(self, givings: Sequence[Giving], give_up_ns: Instant | None = None) -> list[Result]:
-        """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
+        """Give leases of one shard back: they are over for the holder before this is called.
 
         Ended says what the shard made of it: ``expired`` if it had broken the lease before.
-        ``give_up_ns``: as for ``renew``.
+        ``give_up_ns``: as for ``renew``; only then the clock is read, and BadTime raised.
         """
         requests: list[wire.Request] = [
             wire.Relinquish(
-                request_id=self._randomness.randbytes(16),
+                request_id=request_id,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 watermark_ns=each.watermark_ns,
@@ -384,54 +392,66 @@ class LeaseClient:
                 hints=each.hints,
                 abandoned=each.abandoned,
             )
-            for each in givings
+            for each, request_id in zip(givings, self._request_ids(len(givings)), strict=True)
         ]
-        domains = [each.domain for each in givings]
-        return self._exchange(requests, domains, self._time.token(), give_up_ns=give_up_ns, patient=True)[0]
+        return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)[0]
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _exchange(
         self,
         requests: list[wire.Request],
-        domains: list[str],
-        before: SignedTime,
-        asks: Sequence[Ask | None] | None = None,
+        asked: Sequence[Named],
+        before: SignedTime | None,
         wait_ns: Span = 0,
         give_up_ns: Instant | None = None,
         *,
         patient: bool = False,
-    ) -> tuple[list[Result], TimeInterval | None]:
+    ) -> tuple[list[Result], list[Giving]]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
 
-        ``before``: this node's signed time by which witnesses are judged that belong to no ask. Returns with the
-        results what the clock said when the last witnesses had come; None where none came.
+        ``before``: this node's signed time by which witnesses are judged that belong to no Ask; None: none can come.
+        Returns with the results what was granted and is of no use: too late, or suspect.
         """
-        asks = asks or [None] * len(requests)
         results: list[Result] = []
-        now: TimeInterval | None = None
+        came: Reading | None = None
         for start, end in _calls(requests):
-            part = requests[start:end]
-            replies = self._call(part, wait_ns, give_up_ns, patient=patient)
+            replies = self._call(requests[start:end], wait_ns, give_up_ns, patient=patient)
+            about = asked[start:end]
             if isinstance(replies, LeaseUnavailable):
-                unknown = zip(domains[start:end], asks[start:end], strict=True)
-                results += [msgspec.structs.replace(replies, domain=domain, ask=ask) for domain, ask in unknown]
-                continue
-            verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
-            now = now if verifier is None else verifier.now
-            parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
-            for reply, both, domain, ask in parts:
-                asked = before if ask is None else ask.time
-                if isinstance(reply, wire.Granted):
-                    assert verifier is not None
-                    results.append(self._judge_witness(reply, both, domain, ask, asked, verifier))
-                else:
-                    results.append(self._judge(reply, domain, ask))
-        return results, now
+                results += [msgspec.structs.replace(replies, domain=each.domain, ask=_as_ask(each)) for each in about]
+            elif before is None or not any(type(reply) is wire.Granted for reply in replies):
+                results += [
+                    LeaseOver(each.domain, reply.outcome, reply.ending, reply.revoked)
+                    if type(reply) is wire.Over
+                    else self._judge(reply, each)
+                    for reply, each in zip(replies, about, strict=True)
+                ]
+            else:
+                # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
+                # the boot clock does not: it stands still with a machine that is paused.
+                came = Reading.of(self._time)
+                results += self._judge_all(replies, about, before, ReplyVerifier(came, self._policy))
+        return (results, []) if came is None else self._without_late(results, asked, came)
 
-    def _verifier(self) -> ReplyVerifier:
-        """Read the clock once for all witnesses of an answer that has come."""
-        return ReplyVerifier(*self._time.now_and_token(), self._policy)
+    def _without_late(
+        self, results: list[Result], asked: Sequence[Named], came: Reading
+    ) -> tuple[list[Result], list[Giving]]:
+        """Return what can be used, and what is to be given back.
+
+        By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
+        its mind since.
+        """
+        useless: list[Giving] = []
+        latest = came.now.latest + self._policy.holder_margin_ns
+        for place, each in enumerate(results):
+            kind = type(each)
+            if kind is LeaseGranted and each.witness.expiry_ns <= latest:  # type: ignore[union-attr]
+                results[place] = self._late(each.witness, asked[place])  # type: ignore[union-attr]
+            elif kind is not Suspect:
+                continue
+            useless.append(Giving(each.witness.domain, each.witness.correlation_id))  # type: ignore[union-attr]
+        return results, useless
 
     def _call(
         self,
@@ -464,7 +484,8 @@ class LeaseClient:
             tried += 1
         return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
-    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
+    def _judge(self, reply: wire.Reply, about: Named) -> Result:
+        domain, ask = about.domain, _as_ask(about)
         match reply:
             case wire.Denied():
                 return LeaseDenied(
@@ -480,40 +501,44 @@ class LeaseClient:
                 what = type(reply).__name__
                 return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {what}", ask)
 
-    def _judge_witness(
-        self,
-        reply: wire.Granted,
-        both: Opened | None,
-        domain: str,
-        ask: Ask | None,
-        before: SignedTime,
-        verifier: ReplyVerifier,
-    ) -> Result:
-        """Believe a witness, or say why not. ``before``: this node's signed time before the request was sent."""
-        where = f"the shard's witness on {domain!r}"
-        try:
-            signed, witness = both or opened_alone(reply.signed, where)
-            head_time = verifier.head_time(signed, where)
-        except Damaged as problem:
-            return LeaseUnavailable(domain, "answer-damaged", problem.message, ask)
-        if witness.domain != domain or witness.holder != self._holder:
-            whose = witness.holder
-            reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
-        else:
-            reason = verifier.suspicion(witness.expiry_ns, head_time, before)
-        return LeaseGranted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
+    def _judge_all(
+        self, replies: Sequence[wire.Reply], about: Sequence[Named], before: SignedTime, verifier: ReplyVerifier
+    ) -> list[Result]:
+        """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
+        results: list[Result] = []
+        holder, came, heads, suspicion = self._holder, verifier.came, verifier.heads, verifier.suspicion
+        for reply, both, each in zip(replies, opened(replies), about, strict=True):
+            if type(reply) is not wire.Granted:
+                results.append(self._judge(reply, each))
+                continue
+            domain = each.domain
+            try:
+                signed, witness = both or opened_alone(reply.signed, f"the shard's witness on {domain!r}")
+                shards = heads.get(signed.head) or verifier.head_time(signed, f"the shard's witness on {domain!r}")
+            except Damaged as problem:
+                results.append(LeaseUnavailable(domain, "answer-damaged", problem.message, _as_ask(each)))
+                continue
+            if witness.domain == domain and witness.holder == holder:
+                reason = suspicion(witness.expiry_ns, shards, each.time if type(each) is Ask else before)
+                if reason is None:
+                    results.append(LeaseGranted(signed, witness, came, reply.hints))
+                    continue
+            else:
+                whose = witness.holder
+                reason = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
+            results.append(Suspect(reason, signed, witness))
+        return results
 
-    def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
-        return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
+    def _late(self, witness: Witness, about: Named) -> LeaseUnavailable:
+        why = (
+            f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
+            f"{rfc3339(witness.expiry_ns)}"
+        )
+        return LeaseUnavailable(witness.domain, "late", why, _as_ask(about))
 
-    def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval | None) -> Result:
-        if isinstance(result, LeaseGranted) and now is not None and self._too_late(result.witness, now):
-            why = (
-                f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
-                f"{rfc3339(result.witness.expiry_ns)}"
-            )
-            return LeaseUnavailable(result.witness.domain, "late", why, ask)
-        return result
+
+def _as_ask(about: Named) -> Ask | None:
+    return about if isinstance(about, Ask) else None
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from timeagent.canonical import decode, decode_all
 from timeagent.errors import Damaged
-from timeagent.signedtime import r2_holds
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
 from ..formats.witness import SignedWitness, Witness, decode_entries
@@ -19,8 +22,7 @@ from . import wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from timeagent.interval import TimeInterval
-    from timeagent.signedtime import SignedTime
+    from timeagent.clock import NodeTime
     from timeagent.units import Instant
 
     from ..formats.policy import PolicyNumbers
@@ -30,25 +32,39 @@ if TYPE_CHECKING:
 type Opened = tuple[SignedWitness, Witness]
 
 
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One look at this holder's clock."""
+
+    boot_ns: int
+    """CLOCK_BOOTTIME before it: who counts on from here counts no instant as earlier than it is."""
+    now: TimeInterval
+    token: SignedTime
+
+    @classmethod
+    def of(cls, time: NodeTime) -> Reading:
+        """Look. Raises BadTime."""
+        return cls(time.boot_ns(), *time.now_and_token())
+
+
 class ReplyVerifier:
     """An answer that has come: when, by this holder's own clock. For one thread, and for this answer alone."""
 
-    __slots__ = ("_clocks", "_expiry_max_ns", "_heads", "_token", "now")
+    __slots__ = ("_clocks", "_expiry_max_ns", "came", "heads")
 
-    def __init__(self, now: TimeInterval, token: SignedTime, policy: PolicyNumbers) -> None:
+    def __init__(self, came: Reading, policy: PolicyNumbers) -> None:
         """Take what the clock said when it had come."""
-        self.now = now
-        self._token = token
-        self._expiry_max_ns = now.latest + policy.granted_ns_max
-        self._heads: dict[bytes, SignedTime] = {}
+        self.came = came
+        self._expiry_max_ns = came.now.latest + policy.granted_ns_max
+        self.heads: dict[bytes, SignedTime] = {}
+        """The shard's signed times, by the heads that were read."""
         self._clocks: dict[tuple[int, int], str | None] = {}
         """By the objects: whoever asks has them until the answer is judged."""
 
     def head_time(self, signed: SignedWitness, where: str) -> SignedTime:
         """Return the shard's signed time of a witness. Raises Damaged."""
-        found = self._heads.get(signed.head)
+        found = self.heads.get(signed.head)
         if found is None:
-            found = self._heads[signed.head] = signed.batch_head(where).signed_time(where)
+            found = self.heads[signed.head] = signed.batch_head(where).signed_time(where)
         return found
 
     def suspicion(self, expiry_ns: Instant, head_time: SignedTime, before: SignedTime) -> str | None:
@@ -71,10 +87,10 @@ class ReplyVerifier:
                 f"the shard signed at {rfc3339(head_time.interval.latest)} at the latest what was asked for "
                 f"at {rfc3339(before.interval.earliest)} at the earliest"
             )
-        if not r2_holds(head_time, self._token):
+        if not r2_holds(head_time, self.came.token):
             return (
                 f"the shard signed at {rfc3339(head_time.interval.earliest)} at the earliest what was here "
-                f"at {rfc3339(self._token.interval.latest)} at the latest"
+                f"at {rfc3339(self.came.token.interval.latest)} at the latest"
             )
         return None
 

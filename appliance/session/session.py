@@ -22,6 +22,7 @@ from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
 from appliance.lease.client import LeaseDenied
+from appliance.lease.reply_verifier import Reading
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -173,18 +174,21 @@ class Session:
             leases, misfits = self._cache.take(wanted)
             if misfits:
                 self._give_back(misfits)
-            leases = leases or self._recalls.in_no_circle(
-                lambda stuck: self._leasing.acquire(
-                    wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
+            if leases:
+                came = Reading.of(self._time)
+            else:
+                leases, came = self._recalls.in_no_circle(
+                    lambda stuck: self._leasing.acquire(
+                        wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
+                    )
                 )
-            )
+            now = came.now
             try:
-                now = self._time.now()
                 with self._lock:
                     self._check_open()
                     for lease in leases:
                         lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
-                    self._renewer.adopt(leases, now.latest)
+                    self._renewer.adopt(leases, came)
                     if self._background:
                         self._renewal_thread.start(period_ns(term, self._policy))
             except TenureError:

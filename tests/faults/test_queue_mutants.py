@@ -96,7 +96,7 @@ MUTANTS = {
     "holder believes a witness from its future": Mutant(
         reply_verifier,
         "ReplyVerifier._contradiction",
-        "not r2_holds(head_time, self._token)",
+        "not r2_holds(head_time, self.came.token)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),
@@ -175,8 +175,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)",
-        "Age(first_try_ns=now.midpoint, request_id=request_id)",
+        "attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=request_id)",
+        "Age(first_try_ns=sent.now.midpoint, request_id=request_id)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

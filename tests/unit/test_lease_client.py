@@ -24,7 +24,9 @@ from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, on
 from tests.support.transport import InProcessTransport, acquire_within
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.canonical import decode, encode
-from timeagent.errors import ShardUnavailable
+from timeagent.errors import BadTime, ShardUnavailable
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
 
@@ -321,3 +323,70 @@ def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
     else:
         assert isinstance(client.renew([held.witness])[0], LeaseGranted)
     assert least <= world.time.boot_ns() - began <= least + POLICY.attempt_timeout_ns // 2
+
+
+# -- the holder's clock ------------------------------------------------------------------------------------------------
+
+
+class CountedTime(HandTime):
+    """Counts how often it is looked at; ``silent``: it has no bound."""
+
+    looks = 0
+    silent = False
+
+    def now(self) -> TimeInterval:
+        if self.silent:
+            raise BadTime("no-time", "planted")
+        self.looks += 1
+        return super().now()
+
+    def token(self) -> SignedTime:  # signs by ``now``: not another look
+        before = self.looks
+        token = super().token()
+        self.looks = before
+        return token
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_clock_is_read_before_a_set_is_asked_for_and_when_it_has_come_whatever_its_size(
+    world: World, count: int
+) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    client = client_of(world, InProcessTransport(world.started()), time)
+    taken = client.acquire([f"d{number}" for number in range(count)])
+    assert all(isinstance(each, LeaseGranted) for each in taken)
+    assert time.looks == 2
+
+
+# What was written under it is stated already; nobody has to wait for its expiry because a clock has lost its bound.
+def test_lease_is_given_back_without_a_look_at_the_clock(world: World) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    client = client_of(world, InProcessTransport(world.started()), time)
+    lease = granted_one(list(client.acquire(["a"])))
+    time.silent = True
+    (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    assert isinstance(over, LeaseOver)
+
+
+def test_grant_in_answer_to_giving_back_is_damage(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    granted: list[Reply] = []
+    line.change = lambda reply: granted.append(reply) or reply  # type: ignore[func-returns-value]
+    lease = granted_one(list(client.acquire(["a"])))
+    line.change = lambda _: granted[0]
+    (odd,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    assert isinstance(odd, LeaseUnavailable)
+    assert odd.code == "answer-damaged"
+
+
+# Two calls' worth: what was in time when its own answer had come may be late when the last one has.
+def test_late_is_what_is_late_when_the_last_answer_of_a_set_has_come(world: World) -> None:
+    line = Line(world.started())
+    slow = TERM - POLICY.holder_margin_ns - world.time.radius_ns
+    line.meanwhile = lambda: world.time.advance(slow if len(line.calls) == 2 else 0)
+    results = client_of(world, line).acquire([f"d{number}" for number in range(wire.REQUESTS_MAX + 1)])
+    assert {getattr(each, "code", "granted") for each in results} == {"late"}
+    page = one(line.shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert not page.leases

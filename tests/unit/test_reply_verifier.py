@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from appliance.lease.reply_verifier import ReplyVerifier, opened, opened_alone
+from appliance.lease.reply_verifier import Reading, ReplyVerifier, opened, opened_alone
 from appliance.lease.wire import Granted, Reply, Unavailable
 from tests.support.shards import POLICY, TERM, World, acquire
 from tests.support.shards import opened as read
@@ -41,8 +41,12 @@ def test_one_damaged_witness_leaves_each_to_be_looked_at_alone(world: World, par
         opened_alone(bad.signed, "it")
 
 
+def verifier() -> ReplyVerifier:
+    return ReplyVerifier(Reading(0, TimeInterval.around(NOW_NS, 0), page_token(NOW_NS)), POLICY)
+
+
 def test_each_pair_of_clocks_is_judged_for_itself() -> None:
-    come = ReplyVerifier(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
+    come = verifier()
     expiry = NOW_NS + TERM
     good, early, late = page_token(NOW_NS), page_token(NOW_NS - 5 * SECOND), page_token(NOW_NS + 5 * SECOND)
     for _ in range(2):
@@ -56,7 +60,7 @@ def test_each_pair_of_clocks_is_judged_for_itself() -> None:
 def test_head_is_read_once_and_refused_each_time_it_is_damaged(world: World) -> None:
     (reply,) = answer(world, 1)
     signed, _ = read(reply)
-    come = ReplyVerifier(TimeInterval.around(NOW_NS, 0), page_token(NOW_NS), POLICY)
+    come = verifier()
     assert come.head_time(signed, "it") is come.head_time(signed, "it")
     for _ in range(2):
         with pytest.raises(Damaged, match="it"):

@@ -200,7 +200,6 @@ class _AuditRun:
             self.tree.unreadable.clear()
             self.store = None
             whole = self._load(1)
-        self.index.ready()
         self.doubted = whole.doubted
         return self._concluded(whole)
 

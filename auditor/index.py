@@ -1,4 +1,4 @@
-"""The SQLite index of the evidence: what rules over leases and sequences need, found by domain or writer.
+"""The SQLite index of the evidence: what rules over leases and sequences need, in columns by domain or writer.
 
 In memory for small trees, in a file for large ones. It holds only what has been verified, or could not be for want of
 keys; every row says where in the tree its bytes are. The only module of the auditor that imports apsw.
@@ -7,12 +7,12 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
@@ -23,14 +23,25 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, USES, ColumnPlace, RowBucket, Spool, names_in
+from .columns.layout import (
+    ENDED,
+    ENTRIES,
+    FRAMES,
+    STATED,
+    USES,
+    ColumnPlace,
+    RowBucket,
+    Spool,
+    bytes_of,
+    names_in,
+)
 from .evidence.records import take_latest
-from .parts import RANKED, Part, Value
+from .parts import Part, Value
 from .rules.finding import Evidence, Verdict
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 11
+INDEX_FORMAT: Final = 12
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -40,24 +51,10 @@ CREATE TABLE head (
     incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
     head BLOB, path TEXT, offset INTEGER, length INTEGER, rank INTEGER,
     PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
-CREATE TABLE entry (
-    domain TEXT, cid BLOB, incarnation BLOB, sequence INTEGER, position INTEGER, head BLOB, entry BLOB,
-    path TEXT, offset INTEGER, length INTEGER, ending INTEGER, rank INTEGER,
-    PRIMARY KEY (domain, incarnation, sequence, position, head)) WITHOUT ROWID;
 CREATE TABLE ceiling (
     map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
-CREATE TABLE use (
-    domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
-    first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER,
-    sequence INTEGER, digest BLOB, staying INTEGER);
-CREATE TABLE frame (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    first INTEGER, last INTEGER, earliest INTEGER, latest INTEGER);
 CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
-CREATE TABLE committed (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    named INTEGER, naming INTEGER, earliest INTEGER, latest INTEGER, staleness INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
 CREATE TABLE whole (log TEXT, start INTEGER, end INTEGER);
@@ -72,7 +69,7 @@ READ_CACHE_KIB: Final = 8 * 1024
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "whole", "chunk")
+_TABLES: Final = ("head", "ceiling", "unread", "bag", "whole", "chunk")
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
@@ -84,14 +81,12 @@ def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
 def _insertion(table: str, columns: int, base: int = 0) -> str:
     """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
     marks = ",".join("?" * columns)
-    if table not in RANKED:
+    if table != "head":
         return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables and columns are ours
     told = [f"{name} = excluded.{name}" for name in ("path", "offset", "length", "rank")]
-    if table == "head":
-        told.append("in_ledger = in_ledger + excluded.in_ledger")
     return (
-        f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
-        f"{', '.join(told)} WHERE excluded.rank < rank"
+        f"INSERT INTO head VALUES ({marks} + {base}) ON CONFLICT (incarnation, sequence, digest) DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
+        f"{', '.join(told)}, in_ledger = in_ledger + excluded.in_ledger WHERE excluded.rank < rank"
     )
 
 
@@ -167,6 +162,33 @@ class Use:
     def log(self) -> str:
         """The log that it was written to."""
         return self.where.path.split("/")[1]
+
+
+class RawEntry(NamedTuple):
+    """An entry as it was signed, from the one of several places that counts."""
+
+    rank: int
+    raw: bytes
+    where: Evidence
+    is_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRows:
+    """What is known of one domain: each entry once, by head and place in the batch, in order; and its uses, by place.
+
+    ``entries``: by incarnation and sequence of the batch, place in it, and digest of its head.
+    """
+
+    domain: str
+    entries: Mapping[tuple[bytes, int, int, bytes], RawEntry]
+    uses: Sequence[tuple[bytes, Use]] = ()
+    """Each with the id of its lease."""
+
+    @property
+    def witnesses(self) -> int:
+        """How many different ones are known."""
+        return sum(not each.is_end for each in self.entries.values())
 
 
 class Index:
@@ -263,21 +285,29 @@ class Index:
             found.take(base, names, *self.spool.read(ColumnPlace(*place), raw=raw))
         return found
 
+    def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
+        """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
+        entries: dict[str, dict[tuple[bytes, int, int, bytes], RawEntry]] = {}
+        uses: dict[str, list[tuple[bytes, Use]]] = {}
+        for kind in (ENTRIES, STATED, USES):
+            rows = self.bucket(kind, bucket, raw=True)
+            for domain, key, entry in _entries(rows, domains):
+                known = entries.setdefault(domain, {})
+                if key not in known or entry.rank < known[key].rank:
+                    known[key] = entry
+            if kind == USES:
+                for domain, lease, use in _uses(rows, domains):
+                    uses.setdefault(domain, []).append((lease, use))
+        for domain, known in sorted(entries.items()):
+            used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
+            yield DomainRows(domain, dict(sorted(known.items())), used)
+
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""
         return [number for (number,) in self.db.execute("SELECT DISTINCT bucket FROM chunk ORDER BY bucket")]
 
     def column_bytes(self) -> int:
         return self.number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
-
-    def domains_in_rows(self) -> set[str]:
-        """Return every domain of which something is known by itself, not by columns."""
-        return {row[0] for row in self.db.execute("SELECT domain FROM entry UNION SELECT domain FROM use")}
-
-    def writers_in_rows(self) -> set[tuple[str, bytes]]:
-        """Return writer and incarnation of every frame that is known by itself, not by columns."""
-        sql = "SELECT writer, incarnation FROM frame UNION SELECT writer, incarnation FROM committed"
-        return set(self.db.execute(sql))
 
     @property
     def shared(self) -> bool:
@@ -313,45 +343,12 @@ class Index:
             if directory:
                 directory.cleanup()
 
-    def ready(self) -> None:
-        """Say that all evidence is in: what is asked by name is indexed."""
-        self.db.execute("CREATE INDEX use_of ON use (domain, cid)")
-        self.db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
-
-    def witnesses(self) -> int:
-        """Return how many different witnesses are known."""
-        return self.number("SELECT count(*) FROM entry WHERE NOT ending")
-
     def all_domains(self) -> set[str]:
-        """Return every domain that a frame or a ledger names, in rows or columns."""
-        found = self.domains_in_rows() - {""}
-        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind IN (?, ?)", (ENTRIES, USES)):
+        """Return every domain that a frame or a ledger names."""
+        found: set[str] = set()
+        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind <> ?", (FRAMES,)):
             found.update(names_in(names))
-        return found
-
-    def domains(self) -> list[str]:
-        """Return every domain that an entry names, sorted."""
-        return [row[0] for row in self.db.execute("SELECT DISTINCT domain FROM entry WHERE domain <> '' ORDER BY 1")]
-
-    def entries(self, domain: str) -> Iterator[tuple[bytes, int, bytes, Evidence]]:
-        """Yield (head, position in the batch, entry, where) of a domain; of session leases, which are of none: ""."""
-        sql = (
-            "SELECT h.head, e.position, e.entry, e.path, e.offset, e.length FROM entry e JOIN head h"
-            " ON h.incarnation = e.incarnation AND h.sequence = e.sequence AND h.digest = e.head WHERE e.domain = ?"
-        )
-        for head, position, entry, path, offset, length in self.db.execute(sql, (domain,)):
-            yield head, position, entry, Evidence(path, offset, length)
-
-    def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
-        """Yield (correlation id, use) of a domain, in order of place."""
-        sql = (
-            "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed, sequence,"
-            " digest, staying FROM use WHERE domain = ? ORDER BY path, offset"
-        )
-        for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
-            messages, accepted, first, last, proven, *others, staying = numbers
-            figures = (messages, accepted, first, last, bool(proven), *others, bool(staying))
-            yield cid, Use(Evidence(path, offset, length), *figures)
+        return found - {""}
 
     def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:
         """Return a head by its name. Raises KeyError."""
@@ -416,6 +413,35 @@ class Index:
             assert isinstance(number, int)
             return number
         raise AssertionError(sql)
+
+
+def _entries(
+    bucket: RowBucket, domains: Collection[str]
+) -> Iterator[tuple[str, tuple[bytes, int, int, bytes], RawEntry]]:
+    rows, raw = bucket.of(domains), bucket.raw()
+    names, paths, heads = (list(each.values) for each in (bucket.names, bucket.paths, bucket.heads))
+    if bucket.kind == USES:
+        rows = rows[rows["plain"]]
+    ending = rows["ending"] if bucket.kind == STATED else rows["kind"] == ENDED if bucket.kind == ENTRIES else None
+    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
+    for number, (name, head, position, path, offset, length, rank, at, size) in enumerate(
+        zip(*(rows[column].tolist() for column in columns), strict=True)
+    ):
+        (incarnation, sequence, digest), is_end = heads[head], ending is not None and bool(ending[number])
+        entry = RawEntry(rank, raw[at : at + size], Evidence(paths[path], offset, length), is_end)
+        yield names[name], (incarnation, sequence, position, digest), entry
+
+
+def _uses(bucket: RowBucket, domains: Collection[str]) -> Iterator[tuple[str, bytes, Use]]:
+    rows, names, paths = bucket.of(domains), list(bucket.names.values), list(bucket.paths.values)
+    told = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence")
+    columns = (rows[each].tolist() for each in ("name", "path", "offset", "length", "staying", *told))
+    ids, digests = bytes_of(rows["cid"]), bytes_of(rows["digest"])
+    for lease, digest, (name, path, offset, length, staying, *figures) in zip(
+        ids, digests, zip(*columns, strict=True), strict=True
+    ):
+        of_use = (Evidence(paths[path], offset, length), *figures, digest if any(digest) else None, staying)
+        yield names[name], lease, Use(*of_use)
 
 
 SLACK_NS: Final = 2 * SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
@@ -25,6 +25,7 @@ from appliance.formats.witness import (
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
+from .columns.layout import HeadName
 from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
@@ -34,17 +35,9 @@ from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
 
-IN_LEDGER: Final = 1
-
-
 BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
-
-
-class _Place(TypedDict):
-    where: Evidence
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,17 +192,14 @@ class ShardWalk:
         for each in blocks:
             count = len(each.block.entries)
             if self._holds(each):
-                told, digest = self._tell_head(each)
-                name = (each.head.incarnation, each.head.sequence, digest)
-                shown = self._told.shown(each.where.path)
+                name, rank = self._tell_head(each)
                 good.append(each)
-                places.append(BlockPlace(name, each.block.entries, shown, each.where, told["rank"]))
+                places.append(BlockPlace(name, each.block.entries, self._told.place(each.where), rank))
                 chosen.extend(range(number, number + count))
             number += count
         for which, position in self.columns.take(records, chosen, places) if good else ():
-            each, place = good[which], places[which]
-            entry = decode_entry(each.block.entries[position])
-            self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})
+            place = places[which]
+            self._other(good[which], place, position, decode_entry(place.entries[position]))
 
     def _by_rows(self, each: _Block) -> None:
         try:
@@ -219,9 +209,10 @@ class ShardWalk:
             return
         if not self._holds(each):
             return
-        place, digest = self._tell_head(each)
+        name, rank = self._tell_head(each)
+        place = BlockPlace(name, each.block.entries, self._told.place(each.where), rank)
         for position, entry in enumerate(entries):
-            self._other(each, digest, position, entry, place)
+            self._other(each, place, position, entry)
 
     def _holds(self, each: _Block) -> bool:
         """Whether a block is what its shard signed; what is wrong with it is reported."""
@@ -258,35 +249,28 @@ class ShardWalk:
             return False
         return True
 
-    def _tell_head(self, each: _Block) -> tuple[_Place, bytes]:
-        """Tell the index of a block's head; return where it stands and its digest."""
+    def _tell_head(self, each: _Block) -> tuple[HeadName, int]:
+        """Tell the index of a block's head; return its name and rank."""
         head, digest = each.head, head_digest(each.block.head)
-        named = (head.map_number, head.shard, head.ceiling_number)
         self._rank -= 1
-        place: _Place = {"where": each.where, "rank": self._rank}
-        self._told.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
             self._timeline.head(head, digest, each.where)
-        return place, digest
+        return (head.incarnation, head.sequence, digest), self._rank
 
-    def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
+    def _other(self, each: _Block, place: BlockPlace, position: int, entry: Entry) -> None:
         if self._timeline:
-            self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
+            self._timeline.entry(each.head, place.head[2], position, entry, each.where, -place.rank)
         match entry:
             case Witness():
-                name, ending = (entry.domain, entry.correlation_id), 0
-            case Ended():
-                name, ending = (entry.domain, entry.ending.correlation_id), 1
-            case Revoked():
-                name, ending = (entry.domain, entry.correlation_id), 1
+                self.columns.add_one(entry.domain, place, position, ending=False)
+            case Ended() | Revoked():
+                self.columns.add_one(entry.domain, place, position, ending=True)
             case SessionWitness() | SessionEnded():
-                name, ending = ("", entry.session_id), int(isinstance(entry, SessionEnded))
+                self.columns.add_one("", place, position, ending=isinstance(entry, SessionEnded))
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
-                return
+            case Stopped():
+                self._ledgers.stopped.add(each.head.incarnation)
             case _:
-                if isinstance(entry, Stopped):
-                    self._ledgers.stopped.add(each.head.incarnation)
-                return
-        run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
-        self._told.add("entry", *name, *run, position, digest, raw, rest=(ending,), **place)
+                pass

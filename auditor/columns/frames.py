@@ -1,4 +1,4 @@
-"""The frames of some data files, all at once: which of them are clean, and rows about those.
+"""The frames of some data files, all at once: which of them are clean; and rows about all that were read.
 
 A frame is clean if no rule about frames finds anything and readers accept all of its messages: every condition of
 ``auditor.rules.time`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns, or of
@@ -18,17 +18,32 @@ from appliance.formats.frame import FrameHead
 from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
-from auditor.evidence.signatures import FrameReader
+from appliance.formats.witness import Half
+from auditor.evidence.signatures import FrameEvidence, FrameReader, HeldWitness
 from auditor.parts import EvidenceSource, PartMaker
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import SignedTime, r2_holds
+from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
+from timeagent.units import INSTANT_MAX
 
 from .cutting import Cut, CutFile, NotPlain, together
-from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, bytes_of, numbers, small, used_of
+from .layout import (
+    FRAME,
+    FRAMES,
+    NOTHING,
+    NUMBER_MAX,
+    STATED,
+    USE,
+    USES,
+    Chunk,
+    ChunkMaker,
+    bytes_of,
+    numbers,
+    small,
+    used_of,
+)
 from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
 
@@ -132,12 +147,65 @@ class RackColumns:
         self._hashed = reading.hashed
         self._rows = ChunkMaker(FRAMES, reading.keep)
         self._uses = ChunkMaker(USES, reading.keep)
+        self._stated = ChunkMaker(STATED, reading.keep)
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
 
     def chunks(self) -> list[Chunk]:
         """Return everything that was gathered."""
-        return [*self._rows.chunks(), *self._uses.chunks()]
+        return [*self._rows.chunks(), *self._uses.chunks(), *self._stated.chunks()]
+
+    def keep(
+        self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int, *, counts: bool
+    ) -> None:
+        """Keep rows about a frame that was judged by itself. ``accepted``: how many of its messages are in the record.
+
+        ``span``: their first and last; ``rank``: how many frames were read before it; ``counts``: whether it is known
+        that its list counts.
+        """
+        head, token, stamps = frame.frame.head, frame.token, frame.frame.timestamps
+        place, named = self._told.place(frame.where), head.committed
+        # An end of an interval above what a column holds is kept as that: nothing lies above either.
+        latest, signed = (min(token.interval.latest + each, INSTANT_MAX) for each in (0, token.staleness_ns))
+        self._rows.add_one(
+            (head.writer, head.incarnation),
+            place,
+            rank,
+            proven=frame.refusal is None,
+            sequence=head.sequence,
+            digest=digest,
+            first=stamps[0],
+            last=stamps[-1],
+            committed=NOTHING if named is None else named.sequence,
+            committed_digest=bytes(32) if named is None or not self._hashed else named.digest,
+            earliest=token.interval.earliest,
+            latest=latest,
+            staleness=token.staleness_ns,
+        )
+        for held in frame.carried:
+            if held.refusal is None:
+                self._told.add_head(held.head, held.head_digest, held.signed.head, frame.where, rank)
+                domain = held.witness.domain if isinstance(held, HeldWitness) else ""
+                name = (held.head.incarnation, held.head.sequence, held.head_digest)
+                self._stated.add_one(domain, place, rank, name, held.signed.entry, position=held.signed.index)
+        # Under a lease of which it carries several witnesses it is written once.
+        for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
+            self._uses.add_one(
+                held.witness.domain,
+                place,
+                rank,
+                cid=held.witness.correlation_id,
+                proven=counts and held.refusal is None,
+                messages=len(stamps),
+                accepted=accepted,
+                first=span[0],
+                last=span[1],
+                settle_to=held.witness.settle_to_ns,
+                signed=signed,
+                sequence=head.sequence,
+                digest=digest if self._hashed else bytes(32),
+                staying=frame.part_of(held)[1] is not Half.LEAVING,
+            )
 
     def read(self, files: Sequence[JudgedFile], rank: int) -> FramesRead | None:
         """Judge the frames of some files by columns, and keep rows about those that are clean.
@@ -183,6 +251,7 @@ class RackColumns:
         cut, file = batch.cut, batch.cut.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
         rows["path"] = self._paths(self._rows, batch)[file]
+        rows["plain"], rows["proven"] = True, True
         rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
         rows["digest"] = cut.digests[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
@@ -214,6 +283,7 @@ class RackColumns:
         rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
+        rows["plain"], rows["proven"], rows["accepted"] = True, True, cut.counts[frame]
         rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
         rows["staying"] = staying[chosen]
@@ -237,16 +307,13 @@ class RackColumns:
         told, firsts = np.unique(witnesses.batch[which[order]], return_index=True)
         for number, first in zip(told.tolist(), frame[order][firsts].tolist(), strict=True):
             known, raw = witnesses.batches[number]
-            head, where = known.head, batch.where(first)
-            name = (head.incarnation, head.sequence, known.digest)
-            place = (head.map_number, head.shard, head.ceiling_number)
-            self._told.add("head", *name, *place, False, raw, where=where, rank=rank + first)  # noqa: FBT003 - in no ledger
+            self._told.add_head(known.head, known.digest, raw, batch.where(first), rank + first)
         told, firsts = np.unique(witnesses.session_which[of_session], return_index=True)
-        ids, names = witnesses.session_ids() if len(told) else [], witnesses.head_names()
+        names = witnesses.head_names()
         for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
-            incarnation, sequence, digest = names[witnesses.batch[number]]
-            entry = (incarnation, sequence, int(witnesses.position[number]), digest, witnesses.entries[number])
-            self._told.add("entry", "", ids[number], *entry, where=batch.where(first), rest=(0,), rank=rank + first)
+            place, name = self._told.place(batch.where(first)), names[witnesses.batch[number]]
+            entry, position = witnesses.entries[number], witnesses.position[number]
+            self._stated.add_one("", place, rank + first, name, entry, position=position)
 
 
 class _Batch:

@@ -14,7 +14,7 @@ from appliance.formats.witness import Half
 from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 
-from .layout import NOTHING, NUMBER_MAX, numbers
+from .layout import NOTHING, NUMBER_MAX, HeadName, numbers
 
 PLACES: Final = 2**32
 """More than there are entries in a batch."""
@@ -23,8 +23,6 @@ NEVER: Final = 2**63 - 1
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-type HeadName = tuple[bytes, int, bytes]
-"""Incarnation, sequence, digest."""
 type Column = NDArray[np.int64]
 
 

@@ -2,8 +2,8 @@
 
 A part of the tree makes *chunks*: rows of one kind, cut into buckets by domain or by writer, so that what belongs
 together is compared together and no more than a bucket is in memory at once. Names, such as paths and domains, stand
-once per chunk, and rows hold their numbers. Only evidence that has been verified becomes a row, and only where every
-number is small enough that no sum of three of them overflows.
+once per chunk, and rows hold their numbers. A row is *plain* where it has been verified, and where every number is
+small enough that no sum of three of them overflows: columns may judge it. What others mean only the rules say.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Buffer, Callable, Iterable, Sequence
+from collections.abc import Buffer, Callable, Container, Iterable, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from timeagent.errors import Environment
 
 type Rows = NDArray[np.void]
+type HeadName = tuple[bytes, int, bytes]
+"""Incarnation, sequence and digest of a batch head."""
 
 BUCKETS: Final = 16
 NUMBER_MAX: Final = 3 * 10**18
@@ -32,6 +34,7 @@ NOTHING: Final = -1
 
 USES: Final = "use"
 ENTRIES: Final = "entry"
+STATED: Final = "stated"
 FRAMES: Final = "frame"
 
 _PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
@@ -61,7 +64,10 @@ USE: Final = np.dtype(
         ("cid", "<u8", (2,)),
         ("head", "<u4"),
         ("position", "<i8"),
+        ("plain", "?"),
+        ("proven", "?"),
         ("messages", "<i8"),
+        ("accepted", "<i8"),
         ("first", "<i8"),
         ("last", "<i8"),
         ("settle_to", "<i8"),
@@ -73,9 +79,10 @@ USE: Final = np.dtype(
         *_RAW,
     ]
 )
-"""One clean frame written under one lease: every message accepted, every signature good.
+"""One frame written under one lease. ``plain``: a clean one, with every message accepted, every signature good; then
+head, position and entry are those of the witness.
 
-``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; ``staying``: see ``Use``.
+``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; the others: see ``Use``.
 """
 
 GRANT: Final = 0
@@ -123,9 +130,18 @@ of the lease that set the floor. Each says something if ``..._told``; ``..._head
 none.
 """
 
+STATE: Final = np.dtype(
+    [("name", "<u4"), ("head", "<u4"), ("position", "<i8"), ("ending", "?"), *_PLACE, *_RAW],
+)
+"""One entry that columns do not judge: of a ledger, of a witness in a frame that is not clean, or of a session lease,
+which is of no domain (``name`` is empty). ``ending``: it is about an end.
+"""
+
 FRAME: Final = np.dtype(
     [
         ("name", "<u4"),
+        ("plain", "?"),
+        ("proven", "?"),
         ("sequence", "<i8"),
         ("digest", "<u8", (4,)),
         ("first", "<i8"),
@@ -138,12 +154,12 @@ FRAME: Final = np.dtype(
         *_PLACE,
     ]
 )
-"""One clean frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
+"""One frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
 
-``earliest``, ``latest``, ``staleness``: of its signed time.
+``plain``: it is clean; ``proven``: its signed time holds; ``earliest``, ``latest``, ``staleness``: of that.
 """
 
-KINDS: Final = {USES: USE, ENTRIES: ENTRY, FRAMES: FRAME}
+KINDS: Final = {USES: USE, ENTRIES: ENTRY, STATED: STATE, FRAMES: FRAME}
 
 
 class Names(msgspec.Struct, array_like=True):
@@ -152,8 +168,7 @@ class Names(msgspec.Struct, array_like=True):
     names: list[Any] = []
     """Domains (strings), or writers (name, incarnation)."""
     paths: list[str] = []
-    heads: list[tuple[bytes, int, bytes]] = []
-    """Incarnation, sequence and digest of batch heads."""
+    heads: list[HeadName] = []
 
 
 class ColumnPlace(msgspec.Struct, array_like=True, frozen=True):
@@ -212,6 +227,9 @@ class Numbering[T]:
     def __init__(self) -> None:
         self.values: dict[T, int] = {}
 
+    def of(self, value: T) -> int:
+        return self.values.setdefault(value, len(self.values))
+
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
         known = self.values
         return np.array([known.setdefault(value, len(known)) for value in values], np.uint32)
@@ -219,6 +237,10 @@ class Numbering[T]:
 
 CHUNK_ROWS: Final = 65_536
 """So many rows are gathered before they are cut into chunks: a part may hold millions."""
+
+
+SINGLES: Final = 256
+"""So many rows that come by themselves are added at once."""
 
 
 class ChunkMaker:
@@ -234,9 +256,12 @@ class ChunkMaker:
         self._waiting = 0
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
-        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self.heads: Numbering[HeadName] = Numbering()
         self._rows: list[Rows] = []
         self._raw: list[bytes] = []
+        self._single: Rows = np.zeros(SINGLES, KINDS[kind])
+        """Rows that came by themselves: the first so many."""
+        self._singles = 0
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
@@ -248,12 +273,42 @@ class ChunkMaker:
         if self._waiting >= CHUNK_ROWS:
             self._done += self._keep(self._cut())
 
+    def add_one(
+        self,
+        name: Any,  # noqa: ANN401 - a domain, or a writer
+        where: tuple[str, int, int],
+        rank: int,
+        head: HeadName | None = None,
+        raw: bytes | None = None,
+        **columns: Any,  # noqa: ANN401 - any scalar, or the bytes of an identifier
+    ) -> None:
+        """Take a row by itself. ``where``: path, offset and length; ``raw``: its entry, of kinds that have one."""
+        row = self._single[self._singles]
+        row["name"], row["path"] = self.names.of(name), self.paths.of(where[0])
+        row["offset"], row["length"], row["rank"] = *where[1:], rank
+        if head is not None:
+            row["head"] = self.heads.of(head)
+        if raw is not None:
+            row["at"] = len(self._raw)
+            self._raw.append(raw)
+        for column, value in columns.items():
+            row[column] = np.frombuffer(value, "<u8") if isinstance(value, bytes) else value
+        self._singles += 1
+        if self._singles == SINGLES:
+            self.add(self._taken_by_itself())
+
+    def _taken_by_itself(self) -> Rows:
+        rows, self._single, self._singles = self._single[: self._singles], np.zeros(SINGLES, KINDS[self.kind]), 0
+        return rows
+
     def chunks(self) -> list[Chunk]:
         """Return everything, in the order in which it came, but for what is in different buckets."""
         done, self._done = self._done, []
         return [*done, *self._cut()]
 
     def _cut(self) -> list[Chunk]:
+        if self._singles:
+            self._rows.append(self._taken_by_itself())
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)
@@ -304,7 +359,7 @@ class RowBucket:
         self.kind = kind
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
-        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self.heads: Numbering[HeadName] = Numbering()
         self._parts: list[Rows] = []
         self._raw: list[memoryview] = []
         self._raw_end = 0
@@ -329,6 +384,13 @@ class RowBucket:
 
     def rows(self) -> Rows:
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
+
+    def of(self, wanted: Container[Any]) -> Rows:
+        """Return the rows of some names, in the order in which they were read."""
+        rows = self.rows()
+        known = np.fromiter((name in wanted for name in self.names.values), np.bool_, len(self.names.values))
+        chosen: Rows = rows[known[rows["name"]]] if len(rows) else rows
+        return chosen[np.argsort(chosen["rank"], kind="stable")]
 
     def raw(self) -> bytes:
         """Return the raw bytes of all chunks that were taken with them."""

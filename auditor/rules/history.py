@@ -6,7 +6,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +18,8 @@ from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
-from auditor.index import Coverage, Index, Use
+from auditor.columns.layout import HeadName, bucket_of
+from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
@@ -418,35 +418,37 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
 
-@lru_cache(maxsize=4096)
-def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
-    """Read a head once for all the domains that its batch is about."""
-    head = decode(BatchHead, raw_head)
-    return head, head.signed_time()
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Who signed what entries are in."""
+
+    heads: Mapping[HeadName, HeadFact]
+    runs: Mapping[bytes, ShardRun]
+
+    @classmethod
+    def of(cls, facts: Iterable[HeadFact], runs: Mapping[bytes, ShardRun]) -> Signers:
+        """Take all heads that are known."""
+        return cls({(each.head.incarnation, each.head.sequence, each.digest): each for each in facts}, runs)
 
 
-def _entries(
-    index: Index, runs: Mapping[bytes, ShardRun], domain: str
-) -> Iterator[tuple[Entry, BatchHead, SignedTime, Position, Evidence]]:
-    """Yield what is known of a domain, or of session leases (""): entry, head, signed time, position, where."""
-    for raw_head, place, raw, where in index.entries(domain):
-        head, token = _opened(raw_head)
-        position = (head.map_number, runs[head.incarnation].first_ceiling, head.incarnation, head.sequence, place)
-        yield decode_entry(raw), head, token, position, where
+def _told(rows: DomainRows, by: Signers) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
+    """Yield each entry, its batch, its position, and where it is."""
+    for (incarnation, sequence, place, digest), each in rows.entries.items():
+        fact = by.heads[incarnation, sequence, digest]
+        position = (fact.head.map_number, by.runs[incarnation].first_ceiling, incarnation, sequence, place)
+        yield decode_entry(each.raw), fact, position, each.where
 
 
 def domain_history(
-    index: Index,
-    runs: Mapping[bytes, ShardRun],
-    domain: str,
-    sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({}),
+    rows: DomainRows, by: Signers, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
 ) -> DomainHistory:
-    """Build the history of a domain from the index. ``sessions``: all session leases that are known."""
+    """Build the history of a domain. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for entry, head, token, position, where in _entries(index, runs, domain):
+    for entry, fact, position, where in _told(rows, by):
+        head, token = fact.head, fact.token
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
         elif isinstance(entry, Ended):
@@ -462,11 +464,11 @@ def domain_history(
                 for ending in (entry.last_ended, entry.floor_set_by)
                 if ending
             ]
-    for fact in endings:
-        known = leases.get(fact.ending.correlation_id)
+    for each in endings:
+        known = leases.get(each.ending.correlation_id)
         if known:
-            known.endings.append(fact)
-    for correlation_id, use in index.uses(domain):
+            known.endings.append(each)
+    for correlation_id, use in rows.uses:
         known = leases.get(correlation_id)
         if known and use.proven:
             known.uses.append(use)
@@ -475,9 +477,9 @@ def domain_history(
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
         if lease.session is not None:
-            lease.endings += lease.session.ends_of(lease, runs[lease.run])
+            lease.endings += lease.session.ends_of(lease, by.runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
-    return DomainHistory(domain, ordered, ends, revocations)
+    return DomainHistory(rows.domain, ordered, ends, revocations)
 
 
 type SessionName = tuple[bytes, bytes]
@@ -530,19 +532,20 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
     return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
-def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
-    """Return every session lease that is known, in order of their names."""
+def session_histories(index: Index, by: Signers) -> tuple[dict[SessionName, SessionHistory], int]:
+    """Return every session lease that is known, in order of their names; and how many witnesses these have."""
     found: dict[SessionName, SessionHistory] = {}
-    for entry, head, token, position, where in _entries(index, runs, ""):
+    rows = next(index.rows_of(bucket_of(""), ("",)), DomainRows("", {}))
+    for entry, fact, position, where in _told(rows, by):
         assert isinstance(entry, SessionWitness | SessionEnded)
-        history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
+        history = found.setdefault((fact.head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(Statement(entry, head, token, position, where))
+            history.told.append(Statement(entry, fact.head, fact.token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, token, position, where)
+            history.over = SessionEndFact(entry, fact.token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items())), rows.witnesses
 
 
 class Closings:

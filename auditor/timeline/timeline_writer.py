@@ -280,6 +280,7 @@ class TimelineWriter:
     def _columns(self, entries: RowBucket, uses: RowBucket) -> None:
         """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
         rows, carried = entries.rows(), uses.rows()
+        carried = carried[carried["plain"]]  # of others the walk tells
         numbered = {name: number for number, name in enumerate(entries.heads.values)}
         heads = [numbered.setdefault(name, len(numbered)) for name in uses.heads.values]
         known = set(zip(rows["head"].tolist(), rows["position"].tolist(), strict=True))

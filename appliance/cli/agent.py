@@ -96,7 +96,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
             for server in load_servers(settings.roughtime_servers)
         ]
     delegations = _delegations(cluster) if settings.roughtime_listen is not None else None
-    boot = bytes.fromhex(boot_id().replace("-", ""))
+    boot = boot_id()
     name = hashlib.sha256(boot + os.urandom(16)).digest()
     evidence = QueuedEvidence(EvidenceFiles(settings.evidence))
     agent = Agent(

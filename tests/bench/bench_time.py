@@ -58,19 +58,18 @@ from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.notify import Notifier
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 from timeagent.agent.page import PAGE_NAME, PageWriter
 
 class Steady:
     name = "steady"
     def sample(self):
-        return Sample(self.name, TimeInterval(-5_000_000, 5_000_000), clock.boot_ns(), ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval(-5_000_000, 5_000_000), clock.boot_ns())
 
 directory, clock = Path(sys.argv[1]), SystemClock()
 listed = [Listed(Steady(), group=OWN_GROUP)]
 evidence = QueuedEvidence(EvidenceFiles(directory / "evidence"))
-boot = bytes.fromhex(boot_id().replace("-", ""))
+boot = boot_id()
 agent = Agent(clock, Signer(sys.argv[2].encode()), listed, PageWriter(directory / PAGE_NAME), evidence,
               AgentRun(boot, 1), Limits(250_000_000))
 doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
@@ -87,7 +86,7 @@ class Agent:
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-c", AGENT, str(directory), SEED.decode()], env=environment
         )
-        boot = bytes.fromhex(boot_id().replace("-", ""))
+        boot = boot_id()
         key = Signer(SEED).id
         for _ in range(2000):
             time.sleep(0.01)

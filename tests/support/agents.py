@@ -104,7 +104,7 @@ class Node:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def time(self, radius_ns_max: int = DAY) -> AgentTime:
-        boot = bytes.fromhex(boot_id().replace("-", ""))
+        boot = boot_id()
         key = self.settings.time_key().id
         return AgentTime(self.runtime, SystemClock(), boot=boot, key_id=key, radius_ns_max=radius_ns_max)
 

@@ -20,7 +20,7 @@ from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample, Source
 from timeagent.units import MS
 
-BOOT = bytes.fromhex(boot_id().replace("-", ""))
+BOOT = boot_id()
 
 
 class Hanging:

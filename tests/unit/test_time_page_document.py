@@ -54,7 +54,7 @@ def test_reader_in_c_compiles_and_agrees(section: str, tmp_path: Path) -> None:
     (tmp_path / "reader.c").write_text(source)
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", "reader", "reader.c"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    clock, boot = SystemClock(), bytes.fromhex(boot_id().replace("-", ""))
+    clock, boot = SystemClock(), boot_id()
     writer = PageWriter(tmp_path / PAGE_NAME)
     ahead = TimeInterval.around(clock.realtime_ns() - clock.boot_ns(), 5 * MS)
 

@@ -160,5 +160,5 @@ class EmbeddedTime(BoundedClock):
 
 def _epoch_of_process(machine: MachineClock) -> int:
     """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
-    names = f"{boot_id()} {os.getpid()} {machine.boot_ns()}"
+    names = f"{boot_id().hex()} {os.getpid()} {machine.boot_ns()}"
     return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")

@@ -388,7 +388,7 @@ def running_agent(
     directory: Path, clock: MachineClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
 ) -> AgentTime | None:
     """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
-    boot = bytes.fromhex(boot_id().replace("-", ""))
+    boot = boot_id()
     try:
         agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
         agent.now_and_token()

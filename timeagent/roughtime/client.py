@@ -33,7 +33,6 @@ from timeagent.interval import TimeInterval
 from timeagent.units import DAY, MS, SECOND, Span, span_text
 
 from ..errors import BadConfiguration
-from ..signedtime import ClockStatus
 from ..sources.port import Exchange, Sample, UdpExchange
 from .malfeasance import RoughChain
 
@@ -189,10 +188,8 @@ class RoughtimeSource:
         self._failures = self._not_before_ns = 0
         said = answer.interval
         return Sample(
-            self.name,
             TimeInterval(said.earliest - max(instants), said.latest - min(instants)),
             boot_ns,
-            ClockStatus.SYNCHRONIZED,
         )
 
     def _failed(self) -> None:

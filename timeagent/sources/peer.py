@@ -26,7 +26,7 @@ from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, Span
 
-from ..signedtime import ClockStatus, SignedTime, TimeFlags
+from ..signedtime import SignedTime, TimeFlags
 from .nonce import NonceKind, NonceQuestion, answers, encode_question, peer_digest, token_of
 from .port import Exchange, Sample
 
@@ -95,10 +95,8 @@ class PeerSource:
         said = token.interval
         low, high = min(before, after), max(before, after)  # a step in between is found out by who compares the clocks
         return Sample(
-            self.name,
             TimeInterval(said.earliest - high, said.latest - low),
             boot_ns,
-            ClockStatus.SYNCHRONIZED,
             cluster_time=bool(token.flags & TimeFlags.CLUSTER),
         )
 

@@ -16,17 +16,13 @@ from timeagent.errors import BadTime, Environment
 from timeagent.interval import TimeInterval
 from timeagent.units import SECOND, Span
 
-from ..signedtime import ClockStatus
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """``true - CLOCK_REALTIME`` was inside ``offset`` (nanoseconds) when CLOCK_BOOTTIME was ``boot_ns``."""
 
-    source: str
     offset: TimeInterval
     boot_ns: int
-    status: ClockStatus
     assumed: bool = False
     cluster_time: bool = False
     """Relative to a named reference of this cluster, not to UTC."""

@@ -17,7 +17,7 @@ import msgspec
 
 from .agent.embedded import EmbeddedTime, Look
 from .agent.page import PAGE_NAME, AgentTime, PageReader
-from .clock import MachineClock, boot_id
+from .clock import MachineClock
 from .console import instant_fields
 from .errors import BadTime
 from .interval import TimeInterval
@@ -106,8 +106,7 @@ def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     try:
         page = PageReader(directory / PAGE_NAME).page()
         key_id = SignedTime.decode(page.token).key_id if page.token else b""
-        boot = boot_id()
-        now = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
+        now = AgentTime(directory, clock, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
     except BadTime as refused:
         problem = refused
     return Known(

@@ -82,7 +82,7 @@ def test_reader_in_c_compiles_and_agrees(section: str, tmp_path: Path) -> None:
         done = subprocess.run([tmp_path / "reader", tmp_path / PAGE_NAME], capture_output=True, text=True, check=False)
         return done.returncode, [int(word) for word in done.stdout.split()]
 
-    times = AgentTime(tmp_path, clock, boot=boot, key_id=KEY.id, radius_ns_max=DAY)
+    times = AgentTime(tmp_path, clock, key_id=KEY.id, radius_ns_max=DAY)
     for drift_ppm in (200, 0):
         write(drift_ppm=drift_ppm)
         before = times.now()

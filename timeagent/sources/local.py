@@ -12,7 +12,7 @@ from timeagent.errors import BadTime, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, US, Instant, Span
 
-from .port import Sample
+from .port import Sample, offset_between
 
 SLEW_ALLOWANCE_NS: Final = MS
 """For a correction that the kernel was not told of. The chrony source, which reads it, needs no such guess."""
@@ -174,5 +174,5 @@ class MountSource:
             ) from None
         after = self._machine.realtime_ns()
         # The server's clock showed `stamped`, or up to a tick more, at some instant between the two readings.
-        offset = TimeInterval(min(stamped - after, stamped - before), stamped + GRANULARITY_NS - min(before, after))
+        offset = offset_between(TimeInterval(stamped, stamped + GRANULARITY_NS), before, after)
         return Sample(offset.widened(self._radius_ns), boot_ns)

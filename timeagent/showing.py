@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
+from .agent.embedded import EmbeddedTime, Look
 from .agent.page import PAGE_NAME, AgentTime, PageReader
-from .clock import AgentClock, MachineClock, boot_id
+from .clock import MachineClock, boot_id
 from .console import instant_fields
 from .errors import BadTime
 from .interval import TimeInterval
-from .sampled import Look, SampledClock
+from .keys import NoKey
 from .signedtime import ClockStatus, SignedTime
 from .sources.local import NOTHING_ASSUMED, AssumedSource
 from .sources.nonce import NonceClient
@@ -97,7 +98,7 @@ class Known:
         }
 
 
-def known_by_agent(directory: Path, clock: AgentClock) -> Known:
+def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
     report = _Report.read(NonceClient(directory).report())
     now: TimeInterval | None = None
@@ -166,8 +167,7 @@ class _Report(msgspec.Struct):
 
 def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:
     """Ask the sources here: the first with a bound counts; an assumed one, of this radius, last. Blocks for them."""
-    sources = [*measuring, AssumedSource(machine, radius)] if radius else measuring
-    clock = SampledClock(machine, sources, radius_ns_max=UNBOUNDED_RADIUS_NS)
+    clock = _looked_at(machine, [*measuring, AssumedSource(machine, radius)] if radius else measuring)
     look: Look | None = None
     failure: BadTime | None = None
     try:
@@ -177,13 +177,13 @@ def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radi
     return Known(
         look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
         failure,
-        (look.sample.status if look else ClockStatus.UNKNOWN).word,
-        look.sample.source if look else "none",
+        (look.status if look else ClockStatus.UNKNOWN).word,
+        look.source if look else "none",
         agent=False,
-        assumed=look is not None and look.sample.assumed,
-        cluster_time=look is not None and look.sample.cluster_time,
+        assumed=look is not None and look.assumed,
+        cluster_time=look is not None and look.cluster_time,
         clock_epoch=None,
-        sources=tuple(_silent(source, reason) for source, reason in clock.refusals.items()),
+        sources=tuple(_silent(source, reason) for source, reason in clock.refusals().items()),
     )
 
 
@@ -197,14 +197,18 @@ def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], ra
 
 def _asked(machine: MachineClock, source: Source) -> SourceView:
     try:
-        look = SampledClock(machine, [source], radius_ns_max=UNBOUNDED_RADIUS_NS).look()
+        look = _looked_at(machine, [source]).look()
     except BadTime:
         try:  # the source's own words, without those of the clock around it
             source.sample()
         except BadTime as problem:
             return _silent(source.name, str(problem))
         return _silent(source.name, "the clock was set while the source was read")
-    return SourceView(source.name, look.now, look.sample.status.word, "asked", None, assumed=look.sample.assumed)
+    return SourceView(source.name, look.now, look.status.word, "asked", None, assumed=look.assumed)
+
+
+def _looked_at(machine: MachineClock, sources: Sequence[Source]) -> EmbeddedTime:
+    return EmbeddedTime(machine, sources, NoKey(), radius_ns_max=UNBOUNDED_RADIUS_NS)
 
 
 def _silent(name: str, reason: str) -> SourceView:

@@ -17,7 +17,7 @@ from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .interval import TimeInterval
 from .keys import Signer, Verifier
-from .units import SECOND, Instant, Span
+from .units import MS, SECOND, Instant, Span
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"
@@ -32,6 +32,10 @@ assert _BODY.size == BODY_BYTES
 PAGE_BODY: Final = _BODY
 PAGE_HEAD: Final = (_MAGIC, _VERSION)
 PAGE_PREFIX: Final = signed_bytes(PAGE_CONTEXT, bytes(BODY_BYTES))[:-BODY_BYTES]
+
+
+STALENESS_NS: Final[Span] = 250 * MS
+"""How old a signed time of the page door, or a page, may be when it is used; stated in both."""
 
 
 class ClockStatus(IntEnum):

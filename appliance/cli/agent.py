@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
-from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent, AgentRun
+from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from auditor.rules.history import ClusterFacts
-from timeagent.sampled import STALENESS_NS
+from timeagent.signedtime import STALENESS_NS
 
 from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, RowBucket, Rows

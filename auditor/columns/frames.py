@@ -24,8 +24,7 @@ from auditor.rules.finding import Evidence
 from auditor.timeline.events import ClockReading, FrameWritten
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import SignedTime, r2_holds
+from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 from timeagent.units import INSTANT_MAX
 

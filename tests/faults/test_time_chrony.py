@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import Node, found, until
-from timeagent.agent.agent import STALL_NS
+from timeagent.agent.discipline import STALL_NS
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime

@@ -20,9 +20,9 @@ from tests.simulation.run import (
 )
 from tests.support.shares import shares
 
-FIXED, SHARE = 3_000, 150
+FIXED, SHARE = 3_000, 100
 """All of them are `make verify`, the first of them `make test`."""
-FRESH = 100
+FRESH = 50
 
 
 @pytest.mark.parametrize("scenario", scenarios.SCENARIOS)

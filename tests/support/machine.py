@@ -13,7 +13,7 @@ START_NS = 1_795_212_607_000_000_000
 
 
 class HandMachine:
-    """An AgentClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
+    """A MachineClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
 
     def __init__(self, real_ns: int = START_NS, boot_ns: int = 100 * SECOND) -> None:
         self.real = real_ns

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.machine import HandMachine, StatedSource
 from timeagent.agent import page as page_module
-from timeagent.agent.agent import PERIOD_NS, Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent, AgentRun
+from timeagent.agent.bounded_clock import PERIOD_NS, Limits
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.agent.page import Page, PageFields
 from timeagent.interval import TimeInterval

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import BOOT, KEY, HandAgent, own, page_fields
-from timeagent.agent.page import PAGE_NAME, STALE_NS, AgentTime, Page, PageWriter
+from timeagent.agent.discipline import DISRUPTED_NS
+from timeagent.agent.page import PAGE_NAME, AgentTime, Page, PageWriter
 from timeagent.errors import BadTime
-from timeagent.sampled import DISRUPTED_NS
-from timeagent.signedtime import ClockStatus
+from timeagent.signedtime import STALENESS_NS, ClockStatus
 from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.units import HOUR, MS, SECOND
 
@@ -90,7 +90,7 @@ def test_slew_since_the_page_was_written_widens(bench: Bench, slew: int) -> None
     assert truth + RADIUS <= now.latest
 
 
-@pytest.mark.parametrize(("age", "good"), [(STALE_NS, True), (STALE_NS + 1, False)])
+@pytest.mark.parametrize(("age", "good"), [(STALENESS_NS, True), (STALENESS_NS + 1, False)])
 def test_page_is_refused_when_it_is_stale(bench: Bench, age: int, good: bool) -> None:  # noqa: FBT001
     time = bench.time()
     bench.machine.pass_time(age)
@@ -144,7 +144,7 @@ def test_directory_that_was_made_anew_is_found(bench: Bench) -> None:
     time.now()
     (bench.directory / PAGE_NAME).unlink()
     bench.hand.agent._page = PageWriter(bench.directory / PAGE_NAME)
-    bench.machine.pass_time(STALE_NS + 1)
+    bench.machine.pass_time(STALENESS_NS + 1)
     bench.hand.agent.turn()
     time.now()
 

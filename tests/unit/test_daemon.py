@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
-from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent, AgentRun
+from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed

@@ -11,7 +11,7 @@ import pytest
 from appliance.cli.clock import COMMANDS
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
-from timeagent.agent.agent import PERIOD_NS
+from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.combine import Weight
 from timeagent.agent.discipline import Listed
 from timeagent.agent.evidence import Exchanged, judge_exchange

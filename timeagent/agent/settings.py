@@ -29,9 +29,8 @@ from typing import Final
 
 import msgspec
 
-from ..clock import AgentClock
+from ..clock import DRIFT_PPM, MachineClock
 from ..errors import BadConfiguration, BadRequest
-from ..sampled import DRIFT_PPM
 from ..sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
 from ..sources.chrony import ChronySource
 from ..sources.clockbound import ClockBoundSource
@@ -174,7 +173,7 @@ MOUNT_PERIOD_NS: Span = 10 * SECOND
 """Touching a file on the mount costs the file server something."""
 
 
-def own_sources(clock: AgentClock, settings: AgentSettings, chance: random.Random) -> list[Source]:
+def own_sources(clock: MachineClock, settings: AgentSettings, chance: random.Random) -> list[Source]:
     """Return the machine's own time services, the best first. Asks none of them."""
     found: list[Source] = []
     if settings.clockbound is not None:
@@ -188,7 +187,7 @@ def own_sources(clock: AgentClock, settings: AgentSettings, chance: random.Rando
 
 
 def listed_sources(
-    clock: AgentClock,
+    clock: MachineClock,
     settings: AgentSettings,
     chance: random.Random,
     *,

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from timeagent.clock import AgentClock
+from timeagent.clock import MachineClock, drift_ns
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Span, span_text
 
-from ..sampled import drift_ns
 from ..signedtime import ClockStatus
 from .port import Sample
 
@@ -71,7 +70,7 @@ class ClockBoundSource:
 
     name = "clockbound"
 
-    def __init__(self, clock: AgentClock, path: Path) -> None:
+    def __init__(self, clock: MachineClock, path: Path) -> None:
         """Take the segment's path: /var/run/clockbound/shm0."""
         self._clock = clock
         self._path = path

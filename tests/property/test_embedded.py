@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from tests.support.machine import START_NS, HandMachine
 from tests.support.values import TIME_KEY
+from timeagent.agent.embedded import EmbeddedTime
+from timeagent.clock import DRIFT_PPM
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DRIFT_PPM, STALENESS_NS, EmbeddedTime
-from timeagent.signedtime import ClockStatus
+from timeagent.signedtime import STALENESS_NS, ClockStatus
 from timeagent.sources.port import Sample
 from timeagent.units import DAY, HOUR, MS, SECOND
 

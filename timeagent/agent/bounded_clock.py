@@ -1,0 +1,252 @@
+"""One machine's clock with a bound: what its sources said, held against its clocks, decided upon, and signed.
+
+What the node's agent (timeagent/agent/agent.py) and a process without one (timeagent/agent/embedded.py) have in common.
+What is known is true time minus CLOCK_BOOTTIME. Every look compares the clocks with the look before:
+
+1. clocks that moved against each other by more than is borne (``STEP_NS``, ``SUSPEND_NS``, ``STALL_NS``) drop every
+   answer and begin a new clock epoch; what CLOCK_REALTIME is set by less changes nothing in what is known;
+2. a source's answer counts from between the readings before and after it was asked, wherever CLOCK_REALTIME stood then.
+   (Who sets it there and back while a source is asked is seen by nobody.)
+3. what the sources say together is decided upon by ``discipline.decide``: it must be able to be true together with what
+   was said before.
+
+Clocks cost liveness only: who meets BadTime waits or gives up, and nothing in the record depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..clock import PAUSE_NS, ClockSample, MachineClock, excess_slew_ns, movement, read_clocks
+from ..errors import BadTime
+from ..interval import TimeInterval
+from ..keys import KeyInUse, Signer
+from ..signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
+from ..sources.port import Sample, Source
+from ..units import MS, Span, span_text
+from .combine import Unheard, Verdict, combine
+from .discipline import (
+    SUSPEND_NS,
+    AgentState,
+    Bound,
+    Cause,
+    ClockMoment,
+    ClockMoved,
+    Event,
+    Hearing,
+    Listed,
+    Outcome,
+    Passed,
+    Rules,
+    decide,
+)
+
+PERIOD_NS: Final[Span] = 50 * MS
+"""How often a time is signed ahead of its use."""
+
+STEP_NS: Final[Span] = 50 * MS
+"""CLOCK_REALTIME moving against CLOCK_BOOTTIME by more than this between two looks is a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the cluster and the agent's settings allow."""
+
+    radius_ns_max: Span
+    liars: int | None = None
+    """How many voices may be wrong; None: fewer than half."""
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a source said, or why it said nothing, and the clocks before and after."""
+
+    before: ClockSample
+    said: Sample | BadTime
+    after: ClockSample
+
+
+def ask(clock: MachineClock, source: Source) -> Answer:
+    """Ask a source once. Blocks as long as it does."""
+    before = read_clocks(clock)
+    said: Sample | BadTime
+    try:
+        said = source.sample()
+    except BadTime as problem:
+        said = problem.with_traceback(None)
+    return Answer(before, said, read_clocks(clock))
+
+
+class BoundedClock:
+    """Not thread-safe: its owner has the lock."""
+
+    def __init__(
+        self,
+        clock: MachineClock,
+        signer: Signer | KeyInUse,
+        listed: Sequence[Listed],
+        clock_epoch: int,
+        limits: Limits,
+    ) -> None:
+        self._clock = clock
+        self._signer = signer
+        self._radius_ns_max = limits.radius_ns_max
+        self._liars = limits.liars
+        self._rules = limits.rules
+        self._hearing = Hearing(listed, self._rules)
+        self._state = AgentState(ClockStatus.UNKNOWN, clock_epoch)
+        self._last: ClockSample | None = None
+        self._slewed_ns = 0
+        self._moves = 0
+        self._combine_at = 0
+        self._verdict: Verdict = Unheard()
+        self._sequence = 0
+
+    def limit_radius(self, radius_ns_max: Span) -> None:
+        """Refuse, from now on, time that is known less well than this."""
+        self._radius_ns_max = radius_ns_max
+
+    def _asking(self) -> tuple[int, Span]:
+        """Return what ``_note`` wants of the moment before a source is asked: moves and slews so far."""
+        return self._moves, self._slewed_ns
+
+    def _note(self, listed: Listed, asking: tuple[int, Span], answer: Answer) -> Bound | BadTime:
+        """Keep what a source says, or why it says nothing; return that."""
+        (moves, slewed), said = asking, answer.said
+        moved = movement(answer.before, answer.after)
+        if isinstance(said, Sample) and (
+            moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS
+        ):
+            said = BadTime("clock-unsteady", "the clock was set while the source was asked", hint="wait")
+        if isinstance(said, BadTime):
+            self._hearing.note_refusal(listed, said)
+            return said
+        # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
+        was, now = answer.before.ahead(), answer.after.ahead()
+        if said.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
+            ahead = said.offset.shifted(now.midpoint)
+        else:
+            low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
+            ahead = TimeInterval(said.offset.earliest + low, said.offset.latest + high)
+        bound = Bound(ahead, ClockMoment(said.boot_ns, slewed), assumed=said.assumed, cluster_time=said.cluster_time)
+        self._hearing.note(listed, bound)
+        return bound
+
+    def _decide(self) -> tuple[ClockSample, ClockMoved | None, list[Outcome]]:
+        """Look at the clocks and decide: return the reading, how the clocks moved, and what there is to tell."""
+        reading = read_clocks(self._clock)
+        moved = self._moved(reading, decided=True)
+        now = self._moment(reading)
+        told: list[Outcome] = []
+        if moved is not None:
+            self._hearing.forget()
+            self._combine_at = reading.boot_ns + self._rules.combine_ns
+            self._moves += 1
+            told.append(self._step(moved, now))
+        told.append(self._step(self._heard(now), now))
+        return reading, moved, told
+
+    def _moved(self, reading: ClockSample, *, decided: bool = False) -> ClockMoved | None:
+        """Return how the clocks moved since the last reading; this one takes its place unless that is not decided."""
+        if self._last is None:
+            self._last = reading
+            self._combine_at = reading.boot_ns + self._rules.combine_ns
+            return None
+        by, moved = movement(self._last, reading), None
+        if abs(by.stepped_ns) > STEP_NS:
+            moved = ClockMoved(Cause.STEP, by.stepped_ns)
+        elif by.suspended_ns > SUSPEND_NS:
+            moved = ClockMoved(Cause.SUSPEND, by.suspended_ns)
+        elif by.elapsed_ns > self._rules.stall_ns:
+            moved = ClockMoved(Cause.STALL, by.elapsed_ns)
+        if moved is None or decided:
+            self._last = reading
+            self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
+        return moved
+
+    def _heard(self, now: ClockMoment) -> Event:
+        """Combine once a period; at once when all sources have answered and nothing can be said without them."""
+        waiting = not self._state.status.usable
+        if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
+            return Passed()
+        self._combine_at = now.boot_ns + self._rules.combine_ns
+        if not self._hearing.changed:
+            return Passed()
+        self._hearing.changed = False
+        self._verdict = combine(self._hearing.voices(now), self._liars)
+        return self._verdict
+
+    def _step(self, event: Event, now: ClockMoment) -> Outcome:
+        self._state, outcome = decide(self._state, event, now, self._rules)
+        return outcome
+
+    def _moment(self, reading: ClockSample) -> ClockMoment:
+        return ClockMoment(reading.boot_after_ns, self._slewed_ns)
+
+    def _interval(self, bound: Bound, reading: ClockSample) -> TimeInterval:
+        ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        if bound.assumed:  # a statement for any instant: no reading makes it wider
+            return ahead.shifted(reading.boot_ns)
+        return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
+
+    def _said(self, reading: ClockSample) -> tuple[TimeInterval, Bound]:
+        """Return what may be said at a reading. Raises BadTime: nothing, or it is too wide."""
+        bound = self._state.bound
+        if bound is None:
+            raise self._silence(reading)
+        interval = self._interval(bound, reading)
+        if interval.radius > self._radius_ns_max:
+            raise BadTime(
+                "radius-too-wide",
+                f"the clock is known to {span_text(interval.radius)} (source {bound.source}); "
+                f"the policy allows {span_text(self._radius_ns_max)}",
+                hint="wait for the clock to settle, or mend its time service; "
+                "tenure time sources says what each source knows",
+            )
+        return interval, bound
+
+    def _silence(self, reading: ClockSample) -> BadTime:
+        state = self._state
+        if state.until_ns:
+            left = max(0, state.until_ns - reading.boot_ns)
+            what, hint = "what is known of the time contradicts itself", "tenure time sources names who disagrees"
+            if state.apart_ns:
+                what = (
+                    f"the clock contradicts by {span_text(state.apart_ns)} what it said before: it was set, or it lied"
+                )
+                hint += "; if it was set on purpose it counts from then on"
+            return BadTime("clock-disrupted", f"{what}; nothing is said for another {span_text(left)}", hint=hint)
+        return BadTime(
+            "no-time",
+            f"no time source has a bound ({self._hearing.reasons()})",
+            hint="run chrony; or found the cluster with: tenure init --assume-radius SPAN; "
+            "tenure time sources says what each source knows",
+        )
+
+    def _sign(
+        self,
+        interval: TimeInterval,
+        bound: Bound,
+        covered: bytes | None,
+        status: ClockStatus | None = None,
+        signer: Signer | None = None,
+    ) -> SignedTime:
+        """Return a signed time. Raises BadTime where the key has ended."""
+        signer = signer or self._signer.signer_at(interval.midpoint)
+        self._sequence += 1
+        flags = TimeFlags.ASSUMED if bound.assumed else TimeFlags.NONE
+        if bound.cluster_time:
+            flags |= TimeFlags.CLUSTER
+        return sign_time(
+            signer,
+            interval,
+            status=self._state.status if status is None else status,
+            flags=flags,
+            staleness_ns=STALENESS_NS,
+            sequence=self._sequence,
+            clock_epoch=self._state.epoch,
+            digest=covered,
+        )

@@ -94,11 +94,12 @@ class ShardWay:
         except ShardUnavailable as problem:
             self._routes.missed(self._shard, node)
             raise self._routes.explained(self._shard, problem) from None
-        if any(_is_elsewhere(reply) for reply in replies):
+        not_done = [reply for reply in replies if isinstance(reply, Unavailable | Refused)]
+        if any(_is_elsewhere(reply) for reply in not_done):
             self._routes.missed(self._shard, node)
-        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in replies):
+        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in not_done):
             self._routes.maps.look()
-        return [_not_now(reply) for reply in replies]
+        return [_not_now(reply) for reply in replies] if not_done else replies
 
 
 def _is_elsewhere(reply: Reply) -> bool:

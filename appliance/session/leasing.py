@@ -35,11 +35,11 @@ from appliance.lease.client import (
     LeaseGranted,
     LeaseOver,
     LeaseUnavailable,
+    Reading,
     Result,
     may_ask_again,
 )
 from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
-from appliance.lease.reply_verifier import Reading
 from appliance.lease.session_client import SessionClient
 from appliance.lease.transport import Transport
 from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, LeaseView, Recalled

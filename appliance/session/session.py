@@ -21,8 +21,7 @@ from appliance.bag.reader import Message
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseDenied
-from appliance.lease.reply_verifier import Reading
+from appliance.lease.client import LeaseDenied, Reading
 from timeagent.errors import (
     BadRequest,
     Damaged,

@@ -3,7 +3,8 @@
 Every request is asked up to three times under the same id when no answer comes. Results are values, one for each thing
 asked for, in order; only BadTime, and BadRequest for a call over its limits, are raised.
 
-A witness is believed unless it breaks what the holder knows itself (``ReplyVerifier``).
+A witness is believed unless it breaks what the holder knows itself: whose it is, and what the clocks say. Of witnesses
+in a row that share a head, and were asked for together, it is judged once what the clocks say of each other.
 
 A holder waits for a lease in calls that the shard holds back, one after the other, until its time is up
 (``AcquireDeadline``). One call waits no longer than an attempt may take. Then it is made again under the same request
@@ -20,14 +21,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from timeagent.canonical import decode
 from timeagent.errors import Damaged, ShardUnavailable
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import MS, rfc3339, span_text
 
-from ..formats.hints import Hints
+from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .reply_verifier import Reading, ReplyVerifier, opened, opened_alone
 from .wire import REQUESTS_MAX, Age, Refused
 
 if TYPE_CHECKING:
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from timeagent.clock import NodeTime
-    from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
     from ..formats.policy import PolicyNumbers
@@ -97,6 +99,20 @@ class AcquireDeadline:
         self._time.sleep(min(pause + chance.randrange(pause // 4 + 1), self.left_ns()))
 
 
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One look at this holder's clock."""
+
+    boot_ns: int
+    """CLOCK_BOOTTIME before it: who counts on from here takes no instant for an earlier one."""
+    now: TimeInterval
+    token: SignedTime
+
+    @classmethod
+    def of(cls, time: NodeTime) -> Reading:
+        """Look. Raises BadTime."""
+        return cls(time.boot_ns(), *time.now_and_token())
+
+
 ATTEMPTS: Final = 3
 _HINT_BYTES_MAX: Final = 128 * 1024
 """How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
@@ -112,7 +128,6 @@ class Named(Protocol):
     @property
     def domain(self) -> str:
         """Its domain."""
-        ...
 
 
 class Owned(Named, Protocol):
@@ -271,6 +286,7 @@ class LeaseClient:
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
+        # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or Reading.of(self._time)
         asked = self._asks(asks, None, mode, sent)
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
@@ -421,17 +437,12 @@ class LeaseClient:
             if isinstance(replies, LeaseUnavailable):
                 results += [msgspec.structs.replace(replies, domain=each.domain, ask=_as_ask(each)) for each in about]
             elif before is None or not any(type(reply) is wire.Granted for reply in replies):
-                results += [
-                    LeaseOver(each.domain, reply.outcome, reply.ending, reply.revoked)
-                    if type(reply) is wire.Over
-                    else self._judge(reply, each)
-                    for reply, each in zip(replies, about, strict=True)
-                ]
+                results += map(self._judge, replies, about)
             else:
                 # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
                 # the boot clock does not: it stands still with a machine that is paused.
                 came = Reading.of(self._time)
-                results += self._judge_all(replies, about, before, ReplyVerifier(came, self._policy))
+                results += self._judge_all(replies, about, before, came)
         return (results, []) if came is None else self._without_late(results, asked, came)
 
     def _without_late(
@@ -442,15 +453,18 @@ class LeaseClient:
         By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
         its mind since.
         """
-        useless: list[Giving] = []
-        latest = came.now.latest + self._policy.holder_margin_ns
+        margin, useless = self._policy.holder_margin_ns, []
         for place, each in enumerate(results):
-            kind = type(each)
-            if kind is LeaseGranted and each.witness.expiry_ns <= latest:  # type: ignore[union-attr]
-                results[place] = self._late(each.witness, asked[place])  # type: ignore[union-attr]
-            elif kind is not Suspect:
+            if not isinstance(each, LeaseGranted | Suspect):
                 continue
-            useless.append(Giving(each.witness.domain, each.witness.correlation_id))  # type: ignore[union-attr]
+            witness = each.witness
+            if type(each) is LeaseGranted:
+                if came.now.latest < witness.expiry_ns - margin:
+                    continue
+                until = f"until the expiry {rfc3339(witness.expiry_ns)}"
+                why = f"the answer leaves less than {span_text(margin)} {until}"
+                results[place] = LeaseUnavailable(witness.domain, "late", why, _as_ask(asked[place]))
+            useless.append(Giving(witness.domain, witness.correlation_id))
         return results, useless
 
     def _call(
@@ -487,12 +501,12 @@ class LeaseClient:
     def _judge(self, reply: wire.Reply, about: Named) -> Result:
         domain, ask = about.domain, _as_ask(about)
         match reply:
+            case wire.Over():
+                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
             case wire.Denied():
                 return LeaseDenied(
                     domain, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns, reply.place
                 )
-            case wire.Over():
-                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
             case Refused():
                 return reply
             case wire.Unavailable():
@@ -502,39 +516,70 @@ class LeaseClient:
                 return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {what}", ask)
 
     def _judge_all(
-        self, replies: Sequence[wire.Reply], about: Sequence[Named], before: SignedTime, verifier: ReplyVerifier
+        self, replies: Sequence[wire.Reply], about: Sequence[Named], before: SignedTime, came: Reading
     ) -> list[Result]:
         """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
         results: list[Result] = []
-        holder, came, heads, suspicion = self._holder, verifier.came, verifier.heads, verifier.suspicion
-        for reply, both, each in zip(replies, opened(replies), about, strict=True):
+        head, judged, contradicted = b"", before, None
+        for reply, each in zip(replies, about, strict=True):
             if type(reply) is not wire.Granted:
                 results.append(self._judge(reply, each))
                 continue
-            domain = each.domain
             try:
-                signed, witness = both or opened_alone(reply.signed, f"the shard's witness on {domain!r}")
-                shards = heads.get(signed.head) or verifier.head_time(signed, f"the shard's witness on {domain!r}")
-            except Damaged as problem:
-                results.append(LeaseUnavailable(domain, "answer-damaged", problem.message, _as_ask(each)))
+                signed = decode(SignedWitness, reply.signed)
+                witness = decode(Witness, signed.entry)
+                asked = each.time if type(each) is Ask else before
+                if signed.head != head or asked is not judged:
+                    contradicted = contradiction(signed.batch_head().signed_time(), asked, came.token)
+                    head, judged = signed.head, asked
+            except Damaged:
+                why = _damage(reply.signed, each.domain)
+                results.append(LeaseUnavailable(each.domain, "answer-damaged", why, _as_ask(each)))
                 continue
-            if witness.domain == domain and witness.holder == holder:
-                reason = suspicion(witness.expiry_ns, shards, each.time if type(each) is Ask else before)
-                if reason is None:
-                    results.append(LeaseGranted(signed, witness, came, reply.hints))
-                    continue
-            else:
+            if witness.domain != each.domain or witness.holder != self._holder:
                 whose = witness.holder
-                reason = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
-            results.append(Suspect(reason, signed, witness))
+                reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
+            else:
+                reason = contradicted or self._beyond(witness.expiry_ns, came)
+            granted = LeaseGranted(signed, witness, came, reply.hints)
+            results.append(granted if reason is None else Suspect(reason, signed, witness))
         return results
 
-    def _late(self, witness: Witness, about: Named) -> LeaseUnavailable:
-        why = (
-            f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
-            f"{rfc3339(witness.expiry_ns)}"
+    def _beyond(self, expiry_ns: Instant, came: Reading) -> str | None:
+        """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
+        longest = came.now.latest + self._policy.granted_ns_max
+        return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
+
+
+def contradiction(shards: SignedTime, before: SignedTime, after: SignedTime) -> str | None:
+    """Return why this holder must refuse what a shard signed with a signed time, or None.
+
+    ``before`` was signed before the request was sent, the witness before ``after`` was looked up: R2 holds between each
+    two of the three, or a clock is out of its bounds.
+    """
+    if not r2_holds(before, shards):
+        return (
+            f"the shard signed at {rfc3339(shards.interval.latest)} at the latest what was asked for "
+            f"at {rfc3339(before.interval.earliest)} at the earliest"
         )
-        return LeaseUnavailable(witness.domain, "late", why, _as_ask(about))
+    if not r2_holds(shards, after):
+        return (
+            f"the shard signed at {rfc3339(shards.interval.earliest)} at the earliest what was here "
+            f"at {rfc3339(after.interval.latest)} at the latest"
+        )
+    return None
+
+
+def _damage(raw: bytes, domain: str) -> str:
+    """Return what is wrong with a witness that cannot be read."""
+    where = f"the shard's witness on {domain!r}"
+    try:
+        signed = decode(SignedWitness, raw, where)
+        signed.witness(where)
+        signed.batch_head(where).signed_time(where)
+    except Damaged as problem:
+        return problem.message
+    raise AssertionError("it could be read")
 
 
 def _as_ask(about: Named) -> Ask | None:
@@ -546,7 +591,7 @@ def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
     start = size = 0
     for number, request in enumerate(requests):
         hints = request.hints if isinstance(request, wire.Renew | wire.Relinquish) else None
-        bytes_more = 0 if hints is None else hints.bytes
+        bytes_more = 0 if hints is None or hints is NOTHING_WRITTEN else hints.bytes
         if number - start == REQUESTS_MAX or size + bytes_more > _HINT_BYTES_MAX:
             yield start, number
             start, size = number, 0

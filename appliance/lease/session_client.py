@@ -14,8 +14,7 @@ from timeagent.units import Instant, Span
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Revoked, SignedWitness
 from . import wire
-from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable
-from .reply_verifier import Reading, ReplyVerifier
+from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable, Reading, contradiction
 from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
 
 
@@ -128,11 +127,10 @@ class SessionClient(LeaseClient):
     def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: Reading) -> SessionResult:
         where = "the shard's witness of a session lease"
         came = Reading.of(self._time)
-        verifier = ReplyVerifier(came, self._policy)
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.statement(where)
-            head_time = verifier.head_time(signed, where)
+            shards = signed.batch_head(where).signed_time(where)
         except Damaged as problem:
             return LeaseUnavailable("", "answer-damaged", problem.message)
         if (
@@ -141,7 +139,7 @@ class SessionClient(LeaseClient):
             or session_id not in (None, witness.session_id)
         ):
             return SuspectSession("it is about another session lease, or another holder")
-        reason = verifier.suspicion(witness.expiry_ns, head_time, sent.token)
+        reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
         if reason is not None:
             return SuspectSession(reason)
         if not came.now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns):

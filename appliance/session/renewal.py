@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Witness
-    from appliance.lease.client import Result
-    from appliance.lease.reply_verifier import Reading
+    from appliance.lease.client import Reading, Result
     from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,9 @@ from auditor.evidence.tree import Tree
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, delete_old, payload_of
 from tests.support.shares import shares
+from tests.support.warm import ran
 from timeagent.units import DAY, MINUTE
 
-ROOT = Path(__file__).parents[2]
 STRIDE, SHARES = 34, 2
 """Of the lines, so many apart, a process dies at in one share of the tests; at each of them in the slow tests."""
 
@@ -28,8 +26,8 @@ EVERYTHING = [payload_of(sequence) for sequence in range(1, MESSAGES + 1)]
 
 
 def deaths(place: Path, kind: BagKind, deed: str, first: int, stride: int) -> list[tuple[Path, bool]]:
-    words = [sys.executable, "-m", "tests.support.killing", str(place), str(kind), deed, str(first), str(stride)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    words = [str(place), str(kind), deed, str(first), str(stride)]
+    done = ran("tests.support.killing", words, timeout_s=600)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(each["told"] == list(range(1, MESSAGES + 1)) for each in found)

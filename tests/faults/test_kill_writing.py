@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,16 @@ from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
 from tests.support.shares import shares
+from tests.support.warm import ran
 from timeagent.units import MINUTE, SECOND
 
-ROOT = Path(__file__).parents[2]
 STRIDE, SHARES = 38, 2
 """Of the lines, so many apart, a process dies at in one share of the tests; at each of them in the slow tests."""
 
 
 def deaths(place: Path, kind: BagKind, deed: str, first: int, stride: int) -> list[tuple[Path, bool, list[int]]]:
-    words = [sys.executable, "-m", "tests.support.killing", str(place), str(kind), deed, str(first), str(stride)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    words = [str(place), str(kind), deed, str(first), str(stride)]
+    done = ran("tests.support.killing", words, timeout_s=600)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return [(Path(each["root"]), each["died"], each["told"]) for each in found]

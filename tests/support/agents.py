@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from unittest.mock import patch
 from appliance.node.runtime import default_directory
 from appliance.node.settings import Settings, load_settings
 from tests.support.spoken import spoken
+from tests.support.warm import WarmProcess
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
@@ -76,14 +76,9 @@ class Node:
         """
         (self.directory / "time.toml").write_text(toml)
         environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"],
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        words = [AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"]
+        nothing = subprocess.DEVNULL
+        self.process = WarmProcess("-c", words, stdout=subprocess.PIPE, stderr=nothing, env=environment)
         assert self.process.stdout is not None
         assert '"tenure.time.run"' in self.process.stdout.readline()
         return self

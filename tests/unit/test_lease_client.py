@@ -9,6 +9,7 @@ from appliance.formats.witness import SignedWitness
 from appliance.lease import wire
 from appliance.lease.client import (
     ATTEMPTS,
+    Ask,
     Giving,
     LeaseClient,
     LeaseDenied,
@@ -16,13 +17,14 @@ from appliance.lease.client import (
     LeaseOver,
     LeaseUnavailable,
     Suspect,
+    contradiction,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.wire import LeasePage, Refused, Reply, Request
+from appliance.lease.wire import Age, LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
 from tests.support.transport import InProcessTransport, acquire_within
-from tests.support.values import NOW_NS, TIME_KEY
+from tests.support.values import NOW_NS, TIME_KEY, page_token
 from timeagent.canonical import decode, encode
 from timeagent.errors import BadTime, ShardUnavailable
 from timeagent.interval import TimeInterval
@@ -252,14 +254,55 @@ def test_suspect_grant_is_given_back_and_a_suspect_renewal_keeps_the_lease(world
     assert [each.domain for each in page.leases] == ["a"]
 
 
-def test_damaged_witness_is_no_grant(world: World) -> None:
+def damaged(raw: bytes, part: str) -> bytes:
+    match part:
+        case "signed":
+            return raw[:-1]
+        case "entry":
+            return raw.replace(b"witness", b"ceiling", 1)
+        case _:
+            signed = decode(SignedWitness, raw)
+            return encode(msgspec.structs.replace(signed, head=signed.head[:-1]))
+
+
+# Each time, also beside others with a good head: nothing is remembered of one that could not be read.
+@pytest.mark.parametrize("part", ["signed", "entry", "head"])
+def test_damaged_witness_is_no_grant_and_keeps_no_other_from_being_one(world: World, part: str) -> None:
     line = Line(world.started())
-    line.change = lambda reply: (
-        msgspec.structs.replace(reply, signed=reply.signed[:-1]) if isinstance(reply, wire.Granted) else reply
-    )
-    (result,) = client_of(world, line).acquire(["a"])
-    assert isinstance(result, LeaseUnavailable)
-    assert result.code == "answer-damaged"
+    places = iter("gbbg")
+
+    def change(reply: Reply) -> Reply:
+        if isinstance(reply, wire.Granted) and next(places, "g") == "b":
+            return msgspec.structs.replace(reply, signed=damaged(reply.signed, part))
+        return reply
+
+    line.change = change
+    first, bad, again, last = client_of(world, line).acquire(["a", "b", "c", "d"])
+    assert isinstance(first, LeaseGranted)
+    assert isinstance(last, LeaseGranted)
+    for domain, each in (("b", bad), ("c", again)):
+        assert isinstance(each, LeaseUnavailable)
+        assert (each.code, each.domain) == ("answer-damaged", domain)
+        assert f"the shard's witness on {domain!r}" in each.message
+        assert each.ask is not None
+
+
+def test_each_pair_of_clocks_is_judged_for_itself() -> None:
+    good, early, late = page_token(NOW_NS), page_token(NOW_NS - 5 * SECOND), page_token(NOW_NS + 5 * SECOND)
+    assert contradiction(good, good, good) is None
+    assert "asked for" in str(contradiction(good, late, good))
+    assert "was here" in str(contradiction(late, good, good))
+    assert contradiction(good, early, good) is None
+
+
+# Two requests of one call, first sent at different times: each is held against its own.
+def test_witnesses_with_one_head_are_judged_by_when_each_was_asked_for(world: World) -> None:
+    client = client_of(world, InProcessTransport(world.started()))
+    ahead = Ask("b", bytes(range(16)), Age(first_try_ns=NOW_NS, request_id=bytes(16)), page_token(NOW_NS + 5 * SECOND))
+    first, suspect, last = client.acquire([client.ask("a"), ahead, client.ask("c")])
+    assert isinstance(first, LeaseGranted)
+    assert isinstance(suspect, Suspect)
+    assert isinstance(last, LeaseGranted)
 
 
 # -- too late ----------------------------------------------------------------------------------------------------------

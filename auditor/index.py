@@ -6,8 +6,7 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,14 @@ from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
 from .columns.layout import (
-    ENDED,
     ENTRIES,
     FRAMES,
     STATED,
     USES,
     ColumnPlace,
+    HeadName,
     RowBucket,
     Spool,
-    bytes_of,
     names_in,
 )
 from .evidence.records import take_latest
@@ -70,24 +68,21 @@ INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
 _TABLES: Final = ("head", "ceiling", "unread", "bag", "whole", "chunk")
+_FIGURES: Final = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence", "staying")
+"""Of a use, beside its place and digest."""
+_STATED: Final = ("head", "position", "rank", "at", "size")
+_INSERT_HEAD: Final = """
+INSERT INTO head VALUES ({} + {}) ON CONFLICT (incarnation, sequence, digest) DO UPDATE SET path = excluded.path,
+    offset = excluded.offset, length = excluded.length, rank = excluded.rank, in_ledger = in_ledger + excluded.in_ledger
+    WHERE excluded.rank < rank
+"""
+"""Of a batch that is told of at several places, the place with the lowest rank stays."""
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
 
 def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
     return place.process, place.at, place.rows, place.raw
-
-
-def _insertion(table: str, columns: int, base: int = 0) -> str:
-    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
-    marks = ",".join("?" * columns)
-    if table != "head":
-        return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables and columns are ours
-    told = [f"{name} = excluded.{name}" for name in ("path", "offset", "length", "rank")]
-    return (
-        f"INSERT INTO head VALUES ({marks} + {base}) ON CONFLICT (incarnation, sequence, digest) DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
-        f"{', '.join(told)}, in_ledger = in_ledger + excluded.in_ledger WHERE excluded.rank < rank"
-    )
 
 
 def open_index(path: Path) -> Database:
@@ -153,10 +148,10 @@ class Use:
     """The latest instant at which the frame can have been stamped, by its signed time."""
     sequence: int = 0
     """The frame's, in its writer's run."""
-    digest: bytes | None = None
-    """The frame's; None where it is not known."""
     staying: bool = True
     """Whether the lease counts there without a half from a chain that comes later."""
+    digest: bytes | None = None
+    """The frame's; None where it is not known."""
 
     @property
     def log(self) -> str:
@@ -164,31 +159,21 @@ class Use:
         return self.where.path.split("/")[1]
 
 
-class RawEntry(NamedTuple):
+class StatedEntry(NamedTuple):
     """An entry as it was signed, from the one of several places that counts."""
 
-    rank: int
+    head: HeadName
+    position: int
     raw: bytes
     where: Evidence
-    is_end: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DomainRows:
-    """What is known of one domain: each entry once, by head and place in the batch, in order; and its uses, by place.
-
-    ``entries``: by incarnation and sequence of the batch, place in it, and digest of its head.
-    """
+class DomainRows(NamedTuple):
+    """What is known of one domain: each entry once, by batch and place in it; and its uses with their leases' ids."""
 
     domain: str
-    entries: Mapping[tuple[bytes, int, int, bytes], RawEntry]
+    entries: Sequence[StatedEntry]
     uses: Sequence[tuple[bytes, Use]] = ()
-    """Each with the id of its lease."""
-
-    @property
-    def witnesses(self) -> int:
-        """How many different ones are known."""
-        return sum(not each.is_end for each in self.entries.values())
 
 
 class Index:
@@ -246,18 +231,13 @@ class Index:
         for table in _TABLES:
             self.db.execute(f"DELETE FROM {table}")  # noqa: S608 - the names of tables and columns are ours
 
-    def insert(self, table: str, rows: Iterable[Sequence[Value]], base: int = 0) -> None:
-        """Insert many whole rows. ``base``: what is added to their ranks."""
-        several = iter(rows)
-        first = next(several, None)
-        if first is not None:
-            self.db.executemany(_insertion(table, len(first), base), itertools.chain([first], several))
-
     def take(self, part: Part, number: int, base: int) -> None:
         """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
         for table, several in part.rows.items():
-            for chunk in several:
-                self.insert(table, msgspec.msgpack.decode(chunk), base)
+            for rows in map(msgspec.msgpack.decode, several):
+                marks = ",".join("?" * len(rows[0]))
+                sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
+                self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
         take_latest(self._closed_to, part.closed_to)
         kept = self.spool.keep(part.columns) if self.spool else part.columns
         places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
@@ -287,20 +267,24 @@ class Index:
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
         """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
-        entries: dict[str, dict[tuple[bytes, int, int, bytes], RawEntry]] = {}
+        entries: dict[str, dict[tuple[Value, ...], tuple[int, StatedEntry]]] = {}
         uses: dict[str, list[tuple[bytes, Use]]] = {}
         for kind in (ENTRIES, STATED, USES):
-            rows = self.bucket(kind, bucket, raw=True)
-            for domain, key, entry in _entries(rows, domains):
-                known = entries.setdefault(domain, {})
-                if key not in known or entry.rank < known[key].rank:
-                    known[key] = entry
+            found = self.bucket(kind, bucket, raw=True)
+            rows, raw, heads = found.of(domains), found.raw(), list(found.heads.values)
             if kind == USES:
-                for domain, lease, use in _uses(rows, domains):
-                    uses.setdefault(domain, []).append((lease, use))
+                for domain, where, lease, digest, *figures in found.each(rows, "cid", "digest", *_FIGURES):
+                    told = Evidence(*where), *figures, digest if any(digest) else None
+                    uses.setdefault(domain, []).append((lease, Use(*told)))
+                rows = rows[rows["plain"]]
+            for domain, where, number, position, rank, at, size in found.each(rows, *_STATED):
+                head, known = heads[number], entries.setdefault(domain, {})
+                name = *head[:2], position, head[2]
+                if name not in known or rank < known[name][0]:
+                    known[name] = rank, StatedEntry(head, position, raw[at : at + size], Evidence(*where))
         for domain, known in sorted(entries.items()):
             used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
-            yield DomainRows(domain, dict(sorted(known.items())), used)
+            yield DomainRows(domain, [entry for _, (_, entry) in sorted(known.items())], used)
 
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""
@@ -358,14 +342,14 @@ class Index:
             return raw
         raise KeyError(digest)
 
-    def heads(self) -> Iterator[tuple[bytes, int, bytes, int, bytes, Evidence]]:
-        """Yield (incarnation, sequence, digest, how often in the ledger, head, where), by run and sequence."""
+    def heads(self) -> Iterator[tuple[HeadName, int, bytes, Evidence]]:
+        """Yield (name, how often in the ledger, head, where), by run and sequence."""
         sql = (
             "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
             " ORDER BY map, shard, incarnation, sequence, digest"
         )
-        for incarnation, sequence, digest, in_ledger, head, path, offset, length in self.db.execute(sql):
-            yield incarnation, sequence, digest, in_ledger, head, Evidence(path, offset, length)
+        for *name, in_ledger, head, path, offset, length in self.db.execute(sql):
+            yield (name[0], name[1], name[2]), in_ledger, head, Evidence(path, offset, length)
 
     def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
         """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""
@@ -413,35 +397,6 @@ class Index:
             assert isinstance(number, int)
             return number
         raise AssertionError(sql)
-
-
-def _entries(
-    bucket: RowBucket, domains: Collection[str]
-) -> Iterator[tuple[str, tuple[bytes, int, int, bytes], RawEntry]]:
-    rows, raw = bucket.of(domains), bucket.raw()
-    names, paths, heads = (list(each.values) for each in (bucket.names, bucket.paths, bucket.heads))
-    if bucket.kind == USES:
-        rows = rows[rows["plain"]]
-    ending = rows["ending"] if bucket.kind == STATED else rows["kind"] == ENDED if bucket.kind == ENTRIES else None
-    columns = ("name", "head", "position", "path", "offset", "length", "rank", "at", "size")
-    for number, (name, head, position, path, offset, length, rank, at, size) in enumerate(
-        zip(*(rows[column].tolist() for column in columns), strict=True)
-    ):
-        (incarnation, sequence, digest), is_end = heads[head], ending is not None and bool(ending[number])
-        entry = RawEntry(rank, raw[at : at + size], Evidence(paths[path], offset, length), is_end)
-        yield names[name], (incarnation, sequence, position, digest), entry
-
-
-def _uses(bucket: RowBucket, domains: Collection[str]) -> Iterator[tuple[str, bytes, Use]]:
-    rows, names, paths = bucket.of(domains), list(bucket.names.values), list(bucket.paths.values)
-    told = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence")
-    columns = (rows[each].tolist() for each in ("name", "path", "offset", "length", "staying", *told))
-    ids, digests = bytes_of(rows["cid"]), bytes_of(rows["digest"])
-    for lease, digest, (name, path, offset, length, staying, *figures) in zip(
-        ids, digests, zip(*columns, strict=True), strict=True
-    ):
-        of_use = (Evidence(paths[path], offset, length), *figures, digest if any(digest) else None, staying)
-        yield names[name], lease, Use(*of_use)
 
 
 SLACK_NS: Final = 2 * SECOND

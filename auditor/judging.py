@@ -7,7 +7,7 @@ after another, from the same columns.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 
 from .columns import domains
 from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENTRIES, FRAMES, STATED, USES
+from .columns.layout import ENTRIES, FRAMES, STATED, USES, HeadName
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
@@ -36,10 +36,8 @@ from .rules.history import (
     SessionHistory,
     SessionName,
     ShardRun,
-    Signers,
     ceiling_chains,
     domain_history,
-    head_facts,
     session_histories,
 )
 from .rules.leases import check_domain
@@ -54,7 +52,8 @@ _WORTH_IT: Final = 2_000_000
 def judge(
     index: Index,
     records: ClusterRecords,
-    known_runs: dict[bytes, ShardRun],
+    heads: Mapping[HeadName, HeadFact],
+    known_runs: Mapping[bytes, ShardRun],
     whole: Part,
     tree: Tree,
     narrowing: Narrowing,
@@ -67,7 +66,7 @@ def judge(
     newest, ledgers = whole.newest_time(), whole.ledgers
     ceilings = ceiling_chains(index)
     policy = records.newest_policy
-    facts = list(head_facts(index))
+    facts = heads.values()
     for fact in facts:
         newest = later(newest, fact.token)
     for chain in ceilings.values():
@@ -79,6 +78,7 @@ def judge(
         policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
     cluster = ClusterFacts(
         runs=known_runs,
+        heads=heads,
         ceilings=ceilings,
         finished=frozenset(ledgers.stopped),
         maps=records.maps,
@@ -90,9 +90,8 @@ def judge(
     )
     if narrowing.domains:
         check_asked(narrowing, index.all_domains())
-    by = Signers.of(facts, known_runs)
-    sessions, witnesses = session_histories(index, by)
-    seen = BucketJudge(index, cluster, facts, by, sessions, narrowing, jobs).judge()
+    sessions = session_histories(index, cluster)
+    seen = BucketJudge(index, cluster, sessions, narrowing, jobs).judge()
     findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
     findings += check_heads(facts, ceilings, policies)
     findings += check_ceilings(ceilings, policies)
@@ -106,7 +105,7 @@ def judge(
     findings += seen.findings
     if narrowing.whole:  # of a session lease some leases alone say too little
         findings += check_sessions(sessions, seen.notes, cluster)
-    return findings, witnesses + seen.witnesses
+    return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
 
 
 class BucketSeen(msgspec.Struct):
@@ -126,8 +125,6 @@ class BucketJudge:
 
     index: Index
     cluster: ClusterFacts
-    facts: Sequence[HeadFact]
-    by: Signers
     sessions: Mapping[SessionName, SessionHistory]
     """All that are known."""
     narrowing: Narrowing
@@ -140,7 +137,7 @@ class BucketJudge:
     def judge(self) -> BucketSeen:
         """Judge all writers and domains by columns, and the leases of suspect domains by the rules."""
         size, filled, whole = self.index.column_bytes(), self.index.buckets(), BucketSeen()
-        self.heads = Heads(self.facts, self.cluster)
+        self.heads = Heads(self.cluster)
         self.session_columns = SessionColumns(self.sessions, self.heads)
         jobs = 1 if size < _WORTH_IT or not self.index.shared else self.jobs or (os.cpu_count() or 1)
         if jobs != 1:
@@ -168,9 +165,9 @@ class BucketJudge:
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
         suspects = set(clean.suspects) - {""}
         for rows in index.rows_of(number, suspects) if suspects else ():
-            seen.witnesses += rows.witnesses
+            history = domain_history(rows, cluster, self.sessions)
+            seen.witnesses += sum(len(lease.told) for lease in history.leases)
             if self.narrowing.judges(rows.domain):
-                history = domain_history(rows, self.by, self.sessions)
                 seen.notes += notes_of(history)
                 seen.findings += check_domain(history, cluster)
         return seen

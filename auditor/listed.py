@@ -74,8 +74,8 @@ class FrameJudge:
         for token in read.tokens:
             self._told.saw(token)
         begins = list(itertools.accumulate(read.frames, initial=first))
-        if self._timeline and read.clean:
-            self._timeline.clean_from(files, read.clean.firsts)
+        if self._timeline:
+            self._timeline.clean_from(event for _, event in read.written)
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
@@ -85,8 +85,8 @@ class FrameJudge:
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
-        if self._timeline and read.clean:
-            self._timeline.clean_frames(read.clean, first)
+        if self._timeline:
+            self._timeline.clean_frames(read.written)
         self._rank = begins[-1]
 
     def _one_by_one(self, file: JudgedFile) -> None:

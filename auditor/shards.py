@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +16,6 @@ from appliance.formats.witness import (
     BatchHead,
     CeilingCopy,
     Ended,
-    Entry,
     Revoked,
     Stopped,
     Witness,
@@ -25,7 +25,6 @@ from appliance.formats.witness import (
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .columns.layout import HeadName
 from .columns.witnesses import BlockPlace, LedgerColumns
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
@@ -181,38 +180,30 @@ class ShardWalk:
         if not self._one_by_one:
             with suppress(Damaged, ValueError):
                 records = self.columns.read([raw for each in blocks for raw in each.block.entries])
-        if records is None:
-            for each in blocks:
-                self._by_rows(each)
-            return
         chosen: list[int] = []
-        good: list[_Block] = []
-        places: list[BlockPlace] = []
+        good: list[tuple[_Block, BlockPlace]] = []
         number = 0
         for each in blocks:
             count = len(each.block.entries)
-            if self._holds(each):
-                name, rank = self._tell_head(each)
-                good.append(each)
-                places.append(BlockPlace(name, each.block.entries, self._told.place(each.where), rank))
+            if (records is not None or self._is_readable(each)) and self._holds(each):
+                good.append((each, self._tell_head(each)))
                 chosen.extend(range(number, number + count))
             number += count
-        for which, position in self.columns.take(records, chosen, places) if good else ():
-            place = places[which]
-            self._other(good[which], place, position, decode_entry(place.entries[position]))
+        places = [place for _, place in good]
+        if records is None:
+            others = [(which, n) for which, place in enumerate(places) for n in range(len(place.entries))]
+        else:
+            others = self.columns.take(records, chosen, places) if good else []
+        for which, position in others:
+            self._other(*good[which], position)
 
-    def _by_rows(self, each: _Block) -> None:
+    def _is_readable(self, each: _Block) -> bool:
         try:
-            entries = list(each.block.decoded(each.file.path))
+            deque(each.block.decoded(each.file.path), 0)
         except Damaged as problem:
             self._damaged(each.file, problem.message, each.where)
-            return
-        if not self._holds(each):
-            return
-        name, rank = self._tell_head(each)
-        place = BlockPlace(name, each.block.entries, self._told.place(each.where), rank)
-        for position, entry in enumerate(entries):
-            self._other(each, place, position, entry)
+            return False
+        return True
 
     def _holds(self, each: _Block) -> bool:
         """Whether a block is what its shard signed; what is wrong with it is reported."""
@@ -249,25 +240,25 @@ class ShardWalk:
             return False
         return True
 
-    def _tell_head(self, each: _Block) -> tuple[HeadName, int]:
-        """Tell the index of a block's head; return its name and rank."""
+    def _tell_head(self, each: _Block) -> BlockPlace:
+        """Tell the index of a block's head; return where it stands."""
         head, digest = each.head, head_digest(each.block.head)
         self._rank -= 1
         self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
             self._timeline.head(head, digest, each.where)
-        return (head.incarnation, head.sequence, digest), self._rank
+        name = (head.incarnation, head.sequence, digest)
+        return BlockPlace(name, each.block.entries, self._told.place(each.where), self._rank)
 
-    def _other(self, each: _Block, place: BlockPlace, position: int, entry: Entry) -> None:
+    def _other(self, each: _Block, place: BlockPlace, position: int) -> None:
+        entry = decode_entry(place.entries[position])
         if self._timeline:
             self._timeline.entry(each.head, place.head[2], position, entry, each.where, -place.rank)
         match entry:
-            case Witness():
-                self.columns.add_one(entry.domain, place, position, ending=False)
-            case Ended() | Revoked():
-                self.columns.add_one(entry.domain, place, position, ending=True)
+            case Witness() | Ended() | Revoked():
+                self.columns.add_one(entry.domain, place, position)
             case SessionWitness() | SessionEnded():
-                self.columns.add_one("", place, position, ending=isinstance(entry, SessionEnded))
+                self.columns.add_one("", place, position)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
             case Stopped():

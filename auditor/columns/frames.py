@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from appliance.formats.witness import Half
 from auditor.evidence.signatures import FrameEvidence, FrameReader, HeldWitness
 from auditor.parts import EvidenceSource, PartMaker
 from auditor.rules.finding import Evidence
+from auditor.timeline.events import ClockReading, FrameWritten
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
@@ -88,37 +88,6 @@ class JudgedFile:
     """Of the file under the root, also where a pack holds its bytes."""
 
 
-class CleanFrame(NamedTuple):
-    """A clean frame: every message accepted, every signature good."""
-
-    number: int
-    """Which of all frames of these files it is."""
-    file: int
-    offset: int
-    length: int
-    writer: str
-    incarnation: bytes
-    sequence: int
-    messages: int
-    first_ns: int
-    last_ns: int
-    token: int
-    """Which signed time it has."""
-    leases: tuple[tuple[str, bytes], ...]
-    """Domain and correlation id of each lease that it was written under."""
-
-
-@dataclass(frozen=True, slots=True)
-class CleanFrames:
-    """The clean frames of some files, in order."""
-
-    files: Sequence[JudgedFile]
-    tokens: list[SignedTime]
-    frames: list[CleanFrame]
-    firsts: list[int]
-    """Where the first clean frame of each file stands; NOTHING where there is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class FramesRead:
     """What the columns of some files came to."""
@@ -132,8 +101,8 @@ class FramesRead:
     tokens: list[SignedTime]
     """Signed times of clean frames, each once, in order."""
     trust_numbers: set[int]
-    clean: CleanFrames | None
-    """Where they are asked for."""
+    written: list[tuple[int, FrameWritten]]
+    """The clean frames, each with its rank, where they are asked for: every message accepted, every signature good."""
 
 
 class RackColumns:
@@ -243,7 +212,7 @@ class RackColumns:
             messages=int(batch.cut.counts[chosen].sum()),
             tokens=tokens.of(chosen),
             trust_numbers=set(np.unique(batch.trust_number[chosen]).tolist()),
-            clean=_listed(batch, witnesses, tokens, chosen) if self._listing else None,
+            written=_written(batch, witnesses, tokens, chosen, rank) if self._listing else [],
         )
 
     def _keep_frames(self, batch: _Batch, tokens: _Tokens, chosen: Column, rank: int) -> None:
@@ -454,23 +423,47 @@ class _Tokens:
         return [self.known[n] for n in dict.fromkeys(self.which[frames].tolist())]
 
 
-def _listed(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column) -> CleanFrames:
-    cut, file = batch.cut, batch.cut.file[chosen]
-    firsts = np.full(len(batch.files), NOTHING)
-    firsts[file[::-1]] = batch.places[chosen][::-1]
+def _written(
+    batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column, rank: int
+) -> list[tuple[int, FrameWritten]]:
+    cut, places = batch.cut, [(f"writer {name}", run, name) for name, run in batch.writers]
     leases: dict[int, tuple[tuple[str, bytes], ...]] = {}
     for frame, which in zip(witnesses.frame.tolist(), witnesses.which.tolist(), strict=True):
         name = witnesses.domains[witnesses.domain[which]], witnesses.correlation[which].tobytes()
         leases[frame] = (*leases.get(frame, ()), name)
-    columns = (chosen, file, batch.places[chosen], cut.length[chosen], batch.sequence[chosen], cut.counts[chosen])
-    others = (cut.first[chosen], cut.last[chosen], tokens.which[chosen])
-    frames = []
-    for row in zip(*(each.tolist() for each in (*columns, *others)), strict=True):
-        number, of, at, size, sequence, messages, first, last, token = row
-        writer, run = batch.writers[of]
-        under = leases[number]
-        frames.append(CleanFrame(number, of, at, size, writer, run, sequence, messages, first, last, token, under))
-    return CleanFrames(batch.files, tokens.known, frames, firsts.tolist())
+    clocks: dict[tuple[int, str], ClockReading] = {}
+    columns = (chosen, cut.file[chosen], batch.places[chosen], cut.length[chosen], batch.sequence[chosen])
+    others = (cut.counts[chosen], cut.first[chosen], cut.last[chosen], tokens.which[chosen])
+    found = []
+    for number, of, at, size, sequence, messages, first, last, token in zip(
+        *(each.tolist() for each in (*columns, *others)), strict=True
+    ):
+        file, (who, run, writer) = batch.files[of], places[of]
+        clock = clocks.get((token, writer)) or ClockReading.of(writer, tokens.known[token])
+        clocks[token, writer] = clock
+        event = FrameWritten(
+            clock.midpoint_ns,
+            (who, run, sequence, 0),
+            clock,
+            Evidence(file.where.path, at, size),
+            file.by.bag.log,
+            file.by.bag.start_ns,
+            file.path,
+            writer,
+            run,
+            sequence,
+            messages,
+            first,
+            last,
+            accepted=(0, messages),
+            accepted_ns=(first, last),
+            listed=True,
+            void_because="",
+            leases=leases[number],
+            begins=False,
+        )
+        found.append((rank + number, event))
+    return found
 
 
 def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> Flags:

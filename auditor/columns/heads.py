@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -29,11 +29,11 @@ type Column = NDArray[np.int64]
 class Heads:
     """All heads that are known, in the order in which their shards signed them."""
 
-    def __init__(self, facts: Iterable[HeadFact], cluster: ClusterFacts) -> None:
-        """Take them with everything that is known beside one domain's history."""
+    def __init__(self, cluster: ClusterFacts) -> None:
+        """Take what is known beside one domain's history."""
         runs = cluster.runs
         ordered = sorted(
-            facts,
+            cluster.heads.values(),
             key=lambda fact: (
                 fact.head.map_number,
                 runs[fact.head.incarnation].first_ceiling,

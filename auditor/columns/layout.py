@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from collections.abc import Buffer, Callable, Container, Iterable, Sequence
+from collections.abc import Buffer, Callable, Container, Iterable, Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -131,10 +131,10 @@ none.
 """
 
 STATE: Final = np.dtype(
-    [("name", "<u4"), ("head", "<u4"), ("position", "<i8"), ("ending", "?"), *_PLACE, *_RAW],
+    [("name", "<u4"), ("head", "<u4"), ("position", "<i8"), *_PLACE, *_RAW],
 )
 """One entry that columns do not judge: of a ledger, of a witness in a frame that is not clean, or of a session lease,
-which is of no domain (``name`` is empty). ``ending``: it is about an end.
+which is of no domain (``name`` is empty).
 """
 
 FRAME: Final = np.dtype(
@@ -391,6 +391,14 @@ class RowBucket:
         known = np.fromiter((name in wanted for name in self.names.values), np.bool_, len(self.names.values))
         chosen: Rows = rows[known[rows["name"]]] if len(rows) else rows
         return chosen[np.argsort(chosen["rank"], kind="stable")]
+
+    def each(self, rows: Rows, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield of each row its name, where it is (path, offset, length), and some columns: identifiers as bytes."""
+        names, paths = list(self.names.values), list(self.paths.values)
+        values = (rows[each] for each in ("name", "path", "offset", "length", *columns))
+        lists = (bytes_of(each) if each.ndim > 1 else each.tolist() for each in values)
+        for name, path, offset, length, *rest in zip(*lists, strict=True):
+            yield names[name], (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
         """Return the raw bytes of all chunks that were taken with them."""

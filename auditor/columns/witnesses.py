@@ -106,10 +106,9 @@ class LedgerColumns:
         others = np.flatnonzero(kind == _OTHER)
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
-    def add_one(self, name: str, block: BlockPlace, position: int, *, ending: bool) -> None:
+    def add_one(self, name: str, block: BlockPlace, position: int) -> None:
         """Keep an entry that columns do not judge. ``name``: its domain; empty of a session lease."""
-        entry = block.entries[position]
-        self._stated.add_one(name, block.where, block.rank, block.head, entry, position=position, ending=ending)
+        self._stated.add_one(name, block.where, block.rank, block.head, block.entries[position], position=position)
 
     def chunks(self) -> list[Chunk]:
         """Return everything that was gathered."""

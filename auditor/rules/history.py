@@ -88,16 +88,19 @@ class ShardRun:
         return any(low <= first and last <= high for low, high in self.stretches)
 
 
-def head_facts(index: Index) -> Iterator[HeadFact]:
-    """Yield every head, run by run, in order of sequence."""
-    for _, _, digest, in_ledger, raw, where in index.heads():
+def head_facts(index: Index) -> dict[HeadName, HeadFact]:
+    """Return every head, run by run, in order of sequence."""
+    found: dict[HeadName, HeadFact] = {}
+    for name, in_ledger, raw, where in index.heads():
         head = decode(BatchHead, raw)
-        yield HeadFact(head, digest, head.signed_time(), where, in_ledger)
+        found[name] = HeadFact(head, name[2], head.signed_time(), where, in_ledger)
+    return found
 
 
-def runs(index: Index) -> dict[bytes, ShardRun]:
+def runs(facts: Iterable[HeadFact]) -> dict[bytes, ShardRun]:
+    """Return every run of a shard. ``facts``: all heads, in order."""
     found: dict[bytes, ShardRun] = {}
-    for fact in head_facts(index):
+    for fact in facts:
         head = fact.head
         run = found.get(head.incarnation)
         if run is None:
@@ -418,36 +421,23 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
 
-@dataclass(frozen=True, slots=True)
-class Signers:
-    """Who signed what entries are in."""
-
-    heads: Mapping[HeadName, HeadFact]
-    runs: Mapping[bytes, ShardRun]
-
-    @classmethod
-    def of(cls, facts: Iterable[HeadFact], runs: Mapping[bytes, ShardRun]) -> Signers:
-        """Take all heads that are known."""
-        return cls({(each.head.incarnation, each.head.sequence, each.digest): each for each in facts}, runs)
-
-
-def _told(rows: DomainRows, by: Signers) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
+def _told(rows: DomainRows, cluster: ClusterFacts) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
     """Yield each entry, its batch, its position, and where it is."""
-    for (incarnation, sequence, place, digest), each in rows.entries.items():
-        fact = by.heads[incarnation, sequence, digest]
-        position = (fact.head.map_number, by.runs[incarnation].first_ceiling, incarnation, sequence, place)
-        yield decode_entry(each.raw), fact, position, each.where
+    for name, place, raw, where in rows.entries:
+        fact = cluster.heads[name]
+        began = cluster.runs[name[0]].first_ceiling
+        yield decode_entry(raw), fact, (fact.head.map_number, began, *name[:2], place), where
 
 
 def domain_history(
-    rows: DomainRows, by: Signers, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
+    rows: DomainRows, cluster: ClusterFacts, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
 ) -> DomainHistory:
     """Build the history of a domain. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for entry, fact, position, where in _told(rows, by):
+    for entry, fact, position, where in _told(rows, cluster):
         head, token = fact.head, fact.token
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
@@ -477,7 +467,7 @@ def domain_history(
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
         if lease.session is not None:
-            lease.endings += lease.session.ends_of(lease, by.runs[lease.run])
+            lease.endings += lease.session.ends_of(lease, cluster.runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
     return DomainHistory(rows.domain, ordered, ends, revocations)
 
@@ -532,11 +522,11 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
     return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
-def session_histories(index: Index, by: Signers) -> tuple[dict[SessionName, SessionHistory], int]:
-    """Return every session lease that is known, in order of their names; and how many witnesses these have."""
+def session_histories(index: Index, cluster: ClusterFacts) -> dict[SessionName, SessionHistory]:
+    """Return every session lease that is known, in order of their names."""
     found: dict[SessionName, SessionHistory] = {}
-    rows = next(index.rows_of(bucket_of(""), ("",)), DomainRows("", {}))
-    for entry, fact, position, where in _told(rows, by):
+    rows = next(index.rows_of(bucket_of(""), ("",)), DomainRows("", ()))
+    for entry, fact, position, where in _told(rows, cluster):
         assert isinstance(entry, SessionWitness | SessionEnded)
         history = found.setdefault((fact.head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
@@ -545,7 +535,7 @@ def session_histories(index: Index, by: Signers) -> tuple[dict[SessionName, Sess
             history.over = SessionEndFact(entry, fact.token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
-    return dict(sorted(found.items())), rows.witnesses
+    return dict(sorted(found.items()))
 
 
 class Closings:
@@ -577,6 +567,7 @@ class ClusterFacts:
     """What the rules over leases know beside one domain's history."""
 
     runs: Mapping[bytes, ShardRun]
+    heads: Mapping[HeadName, HeadFact]
     ceilings: Mapping[ShardName, RecordedChain]
     finished: frozenset[bytes]
     """Runs whose ledger says that they stopped: nothing is missing at its end."""

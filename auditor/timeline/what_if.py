@@ -22,7 +22,6 @@ from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
 from auditor.rules.history import (
     ClusterFacts,
-    Signers,
     ceiling_chains,
     domain_history,
     head_facts,
@@ -196,24 +195,26 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
 def _leases(
     index: Index, records: ClusterRecords, seen: LedgersSeen, lens: WhatIf, uses: Mapping[tuple[str, bytes], list[Use]]
 ) -> Iterator[Finding]:
-    heads = [replace(fact, token=lens.token(fact.head.node, fact.token)) for fact in head_facts(index)]
-    known, ceilings, policies = runs(index), ceiling_chains(index), Policies(records.widest)
-    by = Signers.of(heads, known)
-    yield from check_heads(heads, ceilings, policies)
+    heads = {
+        name: replace(fact, token=lens.token(fact.head.node, fact.token)) for name, fact in head_facts(index).items()
+    }
+    ceilings, policies = ceiling_chains(index), Policies(records.widest)
+    yield from check_heads(heads.values(), ceilings, policies)
     cluster = ClusterFacts(
-        runs=known,
+        runs=runs(heads.values()),
+        heads=heads,
         ceilings=ceilings,
         finished=frozenset(seen.stopped),
         maps=records.maps,
         follows=followed(ceilings, records.maps),
-        counts=counting(heads),
+        counts=counting(heads.values()),
         coverage=_NothingMissing(index, 0),
         policies=policies,
     )
-    sessions, _ = session_histories(index, by)
+    sessions = session_histories(index, cluster)
     domains = index.all_domains()
     for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):
-        history = domain_history(rows, by, sessions)
+        history = domain_history(rows, cluster, sessions)
         for lease in history.leases:
             lease.uses = uses.get((history.domain, lease.correlation_id), [])
         for earlier, later in itertools.combinations(history.by_map(), 2):

@@ -233,11 +233,10 @@ class Index:
 
     def take(self, part: Part, number: int, base: int) -> None:
         """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
-        for table, several in part.rows.items():
-            for rows in map(msgspec.msgpack.decode, several):
-                marks = ",".join("?" * len(rows[0]))
-                sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
-                self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
+        for table, rows in part.rows.items():
+            marks = ",".join("?" * len(rows[0]))
+            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
+            self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
         take_latest(self._closed_to, part.closed_to)
         kept = self.spool.keep(part.columns) if self.spool else part.columns
         places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)

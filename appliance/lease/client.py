@@ -27,7 +27,7 @@ from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import MS, rfc3339, span_text
 
-from ..formats.hints import Hints
+from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
@@ -128,7 +128,6 @@ class Named(Protocol):
     @property
     def domain(self) -> str:
         """Its domain."""
-        ...
 
 
 class Owned(Named, Protocol):
@@ -287,6 +286,7 @@ class LeaseClient:
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
+        # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
         sent = sent or Reading.of(self._time)
         asked = self._asks(asks, None, mode, sent)
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
@@ -591,7 +591,7 @@ def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
     start = size = 0
     for number, request in enumerate(requests):
         hints = request.hints if isinstance(request, wire.Renew | wire.Relinquish) else None
-        bytes_more = 0 if hints is None else hints.bytes
+        bytes_more = 0 if hints is None or hints is NOTHING_WRITTEN else hints.bytes
         if number - start == REQUESTS_MAX or size + bytes_more > _HINT_BYTES_MAX:
             yield start, number
             start, size = number, 0

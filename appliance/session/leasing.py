@@ -56,6 +56,7 @@ from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 _log = logging.getLogger(__name__)
 
+_NOTHING_ABOVE: Final[Mapping[str, Above]] = {}
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
@@ -123,7 +124,7 @@ class Leasing:
         self._holder = Holder(
             node=node,
             process=os.getpid(),
-            boot=bytes.fromhex(boot_id().replace("-", "")),
+            boot=boot_id(),
             incarnation=incarnation,
             purpose=purpose,
         )
@@ -175,6 +176,8 @@ class Leasing:
         if obstacle is not None:
             self.relinquish(taken)
             return obstacle
+        if len(taken) == len(attempt.wanted):
+            return taken
         with self._lock:
             return joined(taken)
 
@@ -271,7 +274,7 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = Reading.of(self._time)
-            above = above_of(shard, taken)
+            above = above_of(shard, taken) if taken else _NOTHING_ABOVE
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
                 phase=phase,
@@ -284,7 +287,8 @@ class Leasing:
                 map_number=going_by,
                 above=above,
             )
-            results = self._without_stale(shard, results, above)
+            if above:
+                results = self._without_stale(shard, results, above)
             for each in results:
                 if isinstance(each, LeaseGranted):
                     attempt.came = each.came
@@ -530,11 +534,13 @@ class Leasing:
         return reply if isinstance(reply, Recalled) else None
 
     def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: Reading) -> Ask:
-        if (shard, domain) not in attempt.asks:
-            request_id = self._random.randbytes(16)
-            attempt.age = attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=request_id)
-            attempt.asks[shard, domain] = Ask(domain, request_id, attempt.age, sent.token, attempt.wanted[domain])
-        return attempt.asks[shard, domain]
+        ask = attempt.asks.get((shard, domain))
+        if ask is None:
+            name = self._random.randbytes(16)
+            attempt.age = attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)
+            ask = Ask(domain, name, attempt.age, sent.token, attempt.wanted[domain])
+            attempt.asks[shard, domain] = ask
+        return ask
 
     def _maps_to_name(self, session_lease: SessionLease) -> Sequence[int]:
         return self._halves.maps_to_name(session_lease)

@@ -48,7 +48,8 @@ def check_covering(leases: Sequence[Lease]) -> None:
 
 def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
     """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    check_type(Iterable, leases=leases)
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
     chosen = list(leases)
     for each in chosen:
         if not isinstance(each, Lease):

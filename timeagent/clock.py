@@ -88,9 +88,9 @@ class SystemClock:
 
 
 @cache
-def boot_id() -> str:
-    """Return the kernel's name of this boot (reads /proc once)."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+def boot_id() -> bytes:
+    """Return the kernel's name of this boot: 16 bytes (reads /proc once)."""
+    return bytes.fromhex(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").replace("-", ""))
 
 
 PAUSE_NS: Final[Span] = MS

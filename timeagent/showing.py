@@ -17,7 +17,7 @@ import msgspec
 
 from .agent.embedded import EmbeddedTime, Look
 from .agent.page import PAGE_NAME, AgentTime, PageReader
-from .clock import MachineClock, boot_id
+from .clock import MachineClock
 from .console import instant_fields
 from .errors import BadTime
 from .interval import TimeInterval
@@ -106,8 +106,7 @@ def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     try:
         page = PageReader(directory / PAGE_NAME).page()
         key_id = SignedTime.decode(page.token).key_id if page.token else b""
-        boot = bytes.fromhex(boot_id().replace("-", ""))
-        now = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
+        now = AgentTime(directory, clock, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
     except BadTime as refused:
         problem = refused
     return Known(
@@ -196,14 +195,11 @@ def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], ra
 
 
 def _asked(machine: MachineClock, source: Source) -> SourceView:
+    clock = _looked_at(machine, [source])
     try:
-        look = _looked_at(machine, [source]).look()
-    except BadTime:
-        try:  # the source's own words, without those of the clock around it
-            source.sample()
-        except BadTime as problem:
-            return _silent(source.name, str(problem))
-        return _silent(source.name, "the clock was set while the source was read")
+        look = clock.look()
+    except BadTime as problem:  # rather the source's own words, without those of the clock around it
+        return _silent(source.name, clock.refusals().get(source.name, problem.message))
     return SourceView(source.name, look.now, look.status.word, "asked", None, assumed=look.assumed)
 
 

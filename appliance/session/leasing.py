@@ -124,7 +124,7 @@ class Leasing:
         self._holder = Holder(
             node=node,
             process=os.getpid(),
-            boot=bytes.fromhex(boot_id().replace("-", "")),
+            boot=boot_id(),
             incarnation=incarnation,
             purpose=purpose,
         )

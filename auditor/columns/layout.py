@@ -226,6 +226,13 @@ class Numbering[T]:
 
     def __init__(self) -> None:
         self.values: dict[T, int] = {}
+        self._listed: list[T] = []
+
+    def listed(self) -> list[T]:
+        """Return the values by their numbers."""
+        if len(self._listed) < len(self.values):
+            self._listed = list(self.values)
+        return self._listed
 
     def of(self, value: T) -> int:
         return self.values.setdefault(value, len(self.values))
@@ -385,20 +392,22 @@ class RowBucket:
     def rows(self) -> Rows:
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
 
-    def of(self, wanted: Container[Any]) -> Rows:
-        """Return the rows of some names, in the order in which they were read."""
-        rows = self.rows()
-        known = np.fromiter((name in wanted for name in self.names.values), np.bool_, len(self.names.values))
-        chosen: Rows = rows[known[rows["name"]]] if len(rows) else rows
-        return chosen[np.argsort(chosen["rank"], kind="stable")]
+    def by_name(self, wanted: Container[Any]) -> dict[Any, Rows]:
+        """Return the rows of each of some names that has any, in the order in which they were read."""
+        rows, names = self.rows(), self.names.listed()
+        known = np.fromiter((name in wanted for name in names), np.bool_, len(names))
+        rows = rows[known[rows["name"]]] if len(rows) else rows
+        rows = rows[np.lexsort((rows["rank"], rows["name"]))]
+        parts = np.split(rows, np.flatnonzero(np.diff(rows["name"])) + 1) if len(rows) else []
+        return {names[part["name"][0]]: part for part in parts}
 
     def each(self, rows: Rows, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield of each row its name, where it is (path, offset, length), and some columns: identifiers as bytes."""
-        names, paths = list(self.names.values), list(self.paths.values)
-        values = (rows[each] for each in ("name", "path", "offset", "length", *columns))
+        """Yield of each row where it is (path, offset, length), and some columns: identifiers as bytes."""
+        values = (rows[each] for each in ("path", "offset", "length", *columns))
         lists = (bytes_of(each) if each.ndim > 1 else each.tolist() for each in values)
-        for name, path, offset, length, *rest in zip(*lists, strict=True):
-            yield names[name], (paths[path], offset, length), *rest
+        paths = self.paths.listed()
+        for path, offset, length, *rest in zip(*lists, strict=True):
+            yield (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
         """Return the raw bytes of all chunks that were taken with them."""

@@ -9,7 +9,7 @@ from timeagent.agent.embedded import EmbeddedTime
 from timeagent.clock import DRIFT_PPM
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import STALENESS_NS, ClockStatus
+from timeagent.signedtime import STALENESS_NS
 from timeagent.sources.port import Sample
 from timeagent.units import DAY, HOUR, MS, SECOND
 
@@ -29,7 +29,7 @@ class HonestSource:
 
     def sample(self) -> Sample:
         offset = TimeInterval.around(self.truth - self.machine.real + self.error, 5 * MS)
-        return Sample(self.name, offset, self.machine.boot, ClockStatus.SYNCHRONIZED)
+        return Sample(offset, self.machine.boot)
 
 
 @given(st.data())

@@ -15,7 +15,6 @@ from tests.simulation.lock import SimulatedLock
 from timeagent.agent.embedded import EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 
 if TYPE_CHECKING:
@@ -183,7 +182,7 @@ class MeasuringSource:
         offset = machine.scheduler.now - machine.believed_ns() + self._error_ns + self._node.lie_ns
         boot_ns = machine.boot_now_ns()
         machine.scheduler.step("the source answers")
-        return Sample(self.name, TimeInterval.around(offset, self._node.radius_ns), boot_ns, ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval.around(offset, self._node.radius_ns), boot_ns)
 
 
 class ProcessTime:

@@ -16,7 +16,7 @@ from appliance.node.settings import Settings, load_settings
 from tests.support.spoken import spoken
 from tests.support.warm import WarmProcess
 from timeagent.agent.page import AgentTime
-from timeagent.clock import SystemClock, boot_id
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import public_line
 from timeagent.sources.nonce import NonceClient
@@ -99,9 +99,8 @@ class Node:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def time(self, radius_ns_max: int = DAY) -> AgentTime:
-        boot = bytes.fromhex(boot_id().replace("-", ""))
         key = self.settings.time_key().id
-        return AgentTime(self.runtime, SystemClock(), boot=boot, key_id=key, radius_ns_max=radius_ns_max)
+        return AgentTime(self.runtime, SystemClock(), key_id=key, radius_ns_max=radius_ns_max)
 
     def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as tenure() has it
         fields: dict[str, Any] = json.loads(tenure("time", "now", *self.words, "--json", check=check).stdout)

@@ -17,14 +17,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
 import msgspec
 
 from ..canonical import digest
-from ..clock import PAUSE_NS, ClockSample, MachineClock, read_clocks
+from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
@@ -154,16 +153,6 @@ class Carried:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRun:
-    """What names one run of an agent."""
-
-    boot: bytes
-    """The kernel's name of this boot, 16 bytes."""
-    clock_epoch: int
-    """Of its first epoch: a number that no other run has used."""
-
-
 class Agent(BoundedClock):
     """One node's time. Thread-safe: ``turn``, ``poll`` and the doors may run in threads of their own."""
 
@@ -174,13 +163,13 @@ class Agent(BoundedClock):
         listed: Sequence[Listed],
         page: PageSink,
         evidence: EvidenceSink,
-        run: AgentRun,
         limits: Limits,
+        clock_epoch: int | None = None,
     ) -> None:
-        super().__init__(clock, signer, listed, run.clock_epoch, limits)
+        super().__init__(clock, signer, listed, limits, clock_epoch)
         self._page = page
         self._evidence = evidence
-        self._boot = run.boot
+        self._boot = boot_id()
         self._lock = Lock()
         self.on_moved: Callable[[], None] = lambda: None
         """Called when every source should be asked again at once."""

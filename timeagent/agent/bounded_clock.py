@@ -15,11 +15,13 @@ Clocks cost liveness only: who meets BadTime waits or gives up, and nothing in t
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..clock import PAUSE_NS, ClockSample, MachineClock, excess_slew_ns, movement, read_clocks
+from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, excess_slew_ns, movement, read_clocks
 from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
@@ -88,16 +90,17 @@ class BoundedClock:
         clock: MachineClock,
         signer: Signer | KeyInUse,
         listed: Sequence[Listed],
-        clock_epoch: int,
         limits: Limits,
+        clock_epoch: int | None = None,
     ) -> None:
+        """``clock_epoch``: the first epoch's name; without it, one that no other process of this node has."""
         self._clock = clock
         self._signer = signer
         self._radius_ns_max = limits.radius_ns_max
         self._liars = limits.liars
         self._rules = limits.rules
         self._hearing = Hearing(listed, self._rules)
-        self._state = AgentState(ClockStatus.UNKNOWN, clock_epoch)
+        self._state = AgentState(ClockStatus.UNKNOWN, _epoch_of_process(clock) if clock_epoch is None else clock_epoch)
         self._last: ClockSample | None = None
         self._slewed_ns = 0
         self._moves = 0
@@ -250,3 +253,9 @@ class BoundedClock:
             clock_epoch=self._state.epoch,
             digest=covered,
         )
+
+
+def _epoch_of_process(machine: MachineClock) -> int:
+    """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
+    names = f"{boot_id().hex()} {os.getpid()} {machine.boot_ns()}"
+    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")

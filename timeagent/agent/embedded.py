@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
 import msgspec
 
-from ..clock import ClockSample, MachineClock, boot_id, read_clocks
+from ..clock import ClockSample, MachineClock, read_clocks
 from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
@@ -59,13 +57,9 @@ class EmbeddedTime(BoundedClock):
         radius_ns_max: Span,
         clock_epoch: int | None = None,
     ) -> None:
-        """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet.
-
-        ``clock_epoch`` is the first epoch's name; without it, one that no other process of this node has.
-        """
+        """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet."""
         listed = [Listed(source, group=OWN_GROUP) for source in sources]
-        first = _epoch_of_process(machine) if clock_epoch is None else clock_epoch
-        super().__init__(machine, signer, listed, first, Limits(radius_ns_max, rules=_RULES))
+        super().__init__(machine, signer, listed, Limits(radius_ns_max, rules=_RULES), clock_epoch)
         self._lock = Lock()
         self._ask_at = 0
         self._token: SignedTime | None = None
@@ -156,9 +150,3 @@ class EmbeddedTime(BoundedClock):
             if isinstance(said, Bound) or said.code == "clock-unsteady":
                 return not isinstance(said, Bound)
         return False
-
-
-def _epoch_of_process(machine: MachineClock) -> int:
-    """Name the epoch for this boot, process and instant: sequence numbers begin anew in each."""
-    names = f"{boot_id()} {os.getpid()} {machine.boot_ns()}"
-    return int.from_bytes(hashlib.sha256(names.encode()).digest()[:7], "big")

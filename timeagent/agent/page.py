@@ -235,14 +235,13 @@ class AgentTime:
         directory: Path,
         clock: MachineClock,
         *,
-        boot: bytes,
         key_id: bytes,
         radius_ns_max: Span,
         is_own: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         """Map the page in the node's tmpfs directory. Raises BadTime if there is none.
 
-        ``boot``: the 16 bytes of this boot's id. ``key_id``: of the node's time key; another key's page is refused,
+        ``key_id``: of the node's time key; another key's page is refused,
         unless ``is_own`` says that it is one of this node's too: the agent takes a rotation up sooner than this
         process, or later.
         """
@@ -251,7 +250,7 @@ class AgentTime:
         self._machine = clock
         self._boot_ns = clock.boot_ns
         self._raw_ns = clock.raw_ns
-        self._boot = boot
+        self._boot = boot_id()
         self._key_id = key_id
         self._is_own = is_own
         self.limit_radius(radius_ns_max)
@@ -388,9 +387,8 @@ def running_agent(
     directory: Path, clock: MachineClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
 ) -> AgentTime | None:
     """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
-    boot = bytes.fromhex(boot_id().replace("-", ""))
     try:
-        agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
+        agent = AgentTime(directory, clock, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
         agent.now_and_token()
     except BadTime as problem:
         return agent if problem.code in _RUNS else None

@@ -21,7 +21,6 @@ from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Span, span_text
 
-from ..signedtime import ClockStatus
 from .port import Sample
 
 MAGIC: Final = bytes.fromhex("414d5a4e43420200")
@@ -80,7 +79,7 @@ class ClockBoundSource:
         boot_ns = self._clock.boot_ns()
         segment = self._read()
         radius = radius_of(segment, self._clock.monotonic_ns())
-        return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval(-radius, radius), boot_ns)
 
     def _read(self) -> Segment:
         """Read a whole segment: the same twice, so that none was half written in between."""

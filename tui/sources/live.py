@@ -346,7 +346,7 @@ class LiveRows:
     def __init__(self, present: Callable[[int], bool] | None = None) -> None:
         """Know nothing yet. ``present`` says whether a process runs on this machine."""
         self._present = present or process_is_present
-        self._boot = bytes.fromhex(boot_id().replace("-", ""))
+        self._boot = boot_id()
         self._processes: dict[int, bool] = {}
         self._made_from: tuple[list[object], list[object]] = ([], [])
         self._rows = LeaseRows()

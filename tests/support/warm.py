@@ -63,14 +63,15 @@ class WarmProcess(subprocess.Popen[str]):
         stdout: int | IO[bytes] | None = None,
         stderr: int | IO[bytes] | None = None,
         env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
-        super().__init__([module, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, text=True)
+        super().__init__([module, *words], stdin=stdin, stdout=stdout, stderr=stderr, env=env, cwd=cwd, text=True)
 
     def _execute_child(self, args: Sequence[str], *rest: object) -> None:
         """Have it forked where another would call ``execve``: the place that the standard library has for it."""
-        env, ends = rest[5], [end for end in rest[9:15] if isinstance(end, int)]
+        cwd, env, ends = rest[4], rest[5], [end for end in rest[9:15] if isinstance(end, int)]
         streams = [number if end == -1 else end for number, end in enumerate((ends[0], ends[3], ends[5]))]
-        order = json.dumps([list(args), dict(env if isinstance(env, dict) else os.environ), str(Path.cwd())])
+        order = json.dumps([list(args), dict(env if isinstance(env, dict) else os.environ), str(cwd or Path.cwd())])
         try:
             with _LOCK:
                 server = _server()
@@ -83,9 +84,11 @@ class WarmProcess(subprocess.Popen[str]):
                     os.close(theirs)
 
 
-def ran(module: str, words: Sequence[str], *, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
+def ran(
+    module: str, words: Sequence[str], *, timeout_s: float = 100, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run one to its end."""
-    with WarmProcess(module, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with WarmProcess(module, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd) as process:
         out, err = process.communicate(timeout=timeout_s)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 

@@ -23,16 +23,16 @@ sys.exit(7)
 """
 
 
-def test_child_has_its_own_words_streams_environment_and_parent() -> None:
+def test_child_has_its_own_words_streams_environment_and_parent(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with WarmProcess(
-        "-c", [TOLD, "a", "b c"], stdin=pipe, stdout=pipe, stderr=pipe, env={"TENURE_NAMED": "x"}
+        "-c", [TOLD, "a", "b c"], stdin=pipe, stdout=pipe, stderr=pipe, env={"TENURE_NAMED": "x"}, cwd=tmp_path
     ) as child:
         out, err = child.communicate("given\n", timeout=60)
     said = json.loads(out)
     assert (child.returncode, err) == (7, "beside\n")
     assert (said["parent"], said["pid"]) == (os.getpid(), child.pid)
-    assert (said["words"], said["heard"], said["cwd"]) == (["a", "b c"], "given\n", str(Path.cwd()))
+    assert (said["words"], said["heard"], said["cwd"]) == (["a", "b c"], "given\n", str(tmp_path))
     assert (said["named"], said["path"]) == ("x", None)
     assert (said["handlers"], said["threads"], said["opened"]) == ([True, True, True], 1, [])
 

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.agent.page import AgentTime, running_agent
 from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type

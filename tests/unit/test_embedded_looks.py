@@ -4,9 +4,8 @@ import pytest
 
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import TIME_KEY
-from timeagent.agent.bounded_clock import STEP_NS
+from timeagent.agent.bounded_clock import SAMPLE_PERIOD_NS, STEP_NS, EmbeddedTime
 from timeagent.agent.discipline import DISRUPTED_NS
-from timeagent.agent.embedded import SAMPLE_PERIOD_NS, EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.sources.local import AssumedSource

@@ -302,6 +302,15 @@ def test_move_that_a_pause_in_an_earlier_reading_hides_is_allowed_for(
     assert now.earliest <= true_ns <= now.latest
 
 
+# What one look cannot tell from a slew, because a reading takes its time, is allowed for once, and not once a look.
+def test_looking_often_widens_nothing(clock: EmbeddedTime, machine: HandMachine) -> None:
+    machine.at_read = lambda: machine.pass_time(300)
+    first = clock.look().now
+    for _ in range(1_000):
+        last = clock.look().now
+    assert last.radius <= first.radius + 2_000 + 1_000 * 1_500 * 200 // 1_000_000
+
+
 # On a machine that is paused between any two readings the interval holds every instant of the look.
 def test_interval_holds_the_whole_of_a_look_that_takes_long(clock: EmbeddedTime, machine: HandMachine) -> None:
     machine.at_read = lambda: machine.pass_time(2 * MS)

@@ -145,34 +145,34 @@ class BoundedClock:
     def _decide(self) -> tuple[ClockSample, ClockMoved | None, list[Outcome]]:
         """Look at the clocks and decide: return the reading, how the clocks moved, and what there is to tell."""
         reading = read_clocks(self._clock)
-        moved = self._moved(reading, decided=True)
-        now = self._moment(reading)
+        moved, now = self._since(reading)
+        if self._last is None or moved is not None:
+            self._combine_at = reading.boot_ns + self._rules.combine_ns
+        self._last, self._slewed_ns = reading, now.slewed_ns
         told: list[Outcome] = []
         if moved is not None:
             self._hearing.forget()
-            self._combine_at = reading.boot_ns + self._rules.combine_ns
             self._moves += 1
             told.append(self._step(moved, now))
         told.append(self._step(self._heard(now), now))
         return reading, moved, told
 
-    def _moved(self, reading: ClockSample, *, decided: bool = False) -> ClockMoved | None:
-        """Return how the clocks moved since the last reading; this one takes its place unless that is not decided."""
-        if self._last is None:
-            self._last = reading
-            self._combine_at = reading.boot_ns + self._rules.combine_ns
-            return None
-        by, moved = movement(self._last, reading), None
-        if abs(by.stepped_ns) > STEP_NS:
-            moved = ClockMoved(Cause.STEP, by.stepped_ns)
-        elif by.suspended_ns > SUSPEND_NS:
-            moved = ClockMoved(Cause.SUSPEND, by.suspended_ns)
-        elif by.elapsed_ns > self._rules.stall_ns:
-            moved = ClockMoved(Cause.STALL, by.elapsed_ns)
-        if moved is None or decided:
-            self._last = reading
-            self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
-        return moved
+    def _since(self, reading: ClockSample) -> tuple[ClockMoved | None, ClockMoment]:
+        """Return how the clocks moved since the last decision, and the moment of a reading.
+
+        Keeps nothing: if each look took the place of the one before, what each cannot tell from a slew would add up.
+        """
+        moved, slewed = None, self._slewed_ns
+        if self._last is not None:
+            by = movement(self._last, reading)
+            slewed += excess_slew_ns(by, self._rules.drift_ppm)
+            if abs(by.stepped_ns) > STEP_NS:
+                moved = ClockMoved(Cause.STEP, by.stepped_ns)
+            elif by.suspended_ns > SUSPEND_NS:
+                moved = ClockMoved(Cause.SUSPEND, by.suspended_ns)
+            elif by.elapsed_ns > self._rules.stall_ns:
+                moved = ClockMoved(Cause.STALL, by.elapsed_ns)
+        return moved, ClockMoment(reading.boot_after_ns, slewed)
 
     def _heard(self, now: ClockMoment) -> Event:
         """Combine once a period; at once when all sources have answered and nothing can be said without them."""
@@ -190,21 +190,18 @@ class BoundedClock:
         self._state, outcome = decide(self._state, event, now, self._rules)
         return outcome
 
-    def _moment(self, reading: ClockSample) -> ClockMoment:
-        return ClockMoment(reading.boot_after_ns, self._slewed_ns)
-
-    def _interval(self, bound: Bound, reading: ClockSample) -> TimeInterval:
-        ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
+    def _interval(self, bound: Bound, reading: ClockSample, now: ClockMoment) -> TimeInterval:
+        ahead = bound.aged(now, self._rules.drift_ppm)
         if bound.assumed:  # a statement for any instant: no reading makes it wider
             return ahead.shifted(reading.boot_ns)
         return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
 
-    def _said(self, reading: ClockSample) -> tuple[TimeInterval, Bound]:
+    def _said(self, reading: ClockSample, now: ClockMoment) -> tuple[TimeInterval, Bound]:
         """Return what may be said at a reading. Raises BadTime: nothing, or it is too wide."""
         bound = self._state.bound
         if bound is None:
             raise self._silence(reading)
-        interval = self._interval(bound, reading)
+        interval = self._interval(bound, reading, now)
         if interval.radius > self._radius_ns_max:
             raise BadTime(
                 "radius-too-wide",
@@ -371,9 +368,11 @@ class EmbeddedTime(BoundedClock):
 
     def _look(self) -> tuple[TimeInterval, Bound, ClockSample]:
         reading = read_clocks(self._clock)
-        if reading.boot_after_ns >= self._ask_at or self._moved(reading) is not None:
+        moved, now = self._since(reading)
+        if moved is not None or reading.boot_after_ns >= self._ask_at:
             reading = self._decide_anew()
-        return *self._said(reading), reading
+            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
+        return *self._said(reading, now), reading
 
     def _decide_anew(self) -> ClockSample:
         """Ask the sources, in their order, until one has a bound; again, a few times, if the clocks moved meanwhile."""

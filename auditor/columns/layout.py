@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import zlib
 from collections.abc import Buffer, Callable, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -250,6 +252,17 @@ SINGLES: Final = 256
 """So many rows that come by themselves are added at once."""
 
 
+_CODES: Final = {"<u4": "I", "<i8": "q", "|u1": "B", "|b1": "?"}
+
+
+@lru_cache
+def _packing(form: np.dtype[np.void]) -> tuple[Callable[..., bytes], dict[str, Any]]:
+    """Return what packs the values of a row, and those of a row of zeros; identifiers are bytes."""
+    columns = {name: form[name] for name in form.names or ()}
+    codes = (f"{each.itemsize}s" if each.shape else _CODES[each.str] for each in columns.values())
+    return struct.Struct(f"<{''.join(codes)}").pack, {n: b"" if each.shape else 0 for n, each in columns.items()}
+
+
 class ChunkMaker:
     """Gathers rows of one kind, and cuts them into chunks."""
 
@@ -266,9 +279,9 @@ class ChunkMaker:
         self.heads: Numbering[HeadName] = Numbering()
         self._rows: list[Rows] = []
         self._raw: list[bytes] = []
-        self._single: Rows = np.zeros(SINGLES, KINDS[kind])
-        """Rows that came by themselves: the first so many."""
-        self._singles = 0
+        self._pack, self._nothing = _packing(KINDS[kind])
+        self._packed: list[bytes] = []
+        """Rows that came by themselves."""
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
@@ -290,22 +303,19 @@ class ChunkMaker:
         **columns: Any,  # noqa: ANN401 - any scalar, or the bytes of an identifier
     ) -> None:
         """Take a row by itself. ``where``: path, offset and length; ``raw``: its entry, of kinds that have one."""
-        row = self._single[self._singles]
-        row["name"], row["path"] = self.names.of(name), self.paths.of(where[0])
-        row["offset"], row["length"], row["rank"] = *where[1:], rank
+        path, columns["offset"], columns["length"] = where
+        columns |= {"name": self.names.of(name), "path": self.paths.of(path), "rank": rank}
         if head is not None:
-            row["head"] = self.heads.of(head)
+            columns["head"] = self.heads.of(head)
         if raw is not None:
-            row["at"] = len(self._raw)
+            columns["at"] = len(self._raw)
             self._raw.append(raw)
-        for column, value in columns.items():
-            row[column] = np.frombuffer(value, "<u8") if isinstance(value, bytes) else value
-        self._singles += 1
-        if self._singles == SINGLES:
-            self.add(self._taken_by_itself())
+        self._packed.append(self._pack(*(self._nothing | columns).values()))
+        if len(self._packed) == SINGLES:
+            self.add(self._unpacked())
 
-    def _taken_by_itself(self) -> Rows:
-        rows, self._single, self._singles = self._single[: self._singles], np.zeros(SINGLES, KINDS[self.kind]), 0
+    def _unpacked(self) -> Rows:
+        rows, self._packed = np.frombuffer(bytearray().join(self._packed), KINDS[self.kind]), []
         return rows
 
     def chunks(self) -> list[Chunk]:
@@ -314,8 +324,8 @@ class ChunkMaker:
         return [*done, *self._cut()]
 
     def _cut(self) -> list[Chunk]:
-        if self._singles:
-            self._rows.append(self._taken_by_itself())
+        if self._packed:
+            self._rows.append(self._unpacked())
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)

@@ -56,7 +56,6 @@ from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 _log = logging.getLogger(__name__)
 
-_NOTHING_ABOVE: Final[Mapping[str, Above]] = {}
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
@@ -270,7 +269,7 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = Reading.of(self._time)
-            above = above_of(shard, taken) if taken else _NOTHING_ABOVE
+            above = above_of(shard, taken) if taken else {}
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
                 phase=phase,

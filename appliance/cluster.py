@@ -328,7 +328,7 @@ class Cluster:
         reader = self.logs.opened(log).reader
         if level == "settled":
             return reader.settled(after_ns, until_ns)
-        return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
+        return reader.latest(after_ns, until_ns)
 
     def batches(
         self,

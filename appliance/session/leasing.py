@@ -220,15 +220,11 @@ class Leasing:
         while True:
             wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
-            obstacles: list[Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if not isinstance(result, LeaseGranted):
-                    obstacles.append(result)
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            missing[:] = [
-                domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
-            ]
+            obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
+            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is LeaseDenied]
             for each in obstacles:
                 if isinstance(each, LeaseDenied):
                     attempt.waiting(each)

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.agent.page import AgentTime, running_agent
 from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
@@ -328,7 +328,7 @@ class Cluster:
         reader = self.logs.opened(log).reader
         if level == "settled":
             return reader.settled(after_ns, until_ns)
-        return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
+        return reader.latest(after_ns, until_ns)
 
     def batches(
         self,

@@ -233,11 +233,10 @@ class Index:
 
     def take(self, part: Part, number: int, base: int) -> None:
         """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
-        for table, several in part.rows.items():
-            for rows in map(msgspec.msgpack.decode, several):
-                marks = ",".join("?" * len(rows[0]))
-                sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
-                self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
+        for table, rows in part.rows.items():
+            marks = ",".join("?" * len(rows[0]))
+            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
+            self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
         take_latest(self._closed_to, part.closed_to)
         kept = self.spool.keep(part.columns) if self.spool else part.columns
         places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
@@ -267,24 +266,25 @@ class Index:
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
         """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
-        entries: dict[str, dict[tuple[Value, ...], tuple[int, StatedEntry]]] = {}
-        uses: dict[str, list[tuple[bytes, Use]]] = {}
-        for kind in (ENTRIES, STATED, USES):
-            found = self.bucket(kind, bucket, raw=True)
-            rows, raw, heads = found.of(domains), found.raw(), list(found.heads.values)
-            if kind == USES:
-                for domain, where, lease, digest, *figures in found.each(rows, "cid", "digest", *_FIGURES):
-                    told = Evidence(*where), *figures, digest if any(digest) else None
-                    uses.setdefault(domain, []).append((lease, Use(*told)))
-                rows = rows[rows["plain"]]
-            for domain, where, number, position, rank, at, size in found.each(rows, *_STATED):
-                head, known = heads[number], entries.setdefault(domain, {})
-                name = *head[:2], position, head[2]
-                if name not in known or rank < known[name][0]:
-                    known[name] = rank, StatedEntry(head, position, raw[at : at + size], Evidence(*where))
-        for domain, known in sorted(entries.items()):
-            used = sorted(uses.get(domain, ()), key=lambda each: (each[1].where.path, each[1].where.offset))
-            yield DomainRows(domain, [entry for _, (_, entry) in sorted(known.items())], used)
+        kinds = [self.bucket(kind, bucket, raw=True) for kind in (ENTRIES, STATED, USES)]
+        told = [(each, each.by_name(domains), each.raw(), each.heads.listed()) for each in kinds]
+        for domain in sorted({name for _, rows_of, *_ in told for name in rows_of}):
+            entries: dict[tuple[Value, ...], tuple[int, StatedEntry]] = {}
+            uses: list[tuple[bytes, Use]] = []
+            for of_kind, rows_of, raw, heads in told:
+                rows = rows_of.get(domain)
+                if rows is not None and of_kind.kind == USES:
+                    for where, lease, digest, *figures in of_kind.each(rows, "cid", "digest", *_FIGURES):
+                        use = Evidence(*where), *figures, digest if any(digest) else None
+                        uses.append((lease, Use(*use)))
+                    rows = rows[rows["plain"]]
+                for where, number, position, rank, at, size in () if rows is None else of_kind.each(rows, *_STATED):
+                    head = heads[number]
+                    name = *head[:2], position, head[2]
+                    if name not in entries or rank < entries[name][0]:
+                        entries[name] = rank, StatedEntry(head, position, raw[at : at + size], Evidence(*where))
+            uses.sort(key=lambda each: (each[1].where.path, each[1].where.offset))
+            yield DomainRows(domain, [entry for _, (_, entry) in sorted(entries.items())], uses)
 
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""

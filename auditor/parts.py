@@ -155,8 +155,8 @@ class Part(msgspec.Struct, kw_only=True):
     """What a unit came to, or all of them together."""
 
     findings: list[Finding] = []
-    rows: dict[str, list[bytes]] = {}
-    """Some encoded rows at a time, by table of the index."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    """By table of the index."""
     columns: list[Chunk] = []
     timeline: list[bytes] = []
     """Rows of events, encoded, as far as columns do not tell them."""
@@ -233,15 +233,12 @@ def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None
 
 type Value = str | bytes | int | None
 
-CHUNK_ROWS: Final = 2048
-
 
 class PartMaker:
-    """Gathers what is told of one part; rows as bytes, because a part may hold a hundred thousand frames."""
+    """Gathers what is told of one part."""
 
     def __init__(self) -> None:
         self.part = Part()
-        self._kept: dict[str, list[tuple[Value, ...]]] = {}
         self._heads: dict[HeadName, int] = {}
         """Incarnation, sequence and digest of each head, and the rank of the place where it counts."""
         self._last = ("", "")
@@ -296,17 +293,9 @@ class PartMaker:
         take_latest(self.part.closed_to, {log: instant})
 
     def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        kept = self._kept.setdefault(table, [])
-        kept.append(row)
-        if len(kept) >= CHUNK_ROWS:
-            self._pack(table)
-
-    def _pack(self, table: str) -> None:
-        self.part.rows.setdefault(table, []).append(msgspec.msgpack.encode(self._kept.pop(table)))
+        self.part.rows.setdefault(table, []).append(row)
 
     def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
-        for table in list(self._kept):
-            self._pack(table)
         self.part.newest = self._newest.encode() if self._newest else None
         self.part.columns, self.part.timeline = columns or [], timeline or []
         return self.part

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .agent.embedded import EmbeddedTime, Look
+from .agent.bounded_clock import EmbeddedTime, Look
 from .agent.page import PAGE_NAME, AgentTime, PageReader
 from .clock import MachineClock
 from .console import instant_fields

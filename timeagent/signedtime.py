@@ -203,4 +203,4 @@ def r2_holds(cause: SignedTime, effect: SignedTime, *, effect_covers_cause: bool
     """
     assert not effect_covers_cause or effect.flags & TimeFlags.NONCE
     allowance = 0 if effect_covers_cause else effect.staleness_ns
-    return effect.interval.latest + allowance >= cause.interval.earliest
+    return effect.midpoint_ns + effect.radius_ns + allowance >= cause.midpoint_ns - cause.radius_ns

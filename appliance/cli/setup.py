@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
 from timeagent.errors import BadRequest, Environment, TryAgain

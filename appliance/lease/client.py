@@ -2,14 +2,12 @@
 
 Every request is asked up to three times under the same id when no answer comes. Results are values, one for each thing
 asked for, in order; only BadTime, and BadRequest for a call over its limits, are raised.
-
 A witness is believed unless it breaks what the holder knows itself: whose it is, and what the clocks say. Of witnesses
 in a row that share a head, and were asked for together, it is judged once what the clocks say of each other.
 
-A holder waits for a lease in calls that the shard holds back, one after the other, until its time is up
-(``AcquireDeadline``). One call waits no longer than an attempt may take. Then it is made again under the same request
-id, which has kept its place meanwhile: so a shard that has died, or an answer that was lost, is noticed soon. A shard
-without anybody to hold an answer back for (a call inside one process) answers at once; then a pause is made.
+A holder waits in calls that the shard holds back, one after the other, until its time is up (``AcquireDeadline``). One
+waits no longer than an attempt may take, and the next has the same request id, which has kept its place: so a dead
+shard, or an answer that was lost, is noticed soon. Inside one process nothing is held back, and a pause is made.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from timeagent.canonical import decode
-from timeagent.errors import Damaged, ShardUnavailable
+from timeagent.errors import BadTime, Damaged, ShardUnavailable
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.units import INSTANT_MAX, MS, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
@@ -116,27 +114,20 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 ATTEMPTS: Final = 3
 _HINT_BYTES_MAX: Final = 128 * 1024
 """How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
-_NO_HINTS: Final[Mapping[bytes, Hints]] = MappingProxyType({})
-_NO_CAPS: Final[Mapping[bytes, Instant]] = MappingProxyType({})
-_NOTHING_ABOVE: Final[Mapping[str, wire.Above]] = MappingProxyType({})
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 FIRST_MAP: Final = 1
 
 
 class Named(Protocol):
-    """What is about one domain."""
+    """A lease that this holder has: a Witness is one."""
 
     @property
     def domain(self) -> str:
         """Its domain."""
 
-
-class Owned(Named, Protocol):
-    """A lease that this holder has: a Witness is one."""
-
     @property
     def correlation_id(self) -> bytes:
         """Its grant."""
-        ...
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +139,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     time: SignedTime
     """This node's signed time before it was first sent."""
     mode: Mode = Mode.X
+
+
+type About = Ask | Named
 
 
 class Giving(msgspec.Struct, frozen=True, gc=False):
@@ -249,10 +243,9 @@ class LeaseClient:
 
     def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: Reading) -> list[Ask]:
         """Return requests, new ones for what is only named."""
-        names = iter(self._request_ids(len(domains)))
-        first_try_ns, token = sent.now.midpoint, sent.token
+        names, first_ns = iter(self._request_ids(len(domains))), sent.now.midpoint
         return [
-            Ask(each, name := next(names), age or Age(first_try_ns=first_try_ns, request_id=name), token, mode)
+            Ask(each, name := next(names), age or Age(first_try_ns=first_ns, request_id=name), sent.token, mode)
             if isinstance(each, str)
             else each
             for each in domains
@@ -276,7 +269,7 @@ class LeaseClient:
         session_id: bytes | None = None,
         sent: Reading | None = None,
         map_number: int = FIRST_MAP,
-        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
+        above: Mapping[str, wire.Above] = _NONE,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
@@ -317,11 +310,11 @@ class LeaseClient:
 
     def renew(
         self,
-        leases: Sequence[Owned],
+        leases: Sequence[Named],
         *,
         term_ns: Span | None = None,
-        hints: Mapping[bytes, Hints] = _NO_HINTS,
-        caps: Mapping[bytes, Instant] = _NO_CAPS,
+        hints: Mapping[bytes, Hints] = _NONE,
+        caps: Mapping[bytes, Instant] = _NONE,
         give_up_ns: Instant | None = None,
         map_number: int = FIRST_MAP,
     ) -> list[Result]:
@@ -350,7 +343,7 @@ class LeaseClient:
 
     def upgrade(  # noqa: PLR0913 - as above
         self,
-        leases: Sequence[Owned],
+        leases: Sequence[Named],
         *,
         mode: Mode | None = None,
         request_id: bytes | None = None,
@@ -358,9 +351,9 @@ class LeaseClient:
         wait_ns: Span = 0,
         keep_ns: Span = 0,
         hints_wanted: bool = False,
-        caps: Mapping[bytes, Instant] = _NO_CAPS,
+        caps: Mapping[bytes, Instant] = _NONE,
         map_number: int = FIRST_MAP,
-        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
+        above: Mapping[str, wire.Above] = _NONE,
     ) -> list[Result]:
         """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
 
@@ -417,7 +410,7 @@ class LeaseClient:
     def _exchange(
         self,
         requests: list[wire.Request],
-        asked: Sequence[Named],
+        asked: Sequence[About],
         before: SignedTime | None,
         wait_ns: Span = 0,
         give_up_ns: Instant | None = None,
@@ -441,12 +434,19 @@ class LeaseClient:
             else:
                 # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
                 # the boot clock does not: it stands still with a machine that is paused.
-                came = Reading.of(self._time)
+                try:
+                    came = Reading.of(self._time)
+                except BadTime:
+                    if type(about[0]) is Ask:  # nobody will ever know of these: all of them are too late
+                        never = Reading(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
+                        results += self._judge_all(replies, about, before, never)
+                        self.relinquish(self._without_late(results, asked, never)[1])
+                    raise
                 results += self._judge_all(replies, about, before, came)
         return (results, []) if came is None else self._without_late(results, asked, came)
 
     def _without_late(
-        self, results: list[Result], asked: Sequence[Named], came: Reading
+        self, results: list[Result], asked: Sequence[About], came: Reading
     ) -> tuple[list[Result], list[Giving]]:
         """Return what can be used, and what is to be given back.
 
@@ -461,8 +461,7 @@ class LeaseClient:
             if type(each) is LeaseGranted:
                 if came.now.latest < witness.expiry_ns - margin:
                     continue
-                until = f"until the expiry {rfc3339(witness.expiry_ns)}"
-                why = f"the answer leaves less than {span_text(margin)} {until}"
+                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
                 results[place] = LeaseUnavailable(witness.domain, "late", why, _as_ask(asked[place]))
             useless.append(Giving(witness.domain, witness.correlation_id))
         return results, useless
@@ -498,7 +497,7 @@ class LeaseClient:
             tried += 1
         return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
-    def _judge(self, reply: wire.Reply, about: Named) -> Result:
+    def _judge(self, reply: wire.Reply, about: About) -> Result:
         domain, ask = about.domain, _as_ask(about)
         match reply:
             case wire.Over():
@@ -512,11 +511,12 @@ class LeaseClient:
             case wire.Unavailable():
                 return LeaseUnavailable(domain, reply.code, reply.message, ask)
             case _:
-                what = type(reply).__name__
-                return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {what}", ask)
+                return LeaseUnavailable(
+                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
+                )
 
     def _judge_all(
-        self, replies: Sequence[wire.Reply], about: Sequence[Named], before: SignedTime, came: Reading
+        self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: Reading
     ) -> list[Result]:
         """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
         results: list[Result] = []
@@ -579,10 +579,10 @@ def _damage(raw: bytes, domain: str) -> str:
         signed.batch_head(where).signed_time(where)
     except Damaged as problem:
         return problem.message
-    raise AssertionError("it could be read")
+    raise AssertionError(where)
 
 
-def _as_ask(about: Named) -> Ask | None:
+def _as_ask(about: About) -> Ask | None:
     return about if isinstance(about, Ask) else None
 
 

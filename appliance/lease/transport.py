@@ -102,6 +102,9 @@ class SocketTransport(ABC):
             if connection is None:
                 connection = self._connect(until)
                 self._greet(connection, until)
+                self._arm(connection, until)
+            elif connection.gettimeout() != (seconds := max(timeout_ns, 1) / SECOND):
+                connection.settimeout(seconds)  # most calls have the same: then the kernel is not told again
             self._check(connection)
             answer, more = self._exchange(connection, frame, until)
             replies = self._replies(answer, requests)
@@ -151,6 +154,7 @@ class SocketTransport(ABC):
         self._check(connection)
         if self._greeting is None:
             return
+        self._arm(connection, until)
         answer, _ = self._exchange(connection, encode_call([self._greeting]), until)
         (reply,) = self._replies(answer, [self._greeting])
         if isinstance(reply, Refused):
@@ -179,7 +183,6 @@ class SocketTransport(ABC):
 
     def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> tuple[memoryview, bool]:
         """Return the answer's body, and whether more came behind it: then a word to all ends the connection."""
-        self._arm(connection, until)
         connection.sendall(frame)
         data: bytes | bytearray = self._some(connection)
         while len(data) < LENGTH_BYTES:

@@ -56,7 +56,6 @@ from .second_halves import SecondHalves, above_of, is_as_by, joined
 
 _log = logging.getLogger(__name__)
 
-_NOTHING_ABOVE: Final[Mapping[str, Above]] = {}
 _NO_SESSION: Final = frozenset({"no-session", "session-too-short"})
 """What a shard answers where another session lease has to be begun."""
 
@@ -220,15 +219,11 @@ class Leasing:
         while True:
             wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
-            obstacles: list[Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if not isinstance(result, LeaseGranted):
-                    obstacles.append(result)
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            missing[:] = [
-                domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
-            ]
+            obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
+            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is LeaseDenied]
             for each in obstacles:
                 if isinstance(each, LeaseDenied):
                     attempt.waiting(each)
@@ -274,7 +269,7 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = Reading.of(self._time)
-            above = above_of(shard, taken) if taken else _NOTHING_ABOVE
+            above = above_of(shard, taken) if taken else {}
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
                 phase=phase,

@@ -80,9 +80,10 @@ def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) 
     names = list(dict.fromkeys([check_domain(each) for each in domains]))
     if not names:
         raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
-    named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
     try:
-        return {name: Mode(each) for name, each in named.items()}
+        if isinstance(mode, Mapping):
+            return {name: Mode(mode.get(name, "")) for name in names}
+        return dict.fromkeys(names, Mode(mode))
     except ValueError:
         raise BadRequest(
             "bad-mode",

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import zlib
 from collections.abc import Buffer, Callable, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -226,6 +228,13 @@ class Numbering[T]:
 
     def __init__(self) -> None:
         self.values: dict[T, int] = {}
+        self._listed: list[T] = []
+
+    def listed(self) -> list[T]:
+        """Return the values by their numbers."""
+        if len(self._listed) < len(self.values):
+            self._listed = list(self.values)
+        return self._listed
 
     def of(self, value: T) -> int:
         return self.values.setdefault(value, len(self.values))
@@ -241,6 +250,17 @@ CHUNK_ROWS: Final = 65_536
 
 SINGLES: Final = 256
 """So many rows that come by themselves are added at once."""
+
+
+_CODES: Final = {"<u4": "I", "<i8": "q", "|u1": "B", "|b1": "?"}
+
+
+@lru_cache
+def _packing(form: np.dtype[np.void]) -> tuple[Callable[..., bytes], dict[str, Any]]:
+    """Return what packs the values of a row, and those of a row of zeros; identifiers are bytes."""
+    columns = {name: form[name] for name in form.names or ()}
+    codes = (f"{each.itemsize}s" if each.shape else _CODES[each.str] for each in columns.values())
+    return struct.Struct(f"<{''.join(codes)}").pack, {n: b"" if each.shape else 0 for n, each in columns.items()}
 
 
 class ChunkMaker:
@@ -259,9 +279,9 @@ class ChunkMaker:
         self.heads: Numbering[HeadName] = Numbering()
         self._rows: list[Rows] = []
         self._raw: list[bytes] = []
-        self._single: Rows = np.zeros(SINGLES, KINDS[kind])
-        """Rows that came by themselves: the first so many."""
-        self._singles = 0
+        self._pack, self._nothing = _packing(KINDS[kind])
+        self._packed: list[bytes] = []
+        """Rows that came by themselves."""
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
@@ -283,22 +303,19 @@ class ChunkMaker:
         **columns: Any,  # noqa: ANN401 - any scalar, or the bytes of an identifier
     ) -> None:
         """Take a row by itself. ``where``: path, offset and length; ``raw``: its entry, of kinds that have one."""
-        row = self._single[self._singles]
-        row["name"], row["path"] = self.names.of(name), self.paths.of(where[0])
-        row["offset"], row["length"], row["rank"] = *where[1:], rank
+        path, columns["offset"], columns["length"] = where
+        columns |= {"name": self.names.of(name), "path": self.paths.of(path), "rank": rank}
         if head is not None:
-            row["head"] = self.heads.of(head)
+            columns["head"] = self.heads.of(head)
         if raw is not None:
-            row["at"] = len(self._raw)
+            columns["at"] = len(self._raw)
             self._raw.append(raw)
-        for column, value in columns.items():
-            row[column] = np.frombuffer(value, "<u8") if isinstance(value, bytes) else value
-        self._singles += 1
-        if self._singles == SINGLES:
-            self.add(self._taken_by_itself())
+        self._packed.append(self._pack(*(self._nothing | columns).values()))
+        if len(self._packed) == SINGLES:
+            self.add(self._unpacked())
 
-    def _taken_by_itself(self) -> Rows:
-        rows, self._single, self._singles = self._single[: self._singles], np.zeros(SINGLES, KINDS[self.kind]), 0
+    def _unpacked(self) -> Rows:
+        rows, self._packed = np.frombuffer(bytearray().join(self._packed), KINDS[self.kind]), []
         return rows
 
     def chunks(self) -> list[Chunk]:
@@ -307,8 +324,8 @@ class ChunkMaker:
         return [*done, *self._cut()]
 
     def _cut(self) -> list[Chunk]:
-        if self._singles:
-            self._rows.append(self._taken_by_itself())
+        if self._packed:
+            self._rows.append(self._unpacked())
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)
@@ -385,20 +402,22 @@ class RowBucket:
     def rows(self) -> Rows:
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
 
-    def of(self, wanted: Container[Any]) -> Rows:
-        """Return the rows of some names, in the order in which they were read."""
-        rows = self.rows()
-        known = np.fromiter((name in wanted for name in self.names.values), np.bool_, len(self.names.values))
-        chosen: Rows = rows[known[rows["name"]]] if len(rows) else rows
-        return chosen[np.argsort(chosen["rank"], kind="stable")]
+    def by_name(self, wanted: Container[Any]) -> dict[Any, Rows]:
+        """Return the rows of each of some names that has any, in the order in which they were read."""
+        rows, names = self.rows(), self.names.listed()
+        known = np.fromiter((name in wanted for name in names), np.bool_, len(names))
+        rows = rows[known[rows["name"]]] if len(rows) else rows
+        rows = rows[np.lexsort((rows["rank"], rows["name"]))]
+        parts = np.split(rows, np.flatnonzero(np.diff(rows["name"])) + 1) if len(rows) else []
+        return {names[part["name"][0]]: part for part in parts}
 
     def each(self, rows: Rows, *columns: str) -> Iterator[tuple[Any, ...]]:
-        """Yield of each row its name, where it is (path, offset, length), and some columns: identifiers as bytes."""
-        names, paths = list(self.names.values), list(self.paths.values)
-        values = (rows[each] for each in ("name", "path", "offset", "length", *columns))
+        """Yield of each row where it is (path, offset, length), and some columns: identifiers as bytes."""
+        values = (rows[each] for each in ("path", "offset", "length", *columns))
         lists = (bytes_of(each) if each.ndim > 1 else each.tolist() for each in values)
-        for name, path, offset, length, *rest in zip(*lists, strict=True):
-            yield names[name], (paths[path], offset, length), *rest
+        paths = self.paths.listed()
+        for path, offset, length, *rest in zip(*lists, strict=True):
+            yield (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
         """Return the raw bytes of all chunks that were taken with them."""

@@ -349,10 +349,10 @@ class TimelineWriter:
         told: EventRows,
     ) -> None:
         """Take what some entries say: all of it, or of the ends that witnesses tell of, those that no ledger has."""
-        raw, heads, chosen = bucket.raw(), list(bucket.heads.values), whole | telling
+        raw, heads, chosen = bucket.raw(), bucket.heads.listed(), whole | telling
         columns = ("head", "position", "at", "size", "rank")
         each = zip(whole[chosen].tolist(), bucket.each(rows[chosen], *columns), strict=True)
-        for itself, (_, place, number, position, at, size, rank) in each:
+        for itself, (place, number, position, at, size, rank) in each:
             told.rank = rank
             head, where = heads[number], Evidence(*place)
             _, batch = self._batch(*head)

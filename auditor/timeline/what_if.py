@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from auditor.bags import BagWalk
-from auditor.columns.layout import Chunk
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker, Value
+from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
 from auditor.rules.history import (
@@ -41,39 +40,26 @@ from .timeline_reader import Timeline
 from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 
 
-class _Nobody(PartMaker):
-    """Takes evidence for rules that nobody asks."""
-
-    def report(self, *_: Finding) -> None:
-        """Say nothing."""
-
-    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        pass
-
-
-def _nothing(_: list[Chunk]) -> list[Chunk]:
-    return []
-
-
 def read_one_by_one(
     tree: Tree,
     records: ClusterRecords,
     signatures: Signatures,
     found: Gathering,
     *,
-    evidence: PartMaker | None = None,
+    evidence: bool = False,
     lens: WhatIf = AS_IT_WAS,
     judged: Callable[[JudgedFrame], None] | None = None,
     progress: Callable[[int, str], None] | None = None,
 ) -> Part:
     """Read everything, ledgers first. ``found``: where events go to; ``judged``: told of each frame.
 
-    ``evidence``: takes the evidence for rules, as it was. Returns that. Never raises for what is in the tree. Costs
-    five times an audit, which judges most of a tree by columns.
+    Returns the evidence for rules, as it was, if that is asked for. Never raises for what is in the tree. Costs five
+    times an audit, which judges most of a tree by columns.
     """
-    told, done = evidence or _Nobody(), 0
-    keep = list if evidence else _nothing
-    reading = EvidenceSource(tree, records, signatures, one_by_one=True, keep=keep)
+    told, done = PartMaker(), 0
+    reading = EvidenceSource(tree, records, signatures, one_by_one=True)
+    if not evidence:
+        reading.keep = lambda _: []
     facts = ShardFacts(found, lens, LEDGER_RANK)
     shards = ShardWalk(reading, told, facts)
     found.rank = FIRST_RANK
@@ -147,7 +133,7 @@ def judged_timeline(
 
     try:
         part = read_one_by_one(
-            tree, records, signatures, told, evidence=PartMaker(), lens=lens, judged=judged, progress=progress
+            tree, records, signatures, told, evidence=True, lens=lens, judged=judged, progress=progress
         )
         index.take(part, 0, 0)
         findings += _leases(index, records, part.ledgers, lens, uses)

@@ -50,7 +50,7 @@ from appliance.lease.wire import (  # noqa: E402
 )
 from tests.support.shards import MemoryChain, World, acquire, relinquish  # noqa: E402
 from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record, witness_refused  # noqa: E402
-from timeagent.agent.embedded import EmbeddedTime  # noqa: E402
+from timeagent.agent.bounded_clock import EmbeddedTime  # noqa: E402
 from timeagent.canonical import decode  # noqa: E402
 from timeagent.clock import SystemClock  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.support.machine import START_NS, HandMachine
 from tests.support.values import TIME_KEY
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import DRIFT_PPM
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval

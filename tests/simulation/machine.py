@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.history import Said
 from tests.simulation.lock import SimulatedLock
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.sources.port import Sample

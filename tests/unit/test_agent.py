@@ -101,6 +101,16 @@ def test_assumed_radius_at_the_limit_is_never_too_wide(machine: HandMachine) -> 
         assert hand.agent.now().radius == 250 * MS
 
 
+# Nobody makes a node's time useless by asking for it: what a reading cannot tell from a slew does not add up.
+def test_asking_the_doors_often_widens_nothing(hand: HandAgent) -> None:
+    hand.ask()
+    hand.machine.at_read = lambda: hand.machine.pass_time(300)
+    first = hand.agent.sign_over(bytes(32)).radius_ns
+    for _ in range(1_000):
+        last = hand.agent.sign_over(bytes(32)).radius_ns
+    assert last <= first + 2_000 + 1_000 * 1_500 * 200 // 1_000_000
+
+
 # A step means that somebody believes otherwise: nothing counts but what is heard afterwards.
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("size", "epochs"), [(STEP_NS, 0), (STEP_NS + 1, 1)])

@@ -20,7 +20,7 @@ from appliance.lease.client import LeaseDenied
 from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, wait_until
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureError, TryAgain
 from timeagent.units import MS

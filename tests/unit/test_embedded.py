@@ -6,9 +6,8 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.values import TIME_KEY
-from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
+from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS, EmbeddedTime
 from timeagent.agent.discipline import DISRUPTED_NS
-from timeagent.agent.embedded import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import Signer

@@ -4,9 +4,8 @@ import pytest
 
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import TIME_KEY
-from timeagent.agent.bounded_clock import STEP_NS
+from timeagent.agent.bounded_clock import SAMPLE_PERIOD_NS, STEP_NS, EmbeddedTime
 from timeagent.agent.discipline import DISRUPTED_NS
-from timeagent.agent.embedded import SAMPLE_PERIOD_NS, EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.sources.local import AssumedSource
@@ -301,6 +300,15 @@ def test_move_that_a_pause_in_an_earlier_reading_hides_is_allowed_for(
     source.offset = TimeInterval(-moved, -moved)
     now = clock.look().now
     assert now.earliest <= true_ns <= now.latest
+
+
+# What one look cannot tell from a slew, because a reading takes its time, is allowed for once, and not once a look.
+def test_looking_often_widens_nothing(clock: EmbeddedTime, machine: HandMachine) -> None:
+    machine.at_read = lambda: machine.pass_time(300)
+    first = clock.look().now
+    for _ in range(1_000):
+        last = clock.look().now
+    assert last.radius <= first.radius + 2_000 + 1_000 * 1_500 * 200 // 1_000_000
 
 
 # On a machine that is paused between any two readings the interval holds every instant of the look.

@@ -411,6 +411,21 @@ def test_lease_is_given_back_without_a_look_at_the_clock(world: World) -> None:
     assert isinstance(over, LeaseOver)
 
 
+# One answer is granted and cannot be judged: nobody would ever give it back, and its domain would wait for a term.
+@pytest.mark.parametrize("renewing", [False, True])
+def test_what_is_granted_when_the_clock_has_lost_its_bound_is_given_back(world: World, *, renewing: bool) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    line = Line(world.started())
+    client = client_of(world, line, time)
+    lease = granted_one(list(client.acquire(["known"])))
+    line.meanwhile = lambda: setattr(time, "silent", True)
+    with pytest.raises(BadTime):
+        client.renew([lease.witness]) if renewing else client.acquire(["a", "b"])
+    page = one(line.shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert [each.domain for each in page.leases] == ["known"]
+
+
 def test_grant_in_answer_to_giving_back_is_damage(world: World) -> None:
     line = Line(world.started())
     client = client_of(world, line)

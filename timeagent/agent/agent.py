@@ -195,11 +195,12 @@ class Agent(BoundedClock):
             return
         asked, reading = listed.source.asked, answer.after
         after = b""
-        own = self._own_voice(reading)
-        theirs = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
+        own = self._own_voice(now)
+        theirs = bound.aged(now, self._rules.drift_ppm)
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence
-                after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
+                after = self._sign_own(own, reading, now, digest(AFTER_CONTEXT, asked.answer)).encode()
         self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
 
     # ---- one period ----
@@ -211,7 +212,7 @@ class Agent(BoundedClock):
                 return
             status, verdict = self._state.status, self._verdict
             reading, moved, told = self._decide()
-            now = self._moment(reading)
+            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
             self._note_dissent(verdict, now)
             for outcome in told:
                 self._tell(outcome, now)
@@ -262,7 +263,7 @@ class Agent(BoundedClock):
         if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
-            interval = self._interval(bound, reading)
+            interval = self._interval(bound, reading, now)
             with contextlib.suppress(BadTime):  # the key has ended: nothing is said until there is the next one
                 signer = self._signer.signer_at(interval.midpoint)
                 signed = self._sign(interval, bound, None, signer=signer)
@@ -300,12 +301,12 @@ class Agent(BoundedClock):
     def now(self) -> TimeInterval:
         """Return an interval that holds true time. Raises BadTime: nothing may be said, or it is too wide."""
         with self._lock:
-            return self._said(self._steady_reading())[0]
+            return self._said(*self._steady_reading())[0]
 
     def sign_over(self, covered: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime: nothing may be said, or it is too wide."""
         with self._lock:
-            interval, bound = self._said(self._steady_reading())
+            interval, bound = self._said(*self._steady_reading())
             return self._sign(interval, bound, covered)
 
     def sign_for_peer(self, covered: bytes) -> SignedTime:
@@ -314,36 +315,37 @@ class Agent(BoundedClock):
         Whatever this node concluded with its peers: each node is one voice, also to those who outvote it.
         """
         with self._lock:
-            reading = self._steady_reading()
-            own = self._own_voice(reading)
+            reading, now = self._steady_reading()
+            own = self._own_voice(now)
             if own is None:
                 raise BadTime(
                     "no-own-measure", "no source of this machine's own measures its clock now", hint="run chrony here"
                 )
-            return self._sign_own(own, reading, covered)
+            return self._sign_own(own, reading, now, covered)
 
-    def _own_voice(self, reading: ClockSample) -> Voice | None:
-        voices = self._hearing.voices(self._moment(reading), own=True)
+    def _own_voice(self, now: ClockMoment) -> Voice | None:
+        voices = self._hearing.voices(now, own=True)
         return voices[0] if voices else None
 
-    def _sign_own(self, own: Voice, reading: ClockSample, covered: bytes) -> SignedTime:
+    def _sign_own(self, own: Voice, reading: ClockSample, now: ClockMoment, covered: bytes) -> SignedTime:
         interval = TimeInterval(reading.boot_ns + own.ahead.earliest, reading.boot_after_ns + own.ahead.latest)
-        bound = Bound(own.ahead, self._moment(reading), cluster_time=own.cluster_time)
+        bound = Bound(own.ahead, now, cluster_time=own.cluster_time)
         return self._sign(interval, bound, covered, ClockStatus.SYNCHRONIZED)
 
-    def _steady_reading(self) -> ClockSample:
+    def _steady_reading(self) -> tuple[ClockSample, ClockMoment]:
         """Read the clocks. Raises BadTime if they moved since the last turn: the next turn says what that means."""
         reading = read_clocks(self._clock)
         if self._last is None:
             raise self._silence(reading)
-        if self._moved(reading) is not None:
+        moved, now = self._since(reading)
+        if moved is not None:
             raise BadTime("clock-unsteady", "the clock moved just now", hint="try again")
-        return reading
+        return reading, now
 
     def report(self) -> bytes:
         with self._lock:
             reading = read_clocks(self._clock)
-            now = self._moment(reading)
+            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
             bound = self._state.bound
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             fields: dict[str, Any] = {

@@ -41,7 +41,7 @@ from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import FILE as SETTINGS_FILE
 from auditor.evidence.opening import find_root
-from timeagent.agent.embedded import EmbeddedTime
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
 from timeagent.keys import NoKey, Verifier

@@ -13,7 +13,7 @@ from typing import Final
 
 from appliance.cluster import Cluster
 from appliance.node.routes import TimeThere
-from timeagent.agent.embedded import Look
+from timeagent.agent.bounded_clock import Look
 from timeagent.clock import DRIFT_PPM, MachineClock, drift_ns
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval

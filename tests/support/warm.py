@@ -37,7 +37,8 @@ _LOCK: Final = Lock()
 
 
 @cache
-def _server() -> socket.socket:
+def _server(_: int) -> socket.socket:
+    """Return the way to that of one process of tests, by its number: what is forked of that one has its own."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = ["env", "--default-signal", sys.executable, "-m", "tests.support.warm", str(far.fileno())]
     process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, pass_fds=[far.fileno()])
@@ -74,7 +75,7 @@ class WarmProcess(subprocess.Popen[str]):
         order = json.dumps([list(args), dict(env if isinstance(env, dict) else os.environ), str(cwd or Path.cwd())])
         try:
             with _LOCK:
-                server = _server()
+                server = _server(os.getpid())
                 socket.send_fds(server, [order.encode()], streams)
                 self.pid = int(server.recv(64))
             self._child_created = True

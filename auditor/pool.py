@@ -6,20 +6,21 @@ Each has a connection of its own and no lock with the others: whatever one is do
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from timeagent.clock import SystemClock
 from timeagent.console import Progress
 from timeagent.errors import Environment
 from timeagent.units import SECOND
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 JOBS_MAX: Final = 64
 UNITS_WORTH_IT: Final = 8
@@ -38,6 +39,8 @@ class _Reader:
     """One process, and the parent's end of the way to it."""
 
     def __init__(self, work: Callable[[Any], bytes], units: Sequence[Any]) -> None:
+        import multiprocessing  # noqa: PLC0415 - one process needs none of it
+
         context = multiprocessing.get_context("fork")
         self.ours, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, work, units), daemon=True)
@@ -79,6 +82,8 @@ def in_order[T](work: Callable[[T], bytes], units: Sequence[T], jobs: int) -> It
 
     Call it from a program with one thread. When the caller stops asking, or is interrupted, the processes end.
     """
+    from multiprocessing.connection import wait  # noqa: PLC0415 - as above
+
     readers: list[_Reader] = []
     answers: dict[int, bytes] = {}
     asked = told = 0

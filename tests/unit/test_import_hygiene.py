@@ -41,7 +41,8 @@ def test_audit_loads_nothing_that_it_does_not_use(repository: Path, tmp_path: Pa
     build(tmp_path / "tree", 100)
     ran = f"import tenure.__main__ as m\nassert m.main(['audit', {str(tmp_path / 'tree')!r}, '--jobs', '1']) == 0"
     modules = modules_after(ran, repository)
-    assert loaded(modules, "urllib", "http", "email", "ssl", "xml", "concurrent", "importlib.metadata") == []
+    assert loaded(modules, "urllib", "http", "email", "ssl", "xml", "concurrent", "multiprocessing") == []
+    assert loaded(modules, "importlib.metadata") == []
     assert loaded(modules, "auditor.explain", "auditor.selftest", "auditor.report.comparing") == []
     assert "auditor.report.formats" in modules
 

@@ -65,14 +65,15 @@ verify: install ## plant every mutant, walk every short cast, try every example,
 	@$(PYTEST) --hypothesis-profile=full -m '(verify or hypothesis) and not slow and not lab' $(if $(SAMPLE),--sample $(SAMPLE)) $(SUITES) $(ARGS)
 	@TENURE_CORE=python $(PYTEST) -m 'not slow and not lab and not verify' $(if $(SAMPLE),--sample $(SAMPLE)) $(BY_PYTHON) $(ARGS)
 
-# All four run, also when one fails: one call says everything there is to repair.
-check: install ## check format, lint, types and layers
+# All five run, also when one fails: one call says everything there is to repair.
+check: install ## check format, lint, types, layers and the repository as a text
 	@failed=; \
 	step() { name=$$1; shift; echo "check: $$name"; "$(BIN)/$$@" || failed="$$failed $$name"; }; \
 	step format ruff format --check --output-format concise .; \
 	step lint ruff check .; \
 	step types mypy $(PACKAGES) tests release; \
 	step layers lint-imports --no-logo; \
+	step tidy python -m pytest -q -p no:xdist --no-header tests/unit/test_tidy.py -k repository; \
 	if [ -n "$$failed" ]; then echo "check: failed:$$failed (make fmt repairs what is safe to repair)" >&2; exit 1; fi; \
 	echo 'check: good'
 

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.agent.page import AgentTime, running_agent
 from timeagent.clock import MachineClock, SystemClock
 from timeagent.errors import BadRequest, NotTrusted, check_callable, check_type
 from timeagent.keys import Verifier, fingerprint
-from timeagent.sampled import EmbeddedTime
 from timeagent.sources.local import AssumedSource, KernelSource
 from timeagent.sources.port import Source
 from timeagent.units import Instant
@@ -328,7 +328,7 @@ class Cluster:
         reader = self.logs.opened(log).reader
         if level == "settled":
             return reader.settled(after_ns, until_ns)
-        return (m for m in reader.latest(after_ns) if until_ns is None or m.timestamp_ns <= until_ns)
+        return reader.latest(after_ns, until_ns)
 
     def batches(
         self,

@@ -271,7 +271,7 @@ class ByHand:
         return Holder(
             node=self._cluster.settings.node,
             process=process,
-            boot=bytes.fromhex(boot_id().replace("-", "")),
+            boot=boot_id(),
             incarnation=self._random.randbytes(8),
             purpose=check_purpose(purpose),
         )

@@ -38,7 +38,7 @@ from .report.result import Audit, Summary, with_findings
 from .rules.clocks import name_clocks
 from .rules.finding import Evidence, Finding, found
 from .rules.finding import in_order as once_each
-from .rules.history import ShardRun, runs
+from .rules.history import ShardRun, head_facts, runs
 from .seals import SealOrder
 from .shards import ShardWalk
 from .timeline.facts import RackFacts, ShardFacts
@@ -200,7 +200,6 @@ class _AuditRun:
             self.tree.unreadable.clear()
             self.store = None
             whole = self._load(1)
-        self.index.ready()
         self.doubted = whole.doubted
         return self._concluded(whole)
 
@@ -340,8 +339,11 @@ class _AuditRun:
     def _concluded(self, whole: Part) -> Audit:
         """Judge what was read."""
         tree, records, counts, torn = self.tree, self.records, whole.counts, whole.ledgers.torn
-        known = runs(self.index)
-        judged, witnesses = judge(self.index, records, known, whole, tree, self.options.narrowing, self.options.jobs)
+        heads = head_facts(self.index)
+        known = runs(heads.values())
+        judged, witnesses = judge(
+            self.index, records, heads, known, whole, tree, self.options.narrowing, self.options.jobs
+        )
         findings = [*whole.findings, *judged, *check_foreign(tree)]
         findings += [
             found("unreadable", path, f"{path}: {why}", [Evidence(path)]) for path, why in tree.unreadable.items()

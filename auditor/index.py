@@ -1,4 +1,4 @@
-"""The SQLite index of the evidence: what rules over leases and sequences need, found by domain or writer.
+"""The SQLite index of the evidence: what rules over leases and sequences need, in columns by domain or writer.
 
 In memory for small trees, in a file for large ones. It holds only what has been verified, or could not be for want of
 keys; every row says where in the tree its bytes are. The only module of the auditor that imports apsw.
@@ -6,13 +6,12 @@ keys; every row says where in the tree its bytes are. The only module of the aud
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Final, NamedTuple
 
 import apsw
 import msgspec
@@ -23,14 +22,24 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, USES, ColumnPlace, RowBucket, Spool, names_in
+from .columns.layout import (
+    ENTRIES,
+    FRAMES,
+    STATED,
+    USES,
+    ColumnPlace,
+    HeadName,
+    RowBucket,
+    Spool,
+    names_in,
+)
 from .evidence.records import take_latest
-from .parts import RANKED, Part, Value
+from .parts import Part, Value
 from .rules.finding import Evidence, Verdict
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 11
+INDEX_FORMAT: Final = 12
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
 
 _SCHEMA = """
@@ -40,24 +49,10 @@ CREATE TABLE head (
     incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
     head BLOB, path TEXT, offset INTEGER, length INTEGER, rank INTEGER,
     PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
-CREATE TABLE entry (
-    domain TEXT, cid BLOB, incarnation BLOB, sequence INTEGER, position INTEGER, head BLOB, entry BLOB,
-    path TEXT, offset INTEGER, length INTEGER, ending INTEGER, rank INTEGER,
-    PRIMARY KEY (domain, incarnation, sequence, position, head)) WITHOUT ROWID;
 CREATE TABLE ceiling (
     map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
     PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
-CREATE TABLE use (
-    domain TEXT, cid BLOB, path TEXT, offset INTEGER, length INTEGER, messages INTEGER, accepted INTEGER,
-    first INTEGER, last INTEGER, proven INTEGER, settle_to INTEGER, signed INTEGER,
-    sequence INTEGER, digest BLOB, staying INTEGER);
-CREATE TABLE frame (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    first INTEGER, last INTEGER, earliest INTEGER, latest INTEGER);
 CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
-CREATE TABLE committed (
-    writer TEXT, incarnation BLOB, sequence INTEGER, digest BLOB, path TEXT, offset INTEGER, length INTEGER,
-    named INTEGER, naming INTEGER, earliest INTEGER, latest INTEGER, staleness INTEGER);
 CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
     closed_at INTEGER);
 CREATE TABLE whole (log TEXT, start INTEGER, end INTEGER);
@@ -72,27 +67,22 @@ READ_CACHE_KIB: Final = 8 * 1024
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-_TABLES: Final = ("head", "entry", "ceiling", "use", "frame", "unread", "committed", "bag", "whole", "chunk")
+_TABLES: Final = ("head", "ceiling", "unread", "bag", "whole", "chunk")
+_FIGURES: Final = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence", "staying")
+"""Of a use, beside its place and digest."""
+_STATED: Final = ("head", "position", "rank", "at", "size")
+_INSERT_HEAD: Final = """
+INSERT INTO head VALUES ({} + {}) ON CONFLICT (incarnation, sequence, digest) DO UPDATE SET path = excluded.path,
+    offset = excluded.offset, length = excluded.length, rank = excluded.rank, in_ledger = in_ledger + excluded.in_ledger
+    WHERE excluded.rank < rank
+"""
+"""Of a batch that is told of at several places, the place with the lowest rank stays."""
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
 
 
 def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
     return place.process, place.at, place.rows, place.raw
-
-
-def _insertion(table: str, columns: int, base: int = 0) -> str:
-    """Return what inserts a row; of a fact that is told at several places, the place with the lowest rank stays."""
-    marks = ",".join("?" * columns)
-    if table not in RANKED:
-        return f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables and columns are ours
-    told = [f"{name} = excluded.{name}" for name in ("path", "offset", "length", "rank")]
-    if table == "head":
-        told.append("in_ledger = in_ledger + excluded.in_ledger")
-    return (
-        f"INSERT INTO {table} VALUES ({marks} + {base}) ON CONFLICT {RANKED[table]} DO UPDATE SET "  # noqa: S608 - the names of tables and columns are ours
-        f"{', '.join(told)} WHERE excluded.rank < rank"
-    )
 
 
 def open_index(path: Path) -> Database:
@@ -158,15 +148,32 @@ class Use:
     """The latest instant at which the frame can have been stamped, by its signed time."""
     sequence: int = 0
     """The frame's, in its writer's run."""
-    digest: bytes | None = None
-    """The frame's; None where it is not known."""
     staying: bool = True
     """Whether the lease counts there without a half from a chain that comes later."""
+    digest: bytes | None = None
+    """The frame's; None where it is not known."""
 
     @property
     def log(self) -> str:
         """The log that it was written to."""
         return self.where.path.split("/")[1]
+
+
+class StatedEntry(NamedTuple):
+    """An entry as it was signed, from the one of several places that counts."""
+
+    head: HeadName
+    position: int
+    raw: bytes
+    where: Evidence
+
+
+class DomainRows(NamedTuple):
+    """What is known of one domain: each entry once, by batch and place in it; and its uses with their leases' ids."""
+
+    domain: str
+    entries: Sequence[StatedEntry]
+    uses: Sequence[tuple[bytes, Use]] = ()
 
 
 class Index:
@@ -224,18 +231,12 @@ class Index:
         for table in _TABLES:
             self.db.execute(f"DELETE FROM {table}")  # noqa: S608 - the names of tables and columns are ours
 
-    def insert(self, table: str, rows: Iterable[Sequence[Value]], base: int = 0) -> None:
-        """Insert many whole rows. ``base``: what is added to their ranks."""
-        several = iter(rows)
-        first = next(several, None)
-        if first is not None:
-            self.db.executemany(_insertion(table, len(first), base), itertools.chain([first], several))
-
     def take(self, part: Part, number: int, base: int) -> None:
         """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
-        for table, several in part.rows.items():
-            for chunk in several:
-                self.insert(table, msgspec.msgpack.decode(chunk), base)
+        for table, rows in part.rows.items():
+            marks = ",".join("?" * len(rows[0]))
+            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
+            self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
         take_latest(self._closed_to, part.closed_to)
         kept = self.spool.keep(part.columns) if self.spool else part.columns
         places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
@@ -263,21 +264,34 @@ class Index:
             found.take(base, names, *self.spool.read(ColumnPlace(*place), raw=raw))
         return found
 
+    def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
+        """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
+        kinds = [self.bucket(kind, bucket, raw=True) for kind in (ENTRIES, STATED, USES)]
+        told = [(each, each.by_name(domains), each.raw(), each.heads.listed()) for each in kinds]
+        for domain in sorted({name for _, rows_of, *_ in told for name in rows_of}):
+            entries: dict[tuple[Value, ...], tuple[int, StatedEntry]] = {}
+            uses: list[tuple[bytes, Use]] = []
+            for of_kind, rows_of, raw, heads in told:
+                rows = rows_of.get(domain)
+                if rows is not None and of_kind.kind == USES:
+                    for where, lease, digest, *figures in of_kind.each(rows, "cid", "digest", *_FIGURES):
+                        use = Evidence(*where), *figures, digest if any(digest) else None
+                        uses.append((lease, Use(*use)))
+                    rows = rows[rows["plain"]]
+                for where, number, position, rank, at, size in () if rows is None else of_kind.each(rows, *_STATED):
+                    head = heads[number]
+                    name = *head[:2], position, head[2]
+                    if name not in entries or rank < entries[name][0]:
+                        entries[name] = rank, StatedEntry(head, position, raw[at : at + size], Evidence(*where))
+            uses.sort(key=lambda each: (each[1].where.path, each[1].where.offset))
+            yield DomainRows(domain, [entry for _, (_, entry) in sorted(entries.items())], uses)
+
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""
         return [number for (number,) in self.db.execute("SELECT DISTINCT bucket FROM chunk ORDER BY bucket")]
 
     def column_bytes(self) -> int:
         return self.number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
-
-    def domains_in_rows(self) -> set[str]:
-        """Return every domain of which something is known by itself, not by columns."""
-        return {row[0] for row in self.db.execute("SELECT domain FROM entry UNION SELECT domain FROM use")}
-
-    def writers_in_rows(self) -> set[tuple[str, bytes]]:
-        """Return writer and incarnation of every frame that is known by itself, not by columns."""
-        sql = "SELECT writer, incarnation FROM frame UNION SELECT writer, incarnation FROM committed"
-        return set(self.db.execute(sql))
 
     @property
     def shared(self) -> bool:
@@ -313,45 +327,12 @@ class Index:
             if directory:
                 directory.cleanup()
 
-    def ready(self) -> None:
-        """Say that all evidence is in: what is asked by name is indexed."""
-        self.db.execute("CREATE INDEX use_of ON use (domain, cid)")
-        self.db.execute("CREATE INDEX frame_of ON frame (writer, incarnation, sequence)")
-
-    def witnesses(self) -> int:
-        """Return how many different witnesses are known."""
-        return self.number("SELECT count(*) FROM entry WHERE NOT ending")
-
     def all_domains(self) -> set[str]:
-        """Return every domain that a frame or a ledger names, in rows or columns."""
-        found = self.domains_in_rows() - {""}
-        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind IN (?, ?)", (ENTRIES, USES)):
+        """Return every domain that a frame or a ledger names."""
+        found: set[str] = set()
+        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind <> ?", (FRAMES,)):
             found.update(names_in(names))
-        return found
-
-    def domains(self) -> list[str]:
-        """Return every domain that an entry names, sorted."""
-        return [row[0] for row in self.db.execute("SELECT DISTINCT domain FROM entry WHERE domain <> '' ORDER BY 1")]
-
-    def entries(self, domain: str) -> Iterator[tuple[bytes, int, bytes, Evidence]]:
-        """Yield (head, position in the batch, entry, where) of a domain; of session leases, which are of none: ""."""
-        sql = (
-            "SELECT h.head, e.position, e.entry, e.path, e.offset, e.length FROM entry e JOIN head h"
-            " ON h.incarnation = e.incarnation AND h.sequence = e.sequence AND h.digest = e.head WHERE e.domain = ?"
-        )
-        for head, position, entry, path, offset, length in self.db.execute(sql, (domain,)):
-            yield head, position, entry, Evidence(path, offset, length)
-
-    def uses(self, domain: str) -> Iterator[tuple[bytes, Use]]:
-        """Yield (correlation id, use) of a domain, in order of place."""
-        sql = (
-            "SELECT cid, path, offset, length, messages, accepted, first, last, proven, settle_to, signed, sequence,"
-            " digest, staying FROM use WHERE domain = ? ORDER BY path, offset"
-        )
-        for cid, path, offset, length, *numbers in self.db.execute(sql, (domain,)):
-            messages, accepted, first, last, proven, *others, staying = numbers
-            figures = (messages, accepted, first, last, bool(proven), *others, bool(staying))
-            yield cid, Use(Evidence(path, offset, length), *figures)
+        return found - {""}
 
     def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:
         """Return a head by its name. Raises KeyError."""
@@ -361,14 +342,14 @@ class Index:
             return raw
         raise KeyError(digest)
 
-    def heads(self) -> Iterator[tuple[bytes, int, bytes, int, bytes, Evidence]]:
-        """Yield (incarnation, sequence, digest, how often in the ledger, head, where), by run and sequence."""
+    def heads(self) -> Iterator[tuple[HeadName, int, bytes, Evidence]]:
+        """Yield (name, how often in the ledger, head, where), by run and sequence."""
         sql = (
             "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
             " ORDER BY map, shard, incarnation, sequence, digest"
         )
-        for incarnation, sequence, digest, in_ledger, head, path, offset, length in self.db.execute(sql):
-            yield incarnation, sequence, digest, in_ledger, head, Evidence(path, offset, length)
+        for *name, in_ledger, head, path, offset, length in self.db.execute(sql):
+            yield (name[0], name[1], name[2]), in_ledger, head, Evidence(path, offset, length)
 
     def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
         """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""

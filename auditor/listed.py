@@ -7,14 +7,12 @@ from typing import Final
 
 from appliance.formats.framing import CHECKSUM_BYTES, Kind, piece_at
 from appliance.formats.lockfile import LockFile
-from appliance.formats.witness import Half
 from timeagent.signedtime import SignedTime
-from timeagent.units import INSTANT_MAX
 
 from .columns.cutting import NO_CHECK
 from .columns.frames import JudgedFile, RackColumns
 from .evidence.records import Stranger
-from .evidence.signatures import FrameEvidence, HeldSession, HeldWitness
+from .evidence.signatures import FrameEvidence
 from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
@@ -76,8 +74,8 @@ class FrameJudge:
         for token in read.tokens:
             self._told.saw(token)
         begins = list(itertools.accumulate(read.frames, initial=first))
-        if self._timeline and read.clean:
-            self._timeline.clean_from(files, read.clean.firsts)
+        if self._timeline:
+            self._timeline.clean_from(event for _, event in read.written)
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
@@ -87,8 +85,8 @@ class FrameJudge:
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
-        if self._timeline and read.clean:
-            self._timeline.clean_frames(read.clean, first)
+        if self._timeline:
+            self._timeline.clean_frames(read.written)
         self._rank = begins[-1]
 
     def _one_by_one(self, file: JudgedFile) -> None:
@@ -173,44 +171,4 @@ class FrameJudge:
         if frame.refusal is None and frame.token is not self._newest_of_frames:
             self._newest_of_frames = frame.token
             self._told.saw(frame.token)
-        head, where, hashed = frame.frame.head, frame.where, self._reading.hashed
-        writer = (head.writer, head.incarnation)
-        timestamps = frame.frame.timestamps
-        stamps = (int(timestamps[0]), int(timestamps[-1]))
-        token, proven = frame.token, frame.refusal is None
-        # An end of an interval above what a column holds is kept as that: nothing lies above either.
-        interval = (token.interval.earliest, min(token.interval.latest, INSTANT_MAX)) if proven else (None, None)
-        self._told.add("frame", *writer, head.sequence, digest, where=where, rest=(*stamps, *interval))
-        if head.committed is not None:
-            named = (*writer, head.committed.sequence, head.committed.digest if hashed else bytes(32))
-            naming = (head.sequence, *interval, token.staleness_ns)
-            self._told.add("committed", *named, where=where, rest=(int(timestamps[-1]), *naming))
-        stamped = min(token.interval.latest + token.staleness_ns, INSTANT_MAX)
-        for session in frame.sessions:
-            self._remember_witness(session, ("", session.witness.session_id), where, rank)
-        counted = set()
-        for held in frame.witnesses:
-            witness = held.witness
-            lease = (witness.domain, witness.correlation_id)
-            if witness.correlation_id not in counted:
-                counted.add(witness.correlation_id)
-                sure = counts and held.refusal is None
-                numbers = (len(timestamps), accepted, *span, sure, witness.settle_to_ns, stamped)
-                staying = frame.part_of(held)[1] is not Half.LEAVING
-                itself = (head.sequence, digest if hashed else None, staying)
-                self._told.add("use", *lease, where=where, rest=(*numbers, *itself))
-            self._remember_witness(held, lease, where, rank)
-
-    def _remember_witness(
-        self, held: HeldWitness | HeldSession, lease: tuple[str, bytes], where: Evidence, rank: int
-    ) -> None:
-        """Remember a witness that holds, and its head. ``lease``: domain and id; session leases are of none: ""."""
-        if held.refusal is not None:
-            return
-        batch, signed = held.head, held.signed
-        named = (batch.incarnation, batch.sequence, held.head_digest)
-        shard = (batch.map_number, batch.shard, batch.ceiling_number)
-        in_ledger = False
-        self._told.add("head", *named, *shard, in_ledger, signed.head, where=where, rank=rank)
-        stated = (*lease, *named[:2], signed.index, held.head_digest, signed.entry)
-        self._told.add("entry", *stated, where=where, rest=(0,), rank=rank)
+        self._columns.keep(frame, digest, accepted, span, rank, counts=counts)

@@ -19,12 +19,13 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.paths import Rack
+from appliance.formats.witness import BatchHead
 from timeagent.console import printable
 from timeagent.errors import BadRequest
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
-from .columns.layout import Chunk
+from .columns.layout import Chunk, HeadName
 from .evidence.records import ClusterRecords, Stranger, take_latest
 from .evidence.signatures import FrameReader, Signatures
 from .evidence.tree import LedgerFile, Tree
@@ -154,8 +155,8 @@ class Part(msgspec.Struct, kw_only=True):
     """What a unit came to, or all of them together."""
 
     findings: list[Finding] = []
-    rows: dict[str, list[bytes]] = {}
-    """Some encoded rows at a time, by table of the index."""
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    """By table of the index."""
     columns: list[Chunk] = []
     timeline: list[bytes] = []
     """Rows of events, encoded, as far as columns do not tell them."""
@@ -232,18 +233,13 @@ def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None
 
 type Value = str | bytes | int | None
 
-RANKED: Final = {"head": "(incarnation, sequence, digest)", "entry": "(domain, incarnation, sequence, position, head)"}
-"""Tables where one fact may be told at several places; of these the place with the lowest rank counts."""
-CHUNK_ROWS: Final = 2048
-
 
 class PartMaker:
-    """Gathers what is told of one part; rows as bytes, because a part may hold a hundred thousand frames."""
+    """Gathers what is told of one part."""
 
     def __init__(self) -> None:
         self.part = Part()
-        self._kept: dict[str, list[tuple[Value, ...]]] = {}
-        self._heads: dict[tuple[Value, ...], Value] = {}
+        self._heads: dict[HeadName, int] = {}
         """Incarnation, sequence and digest of each head, and the rank of the place where it counts."""
         self._last = ("", "")
         self._newest: SignedTime | None = None
@@ -260,14 +256,27 @@ class PartMaker:
             self._last = path, printable(path)
         return self._last[1]
 
-    def add(self, table: str, *values: Value, where: Evidence, rest: tuple[Value, ...] = (), rank: int = 0) -> None:
-        """Take a row: its values, its place, and what follows.
+    def place(self, where: Evidence) -> tuple[str, int, int]:
+        """Return a place as rows have it."""
+        return self.shown(where.path), where.offset, where.length
+
+    def add(self, table: str, *values: Value, where: Evidence) -> None:
+        """Take a row: its values and its place."""
+        self._insert(table, (*values, *self.place(where)))
+
+    def add_head(
+        self, head: BatchHead, digest: bytes, raw: bytes, where: Evidence, rank: int, *, in_ledger: bool = False
+    ) -> None:
+        """Take the head of a batch; every frame under it tells of it.
 
         ``rank``: which place counts where the same is told at several, the lowest. Frames come in the order in which
         they are read, from 0 up; ledgers below 0, and those read last below all.
         """
-        row = (*values, self.shown(where.path), where.offset, where.length, *rest)
-        self._insert(table, (*row, rank) if table in RANKED else row)
+        name = head.incarnation, head.sequence, digest
+        if self._heads.get(name, rank + 1) > rank:
+            self._heads[name] = rank
+            shard = head.map_number, head.shard, head.ceiling_number
+            self._insert("head", (*name, *shard, int(in_ledger), raw, *self.place(where), rank))
 
     def add_bag(
         self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
@@ -284,22 +293,9 @@ class PartMaker:
         take_latest(self.part.closed_to, {log: instant})
 
     def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        if table == "head":  # every frame under a batch tells of its head
-            known = self._heads.get(row[:3])
-            if known is not None and known <= row[-1]:  # type: ignore[operator]
-                return
-            self._heads[row[:3]] = row[-1]
-        kept = self._kept.setdefault(table, [])
-        kept.append(row)
-        if len(kept) >= CHUNK_ROWS:
-            self._pack(table)
-
-    def _pack(self, table: str) -> None:
-        self.part.rows.setdefault(table, []).append(msgspec.msgpack.encode(self._kept.pop(table)))
+        self.part.rows.setdefault(table, []).append(row)
 
     def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
-        for table in list(self._kept):
-            self._pack(table)
         self.part.newest = self._newest.encode() if self._newest else None
         self.part.columns, self.part.timeline = columns or [], timeline or []
         return self.part

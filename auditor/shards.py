@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypedDict
+from typing import Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
@@ -15,7 +16,6 @@ from appliance.formats.witness import (
     BatchHead,
     CeilingCopy,
     Ended,
-    Entry,
     Revoked,
     Stopped,
     Witness,
@@ -34,17 +34,9 @@ from .rules.finding import Evidence, Finding, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
 
-IN_LEDGER: Final = 1
-
-
 BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
-
-
-class _Place(TypedDict):
-    where: Evidence
-    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,40 +180,30 @@ class ShardWalk:
         if not self._one_by_one:
             with suppress(Damaged, ValueError):
                 records = self.columns.read([raw for each in blocks for raw in each.block.entries])
-        if records is None:
-            for each in blocks:
-                self._by_rows(each)
-            return
         chosen: list[int] = []
-        good: list[_Block] = []
-        places: list[BlockPlace] = []
+        good: list[tuple[_Block, BlockPlace]] = []
         number = 0
         for each in blocks:
             count = len(each.block.entries)
-            if self._holds(each):
-                told, digest = self._tell_head(each)
-                name = (each.head.incarnation, each.head.sequence, digest)
-                shown = self._told.shown(each.where.path)
-                good.append(each)
-                places.append(BlockPlace(name, each.block.entries, shown, each.where, told["rank"]))
+            if (records is not None or self._is_readable(each)) and self._holds(each):
+                good.append((each, self._tell_head(each)))
                 chosen.extend(range(number, number + count))
             number += count
-        for which, position in self.columns.take(records, chosen, places) if good else ():
-            each, place = good[which], places[which]
-            entry = decode_entry(each.block.entries[position])
-            self._other(each, place.head[2], position, entry, {"where": place.where, "rank": place.rank})
+        places = [place for _, place in good]
+        if records is None:
+            others = [(which, n) for which, place in enumerate(places) for n in range(len(place.entries))]
+        else:
+            others = self.columns.take(records, chosen, places) if good else []
+        for which, position in others:
+            self._other(*good[which], position)
 
-    def _by_rows(self, each: _Block) -> None:
+    def _is_readable(self, each: _Block) -> bool:
         try:
-            entries = list(each.block.decoded(each.file.path))
+            deque(each.block.decoded(each.file.path), 0)
         except Damaged as problem:
             self._damaged(each.file, problem.message, each.where)
-            return
-        if not self._holds(each):
-            return
-        place, digest = self._tell_head(each)
-        for position, entry in enumerate(entries):
-            self._other(each, digest, position, entry, place)
+            return False
+        return True
 
     def _holds(self, each: _Block) -> bool:
         """Whether a block is what its shard signed; what is wrong with it is reported."""
@@ -258,35 +240,28 @@ class ShardWalk:
             return False
         return True
 
-    def _tell_head(self, each: _Block) -> tuple[_Place, bytes]:
-        """Tell the index of a block's head; return where it stands and its digest."""
+    def _tell_head(self, each: _Block) -> BlockPlace:
+        """Tell the index of a block's head; return where it stands."""
         head, digest = each.head, head_digest(each.block.head)
-        named = (head.map_number, head.shard, head.ceiling_number)
         self._rank -= 1
-        place: _Place = {"where": each.where, "rank": self._rank}
-        self._told.add("head", head.incarnation, head.sequence, digest, *named, IN_LEDGER, each.block.head, **place)
+        self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
             self._timeline.head(head, digest, each.where)
-        return place, digest
+        name = (head.incarnation, head.sequence, digest)
+        return BlockPlace(name, each.block.entries, self._told.place(each.where), self._rank)
 
-    def _other(self, each: _Block, digest: bytes, position: int, entry: Entry, place: _Place) -> None:
+    def _other(self, each: _Block, place: BlockPlace, position: int) -> None:
+        entry = decode_entry(place.entries[position])
         if self._timeline:
-            self._timeline.entry(each.head, digest, position, entry, each.where, -place["rank"])
+            self._timeline.entry(each.head, place.head[2], position, entry, each.where, -place.rank)
         match entry:
-            case Witness():
-                name, ending = (entry.domain, entry.correlation_id), 0
-            case Ended():
-                name, ending = (entry.domain, entry.ending.correlation_id), 1
-            case Revoked():
-                name, ending = (entry.domain, entry.correlation_id), 1
+            case Witness() | Ended() | Revoked():
+                self.columns.add_one(entry.domain, place, position)
             case SessionWitness() | SessionEnded():
-                name, ending = ("", entry.session_id), int(isinstance(entry, SessionEnded))
+                self.columns.add_one("", place, position)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
-                return
+            case Stopped():
+                self._ledgers.stopped.add(each.head.incarnation)
             case _:
-                if isinstance(entry, Stopped):
-                    self._ledgers.stopped.add(each.head.incarnation)
-                return
-        run, raw = (each.head.incarnation, each.head.sequence), each.block.entries[position]
-        self._told.add("entry", *name, *run, position, digest, raw, rest=(ending,), **place)
+                pass

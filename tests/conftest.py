@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The same examples in every run and no limit on seconds: a failure is about the code, never about the machine.
 # `make verify` tries all of them; more, and other ones each time: make test ARGS=--hypothesis-profile=explore
-settings.register_profile("steady", derandomize=True, deadline=None, database=None, max_examples=FULL * 2 // 5)
+settings.register_profile("steady", derandomize=True, deadline=None, database=None, max_examples=FULL // 4)
 settings.register_profile("full", derandomize=True, deadline=None, database=None, max_examples=FULL)
 settings.register_profile("explore", max_examples=2_000, deadline=None, print_blob=True)
 settings.load_profile("steady")

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NoReturn, Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -157,6 +157,16 @@ class KeyInUse:
                 "a process that gets its keys as credentials is started again",
             )
         return signer
+
+
+class NoKey(KeyInUse):
+    """The key of whoever only looks: nothing is signed with it."""
+
+    def __init__(self) -> None:
+        """Have none."""
+
+    def signer_at(self, at: Instant) -> NoReturn:
+        raise NotTrusted("no-key", f"nothing is signed at {at}: whoever only looks signs nothing")
 
 
 def save_private_key(path: Path, signer: Signer) -> None:

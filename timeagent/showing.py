@@ -15,13 +15,14 @@ from typing import Any, Final
 
 import msgspec
 
-from .agent.page import PAGE_NAME, AgentTime, PageReader
-from .clock import AgentClock, MachineClock, boot_id
+from .agent.bounded_clock import EmbeddedTime, Look
+from .agent.page import AgentTime
+from .clock import MachineClock
 from .console import instant_fields
 from .errors import BadTime
 from .interval import TimeInterval
-from .sampled import Look, SampledClock
-from .signedtime import ClockStatus, SignedTime
+from .keys import NoKey
+from .signedtime import ClockStatus
 from .sources.local import NOTHING_ASSUMED, AssumedSource
 from .sources.nonce import NonceClient
 from .sources.port import Source
@@ -97,16 +98,13 @@ class Known:
         }
 
 
-def known_by_agent(directory: Path, clock: AgentClock) -> Known:
+def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
     report = _Report.read(NonceClient(directory).report())
     now: TimeInterval | None = None
     problem: BadTime | None = None
     try:
-        page = PageReader(directory / PAGE_NAME).page()
-        key_id = SignedTime.decode(page.token).key_id if page.token else b""
-        boot = bytes.fromhex(boot_id().replace("-", ""))
-        now = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=UNBOUNDED_RADIUS_NS).now()
+        now = AgentTime(directory, clock, radius_ns_max=UNBOUNDED_RADIUS_NS, key_id=b"", is_own=lambda _: True).now()
     except BadTime as refused:
         problem = refused
     return Known(
@@ -166,8 +164,7 @@ class _Report(msgspec.Struct):
 
 def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:
     """Ask the sources here: the first with a bound counts; an assumed one, of this radius, last. Blocks for them."""
-    sources = [*measuring, AssumedSource(machine, radius)] if radius else measuring
-    clock = SampledClock(machine, sources, radius_ns_max=UNBOUNDED_RADIUS_NS)
+    clock = _looked_at(machine, [*measuring, AssumedSource(machine, radius)] if radius else measuring)
     look: Look | None = None
     failure: BadTime | None = None
     try:
@@ -177,13 +174,13 @@ def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radi
     return Known(
         look.now if look else TimeInterval.around(machine.realtime_ns(), UNBOUNDED_RADIUS_NS),
         failure,
-        (look.sample.status if look else ClockStatus.UNKNOWN).word,
-        look.sample.source if look else "none",
+        (look.status if look else ClockStatus.UNKNOWN).word,
+        look.source if look else "none",
         agent=False,
-        assumed=look is not None and look.sample.assumed,
-        cluster_time=look is not None and look.sample.cluster_time,
+        assumed=look is not None and look.assumed,
+        cluster_time=look is not None and look.cluster_time,
         clock_epoch=None,
-        sources=tuple(_silent(source, reason) for source, reason in clock.refusals.items()),
+        sources=tuple(_silent(source, reason) for source, reason in clock.refusals().items()),
     )
 
 
@@ -196,15 +193,16 @@ def sources_without_agent(machine: MachineClock, measuring: Sequence[Source], ra
 
 
 def _asked(machine: MachineClock, source: Source) -> SourceView:
+    clock = _looked_at(machine, [source])
     try:
-        look = SampledClock(machine, [source], radius_ns_max=UNBOUNDED_RADIUS_NS).look()
-    except BadTime:
-        try:  # the source's own words, without those of the clock around it
-            source.sample()
-        except BadTime as problem:
-            return _silent(source.name, str(problem))
-        return _silent(source.name, "the clock was set while the source was read")
-    return SourceView(source.name, look.now, look.sample.status.word, "asked", None, assumed=look.sample.assumed)
+        look = clock.look()
+    except BadTime as problem:  # rather the source's own words, without those of the clock around it
+        return _silent(source.name, clock.refusals().get(source.name, problem.message))
+    return SourceView(source.name, look.now, look.status.word, "asked", None, assumed=look.assumed)
+
+
+def _looked_at(machine: MachineClock, sources: Sequence[Source]) -> EmbeddedTime:
+    return EmbeddedTime(machine, sources, NoKey(), radius_ns_max=UNBOUNDED_RADIUS_NS)
 
 
 def _silent(name: str, reason: str) -> SourceView:

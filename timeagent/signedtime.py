@@ -17,7 +17,7 @@ from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
 from .interval import TimeInterval
 from .keys import Signer, Verifier
-from .units import SECOND, Instant, Span
+from .units import MS, SECOND, Instant, Span
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"
@@ -32,6 +32,10 @@ assert _BODY.size == BODY_BYTES
 PAGE_BODY: Final = _BODY
 PAGE_HEAD: Final = (_MAGIC, _VERSION)
 PAGE_PREFIX: Final = signed_bytes(PAGE_CONTEXT, bytes(BODY_BYTES))[:-BODY_BYTES]
+
+
+STALENESS_NS: Final[Span] = 250 * MS
+"""How old a signed time of the page door, or a page, may be when it is used; stated in both."""
 
 
 class ClockStatus(IntEnum):
@@ -199,4 +203,4 @@ def r2_holds(cause: SignedTime, effect: SignedTime, *, effect_covers_cause: bool
     """
     assert not effect_covers_cause or effect.flags & TimeFlags.NONCE
     allowance = 0 if effect_covers_cause else effect.staleness_ns
-    return effect.interval.latest + allowance >= cause.interval.earliest
+    return effect.midpoint_ns + effect.radius_ns + allowance >= cause.midpoint_ns - cause.radius_ns

@@ -123,12 +123,12 @@ class _Stretches:
 
 
 class Reader:
-    def __init__(self, context: BagContext, grid: Grid, horizon: Horizon | None = None) -> None:
+    def __init__(self, context: BagContext, grid: Grid, horizon: Horizon) -> None:
         self.log = grid.birth.log
         self._storage = context.storage
         self._records = context.records
         self._grid = grid
-        self.horizon = horizon or Horizon(context, grid)
+        self.horizon = horizon
         self._authority = self.horizon.authority
         self._closed = ClosedBags(context.storage, grid, self._authority, context.records.cluster_id)
         self._judges: dict[RecordNumbers, Judge] = {}

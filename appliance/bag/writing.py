@@ -66,11 +66,11 @@ class Writer(Protocol):
 class LookingWriter(ABC):
     """A Writer but for how an attempt is published and what a list says of it."""
 
-    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority) -> None:
         self._storage = context.storage
         self._time = context.time
         self._grid = grid
-        self._authority = authority or Authority(context, grid)
+        self._authority = authority
         self._wake = context.wake
         self._ensured = ""
 
@@ -233,7 +233,7 @@ class LogFileWriter(LookingWriter):
     reached the server. Closing the bag decides, by the sizes that it lists.
     """
 
-    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority) -> None:
         super().__init__(context, grid, authority)
         self._listed_files = ListedFiles(context.storage)
         self._numbers = itertools.count(1)
@@ -405,7 +405,7 @@ class MaildirWriter(LookingWriter):
     on twice, under one incarnation, and the second to come must not take the first one's file for its own.
     """
 
-    def __init__(self, context: BagContext, grid: Grid, authority: Authority | None = None) -> None:
+    def __init__(self, context: BagContext, grid: Grid, authority: Authority) -> None:
         super().__init__(context, grid, authority)
         self._tmp = context.tmp(grid.birth.log)
 

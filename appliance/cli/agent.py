@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import random
@@ -12,14 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import Cluster
-from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent
+from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter
 from timeagent.agent.settings import listed_sources, load_agent_settings
-from timeagent.clock import SystemClock, boot_id
+from timeagent.clock import SystemClock
 from timeagent.console import note, print_json
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.keyfiles import key_path, load_node_key
@@ -95,8 +95,6 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
             for server in load_servers(settings.roughtime_servers)
         ]
     delegations = _delegations(cluster) if settings.roughtime_listen is not None else None
-    boot = bytes.fromhex(boot_id().replace("-", ""))
-    name = hashlib.sha256(boot + os.urandom(16)).digest()
     evidence = QueuedEvidence(EvidenceFiles(settings.evidence))
     agent = Agent(
         clock,
@@ -104,7 +102,6 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         listed,
         PageWriter(directory / PAGE_NAME),
         evidence,
-        AgentRun(boot, int.from_bytes(name[:7], "big")),
         Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
     )
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))

@@ -24,7 +24,7 @@ import msgspec
 from timeagent.agent.evidence import SCHEMA, Exchanged, judge_exchange
 from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
 from timeagent.canonical import DIGEST_BYTES
-from timeagent.clock import AgentClock, SystemClock
+from timeagent.clock import MachineClock, SystemClock
 from timeagent.console import (
     Argument,
     Command,
@@ -98,7 +98,7 @@ def find_agent(root: str | None, node_dir: str | None) -> Path | None:
     return directory if (directory / DOOR_NAME).exists() else None
 
 
-def machine_sources(clock: AgentClock, node_dir: str | Path | None) -> list[Source]:
+def machine_sources(clock: MachineClock, node_dir: str | Path | None) -> list[Source]:
     """Return this machine's time services, as the node's own settings have them where it is named."""
     settings = load_agent_settings(Path(node_dir)) if node_dir else parse_agent_settings("", Path(FILE))
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
@@ -169,7 +169,7 @@ def _public(file: str) -> Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    clock: AgentClock
+    clock: MachineClock
     sources: list[Source]
     radius: Span
     find_agent: Callable[[], Path | None]
@@ -179,7 +179,7 @@ def _assumed_radius(options: Namespace) -> Span:
     return assumed_radius_ns(parse_root(root)) if (root := _root(options)) else 0
 
 
-def _named_sources(clock: AgentClock, options: Namespace) -> list[Source]:
+def _named_sources(clock: MachineClock, options: Namespace) -> list[Source]:
     return machine_sources(clock, options.node_dir)
 
 
@@ -204,8 +204,8 @@ _AS_JSON: Final = argument("--json", action="store_true", help="print one JSON o
 def time_command(
     assumed_radius: Callable[[Namespace], Span] = _assumed_radius,
     *,
-    machine: AgentClock | None = None,
-    sources: Callable[[AgentClock, Namespace], list[Source]] = _named_sources,
+    machine: MachineClock | None = None,
+    sources: Callable[[MachineClock, Namespace], list[Source]] = _named_sources,
     agent: Callable[[Namespace], Path | None] = _named_agent,
 ) -> Command:
     """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
 from timeagent.errors import BadRequest, Environment, TryAgain
 from timeagent.keys import Signer, fingerprint
-from timeagent.sampled import EmbeddedTime
 from timeagent.units import SECOND, parse_span, span_text
 
 from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up

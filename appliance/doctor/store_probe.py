@@ -148,7 +148,7 @@ def probe_store(address: str, token: str) -> list[HealthCheck]:
 
     Raises Environment, BadConfiguration.
     """
-    from ..bag.bucket import RemoteBucket  # noqa: PLC0415 - an extra; and a directory is judged without it
+    from ..bag.objects import RemoteBucket  # noqa: PLC0415 - an extra; and a directory is judged without it
 
     return StoreProbe([RemoteBucket(address) for _ in range(4)], token).run()
 

@@ -158,8 +158,6 @@ class PackMaker:
         self._file_counts = [len(lock.entries) for _, lock in opened]
         head = PackHead(cluster_id=seal.cluster_id, log=seal.log, rack=seal.rack, seal_digest=self.seal_digest)
         self.head = pack(Kind.PACK, encode_for_ever(head))
-        self.data_bytes = sum(each.entry.size for each in self.listed)
-        """Of all files together."""
         self._added = 0
         self._offset = len(self.head)
         self._frames = tuple(array(code) for code, _ in _FRAME_COLUMNS)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from timeagent.canonical import U64, Bytes16, Record
 from timeagent.errors import BadConfiguration
-from timeagent.sampled import STALENESS_NS
+from timeagent.signedtime import STALENESS_NS
 from timeagent.units import MINUTE, MS, SECOND, span_text
 
 from .birth import check_grid

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -199,7 +200,15 @@ class SignedWitness(Record, frozen=True):
 
     def batch_head(self, where: str = "a witness") -> BatchHead:
         """Return the head. Raises Damaged."""
-        return decode(BatchHead, self.head, where)
+        try:
+            return _head(self.head)
+        except Damaged:
+            return decode(BatchHead, self.head, where)  # in words
+
+
+@lru_cache(64)  # all witnesses of a batch have the same
+def _head(raw: bytes) -> BatchHead:
+    return decode(BatchHead, raw)
 
 
 def head_refused(raw: bytes, signature: bytes, keyring: Keyring, cluster_id: bytes) -> str | None:

@@ -2,13 +2,12 @@
 
 Every request is asked up to three times under the same id when no answer comes. Results are values, one for each thing
 asked for, in order; only BadTime, and BadRequest for a call over its limits, are raised.
+A witness is believed unless it breaks what the holder knows itself: whose it is, and what the clocks say. Of witnesses
+in a row that share a head, and were asked for together, it is judged once what the clocks say of each other.
 
-A witness is believed unless it breaks what the holder knows itself (``ReplyVerifier``).
-
-A holder waits for a lease in calls that the shard holds back, one after the other, until its time is up
-(``AcquireDeadline``). One call waits no longer than an attempt may take. Then it is made again under the same request
-id, which has kept its place meanwhile: so a shard that has died, or an answer that was lost, is noticed soon. A shard
-without anybody to hold an answer back for (a call inside one process) answers at once; then a pause is made.
+A holder waits in calls that the shard holds back, one after the other, until its time is up (``AcquireDeadline``). One
+waits no longer than an attempt may take, and the next has the same request id, which has kept its place: so a dead
+shard, or an answer that was lost, is noticed soon. Inside one process nothing is held back, and a pause is made.
 """
 
 from __future__ import annotations
@@ -16,18 +15,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from timeagent.errors import Damaged, ShardUnavailable
-from timeagent.units import MS, rfc3339, span_text
+from timeagent.canonical import decode
+from timeagent.errors import BadTime, Damaged, ShardUnavailable
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime, r2_holds
+from timeagent.units import INSTANT_MAX, MS, rfc3339, span_text
 
-from ..formats.hints import Hints
+from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .reply_verifier import ReplyVerifier, opened, opened_alone
 from .wire import REQUESTS_MAX, Age, Refused
 
 if TYPE_CHECKING:
@@ -35,14 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.signedtime import SignedTime
     from timeagent.units import Instant, Span
 
     from ..formats.policy import PolicyNumbers
-    from ..formats.sessionlease import SessionWitness
     from ..formats.witness import Revoked
-    from .reply_verifier import Opened
     from .transport import Transport
 
 
@@ -100,12 +97,24 @@ class AcquireDeadline:
         self._time.sleep(min(pause + chance.randrange(pause // 4 + 1), self.left_ns()))
 
 
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """One look at this holder's clock."""
+
+    boot_ns: int
+    """CLOCK_BOOTTIME before it: who counts on from here takes no instant for an earlier one."""
+    now: TimeInterval
+    token: SignedTime
+
+    @classmethod
+    def of(cls, time: NodeTime) -> Reading:
+        """Look. Raises BadTime."""
+        return cls(time.boot_ns(), *time.now_and_token())
+
+
 ATTEMPTS: Final = 3
 _HINT_BYTES_MAX: Final = 128 * 1024
 """How much of one call may be hints: what else a thousand requests may hold is below the limit by more."""
-_NO_HINTS: Final[Mapping[bytes, Hints]] = MappingProxyType({})
-_NO_CAPS: Final[Mapping[bytes, Instant]] = MappingProxyType({})
-_NOTHING_ABOVE: Final[Mapping[str, wire.Above]] = MappingProxyType({})
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 FIRST_MAP: Final = 1
 
 
@@ -115,12 +124,10 @@ class Named(Protocol):
     @property
     def domain(self) -> str:
         """Its domain."""
-        ...
 
     @property
     def correlation_id(self) -> bytes:
         """Its grant."""
-        ...
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -132,6 +139,9 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     time: SignedTime
     """This node's signed time before it was first sent."""
     mode: Mode = Mode.X
+
+
+type About = Ask | Named
 
 
 class Giving(msgspec.Struct, frozen=True, gc=False):
@@ -154,6 +164,8 @@ class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
 
     signed: SignedWitness
     witness: Witness
+    came: Reading
+    """What the clock said when the answer had come."""
     hints: Hints | None = None
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
@@ -227,10 +239,22 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        now, token = self._time.now_and_token()
-        request_id = self._randomness.randbytes(16)
-        age = age or Age(first_try_ns=now.midpoint, request_id=request_id)
-        return Ask(domain, request_id, age, token, mode)
+        return self._asks([domain], age, mode, Reading.of(self._time))[0]
+
+    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: Reading) -> list[Ask]:
+        """Return requests, new ones for what is only named."""
+        names, first_ns = iter(self._request_ids(len(domains))), sent.now.midpoint
+        return [
+            Ask(each, name := next(names), age or Age(first_try_ns=first_ns, request_id=name), sent.token, mode)
+            if isinstance(each, str)
+            else each
+            for each in domains
+        ]
+
+    def _request_ids(self, count: int) -> list[bytes]:
+        """Return new ones: the same that one after the other would be."""
+        chance = self._randomness.randbytes(16 * count)
+        return [chance[at : at + 16] for at in range(0, len(chance), 16)]
 
     def acquire(  # noqa: PLR0913 - what can be said about a request, by name
         self,
@@ -243,9 +267,9 @@ class LeaseClient:
         keep_ns: Span = 0,
         hints_wanted: bool = False,
         session_id: bytes | None = None,
-        sent: tuple[TimeInterval, SignedTime] | None = None,
+        sent: Reading | None = None,
         map_number: int = FIRST_MAP,
-        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
+        above: Mapping[str, wire.Above] = _NONE,
     ) -> list[Result]:
         """Ask once for each domain, all of one shard. ``term_ns``: at most; the policy's longest where left out.
 
@@ -255,10 +279,11 @@ class LeaseClient:
         ``map_number``: the map that the holder goes by. ``above``: of a shard that comes, what the other halves say.
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
-        now, token = sent or self._time.now_and_token()
-        asked = [self.ask(each, None, mode) if isinstance(each, str) else each for each in asks]
+        # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
+        sent = sent or Reading.of(self._time)
+        asked = self._asks(asks, None, mode, sent)
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        until = now.latest + wait_ns + term
+        until = sent.now.latest + wait_ns + term
         requests: list[wire.Request] = [
             wire.Acquire(
                 request_id=each.request_id,
@@ -278,16 +303,9 @@ class LeaseClient:
             )
             for each in asked
         ]
-        found, came = self._exchange(requests, [each.domain for each in asked], token, asked, wait_ns)
-        # Judged once: what is given back must not be handed over by a clock that has changed its mind since.
-        results = [self._unless_late(result, ask, came) for result, ask in zip(found, asked, strict=True)]
-        useless = [
-            before.witness
-            for before, after in zip(found, results, strict=True)
-            if isinstance(before, LeaseGranted | Suspect) and not isinstance(after, LeaseGranted)
-        ]
+        results, useless = self._exchange(requests, asked, sent.token, wait_ns)
         if useless:
-            self.relinquish([Giving(each.domain, each.correlation_id) for each in useless])
+            self.relinquish(useless)
         return results
 
     def renew(
@@ -295,8 +313,8 @@ class LeaseClient:
         leases: Sequence[Named],
         *,
         term_ns: Span | None = None,
-        hints: Mapping[bytes, Hints] = _NO_HINTS,
-        caps: Mapping[bytes, Instant] = _NO_CAPS,
+        hints: Mapping[bytes, Hints] = _NONE,
+        caps: Mapping[bytes, Instant] = _NONE,
         give_up_ns: Instant | None = None,
         map_number: int = FIRST_MAP,
     ) -> list[Result]:
@@ -307,11 +325,11 @@ class LeaseClient:
         ``give_up_ns``: no answer is waited for beyond this instant. ``map_number``: as for ``acquire``.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent, token = self._time.now_and_token()
-        until = sent.latest + term
+        sent = Reading.of(self._time)
+        until = sent.now.latest + term
         requests: list[wire.Request] = [
             wire.Renew(
-                request_id=self._randomness.randbytes(16),
+                request_id=request_id,
                 map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
@@ -319,10 +337,9 @@ class LeaseClient:
                 expiry_ns_max=min(until, caps.get(each.correlation_id, until)),
                 hints=hints.get(each.correlation_id),
             )
-            for each in leases
+            for each, request_id in zip(leases, self._request_ids(len(leases)), strict=True)
         ]
-        found, now = self._exchange(requests, [each.domain for each in leases], token, give_up_ns=give_up_ns)
-        return [self._unless_late(each, None, now) for each in found]
+        return self._exchange(requests, leases, sent.token, give_up_ns=give_up_ns)[0]
 
     def upgrade(  # noqa: PLR0913 - as above
         self,
@@ -334,9 +351,9 @@ class LeaseClient:
         wait_ns: Span = 0,
         keep_ns: Span = 0,
         hints_wanted: bool = False,
-        caps: Mapping[bytes, Instant] = _NO_CAPS,
+        caps: Mapping[bytes, Instant] = _NONE,
         map_number: int = FIRST_MAP,
-        above: Mapping[str, wire.Above] = _NOTHING_ABOVE,
+        above: Mapping[str, wire.Above] = _NONE,
     ) -> list[Result]:
         """Make tentative leases of one shard held; floor and settle_to are stated anew. Raises BadTime.
 
@@ -345,11 +362,12 @@ class LeaseClient:
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent, token = self._time.now_and_token()
-        until = sent.latest + wait_ns + term
+        sent = Reading.of(self._time)
+        until = sent.now.latest + wait_ns + term
+        request_ids = self._request_ids(len(leases)) if request_id is None else [request_id]
         requests: list[wire.Request] = [
             wire.Upgrade(
-                request_id=request_id or self._randomness.randbytes(16),
+                request_id=name,
                 map_number=map_number,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
@@ -361,20 +379,19 @@ class LeaseClient:
                 hints_wanted=hints_wanted,
                 above=above.get(each.domain),
             )
-            for each in leases
+            for each, name in zip(leases, request_ids, strict=True)
         ]
-        found, now = self._exchange(requests, [each.domain for each in leases], token, wait_ns=wait_ns)
-        return [self._unless_late(each, None, now) for each in found]
+        return self._exchange(requests, leases, sent.token, wait_ns)[0]
 
     def relinquish(self, givings: Sequence[Giving], give_up_ns: Instant | None = None) -> list[Result]:
-        """Give leases of one shard back: they are over for the holder before this is called. Raises BadTime.
+        """Give leases of one shard back: they are over for the holder before this is called.
 
         Ended says what the shard made of it: ``expired`` if it had broken the lease before.
-        ``give_up_ns``: as for ``renew``.
+        ``give_up_ns``: as for ``renew``; only then the clock is read, and BadTime raised.
         """
         requests: list[wire.Request] = [
             wire.Relinquish(
-                request_id=self._randomness.randbytes(16),
+                request_id=request_id,
                 domain=each.domain,
                 correlation_id=each.correlation_id,
                 watermark_ns=each.watermark_ns,
@@ -384,54 +401,70 @@ class LeaseClient:
                 hints=each.hints,
                 abandoned=each.abandoned,
             )
-            for each in givings
+            for each, request_id in zip(givings, self._request_ids(len(givings)), strict=True)
         ]
-        domains = [each.domain for each in givings]
-        return self._exchange(requests, domains, self._time.token(), give_up_ns=give_up_ns, patient=True)[0]
+        return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)[0]
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _exchange(
         self,
         requests: list[wire.Request],
-        domains: list[str],
-        before: SignedTime,
-        asks: Sequence[Ask | None] | None = None,
+        asked: Sequence[About],
+        before: SignedTime | None,
         wait_ns: Span = 0,
         give_up_ns: Instant | None = None,
         *,
         patient: bool = False,
-    ) -> tuple[list[Result], TimeInterval | None]:
+    ) -> tuple[list[Result], list[Giving]]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
 
-        ``before``: this node's signed time by which witnesses are judged that belong to no ask. Returns with the
-        results what the clock said when the last witnesses had come; None where none came.
+        ``before``: this node's signed time by which witnesses are judged that belong to no Ask; None: none can come.
+        Returns with the results what was granted and is of no use: too late, or suspect.
         """
-        asks = asks or [None] * len(requests)
         results: list[Result] = []
-        now: TimeInterval | None = None
+        came: Reading | None = None
         for start, end in _calls(requests):
-            part = requests[start:end]
-            replies = self._call(part, wait_ns, give_up_ns, patient=patient)
+            replies = self._call(requests[start:end], wait_ns, give_up_ns, patient=patient)
+            about = asked[start:end]
             if isinstance(replies, LeaseUnavailable):
-                unknown = zip(domains[start:end], asks[start:end], strict=True)
-                results += [msgspec.structs.replace(replies, domain=domain, ask=ask) for domain, ask in unknown]
-                continue
-            verifier = self._verifier() if any(isinstance(reply, wire.Granted) for reply in replies) else None
-            now = now if verifier is None else verifier.now
-            parts = zip(replies, opened(replies), domains[start:end], asks[start:end], strict=True)
-            for reply, both, domain, ask in parts:
-                asked = before if ask is None else ask.time
-                if isinstance(reply, wire.Granted):
-                    assert verifier is not None
-                    results.append(self._judge_witness(reply, both, domain, ask, asked, verifier))
-                else:
-                    results.append(self._judge(reply, domain, ask))
-        return results, now
+                results += [msgspec.structs.replace(replies, domain=each.domain, ask=_as_ask(each)) for each in about]
+            elif before is None or not any(type(reply) is wire.Granted for reply in replies):
+                results += map(self._judge, replies, about)
+            else:
+                # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
+                # the boot clock does not: it stands still with a machine that is paused.
+                try:
+                    came = Reading.of(self._time)
+                except BadTime:
+                    if type(about[0]) is Ask:  # nobody will ever know of these: all of them are too late
+                        never = Reading(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
+                        results += self._judge_all(replies, about, before, never)
+                        self.relinquish(self._without_late(results, asked, never)[1])
+                    raise
+                results += self._judge_all(replies, about, before, came)
+        return (results, []) if came is None else self._without_late(results, asked, came)
 
-    def _verifier(self) -> ReplyVerifier:
-        """Read the clock once for all witnesses of an answer that has come."""
-        return ReplyVerifier(*self._time.now_and_token(), self._policy)
+    def _without_late(
+        self, results: list[Result], asked: Sequence[About], came: Reading
+    ) -> tuple[list[Result], list[Giving]]:
+        """Return what can be used, and what is to be given back.
+
+        By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
+        its mind since.
+        """
+        margin, useless = self._policy.holder_margin_ns, []
+        for place, each in enumerate(results):
+            if not isinstance(each, LeaseGranted | Suspect):
+                continue
+            witness = each.witness
+            if type(each) is LeaseGranted:
+                if came.now.latest < witness.expiry_ns - margin:
+                    continue
+                why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
+                results[place] = LeaseUnavailable(witness.domain, "late", why, _as_ask(asked[place]))
+            useless.append(Giving(witness.domain, witness.correlation_id))
+        return results, useless
 
     def _call(
         self,
@@ -464,56 +497,93 @@ class LeaseClient:
             tried += 1
         return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
-    def _judge(self, reply: wire.Reply, domain: str, ask: Ask | None) -> Result:
+    def _judge(self, reply: wire.Reply, about: About) -> Result:
+        domain, ask = about.domain, _as_ask(about)
         match reply:
+            case wire.Over():
+                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
             case wire.Denied():
                 return LeaseDenied(
                     domain, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns, reply.place
                 )
-            case wire.Over():
-                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
             case Refused():
                 return reply
             case wire.Unavailable():
                 return LeaseUnavailable(domain, reply.code, reply.message, ask)
             case _:
-                what = type(reply).__name__
-                return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {what}", ask)
+                return LeaseUnavailable(
+                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
+                )
 
-    def _judge_witness(
-        self,
-        reply: wire.Granted,
-        both: Opened | None,
-        domain: str,
-        ask: Ask | None,
-        before: SignedTime,
-        verifier: ReplyVerifier,
-    ) -> Result:
-        """Believe a witness, or say why not. ``before``: this node's signed time before the request was sent."""
-        where = f"the shard's witness on {domain!r}"
-        try:
-            signed, witness = both or opened_alone(reply.signed, where)
-            head_time = verifier.head_time(signed, where)
-        except Damaged as problem:
-            return LeaseUnavailable(domain, "answer-damaged", problem.message, ask)
-        if witness.domain != domain or witness.holder != self._holder:
-            whose = witness.holder
-            reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
-        else:
-            reason = verifier.suspicion(witness.expiry_ns, head_time, before)
-        return LeaseGranted(signed, witness, reply.hints) if reason is None else Suspect(reason, signed, witness)
+    def _judge_all(
+        self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: Reading
+    ) -> list[Result]:
+        """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
+        results: list[Result] = []
+        head, judged, contradicted = b"", before, None
+        for reply, each in zip(replies, about, strict=True):
+            if type(reply) is not wire.Granted:
+                results.append(self._judge(reply, each))
+                continue
+            try:
+                signed = decode(SignedWitness, reply.signed)
+                witness = decode(Witness, signed.entry)
+                asked = each.time if type(each) is Ask else before
+                if signed.head != head or asked is not judged:
+                    contradicted = contradiction(signed.batch_head().signed_time(), asked, came.token)
+                    head, judged = signed.head, asked
+            except Damaged:
+                why = _damage(reply.signed, each.domain)
+                results.append(LeaseUnavailable(each.domain, "answer-damaged", why, _as_ask(each)))
+                continue
+            if witness.domain != each.domain or witness.holder != self._holder:
+                whose = witness.holder
+                reason: str | None = f"it is about {witness.domain!r} and holder {whose.node}/{whose.process}"
+            else:
+                reason = contradicted or self._beyond(witness.expiry_ns, came)
+            granted = LeaseGranted(signed, witness, came, reply.hints)
+            results.append(granted if reason is None else Suspect(reason, signed, witness))
+        return results
 
-    def _too_late(self, witness: Witness | SessionWitness, now: TimeInterval) -> bool:
-        return not now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns)
+    def _beyond(self, expiry_ns: Instant, came: Reading) -> str | None:
+        """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
+        longest = came.now.latest + self._policy.granted_ns_max
+        return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
 
-    def _unless_late(self, result: Result, ask: Ask | None, now: TimeInterval | None) -> Result:
-        if isinstance(result, LeaseGranted) and now is not None and self._too_late(result.witness, now):
-            why = (
-                f"the answer leaves less than {span_text(self._policy.holder_margin_ns)} until the expiry "
-                f"{rfc3339(result.witness.expiry_ns)}"
-            )
-            return LeaseUnavailable(result.witness.domain, "late", why, ask)
-        return result
+
+def contradiction(shards: SignedTime, before: SignedTime, after: SignedTime) -> str | None:
+    """Return why this holder must refuse what a shard signed with a signed time, or None.
+
+    ``before`` was signed before the request was sent, the witness before ``after`` was looked up: R2 holds between each
+    two of the three, or a clock is out of its bounds.
+    """
+    if not r2_holds(before, shards):
+        return (
+            f"the shard signed at {rfc3339(shards.interval.latest)} at the latest what was asked for "
+            f"at {rfc3339(before.interval.earliest)} at the earliest"
+        )
+    if not r2_holds(shards, after):
+        return (
+            f"the shard signed at {rfc3339(shards.interval.earliest)} at the earliest what was here "
+            f"at {rfc3339(after.interval.latest)} at the latest"
+        )
+    return None
+
+
+def _damage(raw: bytes, domain: str) -> str:
+    """Return what is wrong with a witness that cannot be read."""
+    where = f"the shard's witness on {domain!r}"
+    try:
+        signed = decode(SignedWitness, raw, where)
+        signed.witness(where)
+        signed.batch_head(where).signed_time(where)
+    except Damaged as problem:
+        return problem.message
+    raise AssertionError(where)
+
+
+def _as_ask(about: About) -> Ask | None:
+    return about if isinstance(about, Ask) else None
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
@@ -521,7 +591,7 @@ def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
     start = size = 0
     for number, request in enumerate(requests):
         hints = request.hints if isinstance(request, wire.Renew | wire.Relinquish) else None
-        bytes_more = 0 if hints is None else hints.bytes
+        bytes_more = 0 if hints is None or hints is NOTHING_WRITTEN else hints.bytes
         if number - start == REQUESTS_MAX or size + bytes_more > _HINT_BYTES_MAX:
             yield start, number
             start, size = number, 0

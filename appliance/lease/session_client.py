@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
 from ..formats.sessionlease import SessionWitness
 from ..formats.witness import Revoked, SignedWitness
 from . import wire
-from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable
+from .client import FIRST_MAP, LeaseClient, LeaseOver, LeaseUnavailable, Reading, contradiction
 from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
 
 
@@ -46,27 +45,29 @@ class SessionClient(LeaseClient):
 
     def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
         """Ask for a session lease, going by a map. Raises BadTime."""
-        until = self._time.now().latest + term_ns
-        request_id = self._randomness.randbytes(16)
+        sent = Reading.of(self._time)
         request = BeginSession(
-            request_id=request_id, map_number=map_number, holder=self._holder, term_ns=term_ns, expiry_ns_max=until
+            request_id=self._randomness.randbytes(16),
+            map_number=map_number,
+            holder=self._holder,
+            term_ns=term_ns,
+            expiry_ns_max=sent.now.latest + term_ns,
         )
-        return self._ask_about_session(request, None)
+        return self._ask_about_session(request, sent)
 
     def renew_session(
         self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP
     ) -> SessionResult:
         """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
-        until = self._time.now().latest + term_ns
-        request_id = self._randomness.randbytes(16)
+        sent = Reading.of(self._time)
         request = RenewSession(
-            request_id=request_id,
+            request_id=self._randomness.randbytes(16),
             map_number=map_number,
             session_id=session_id,
             term_ns=term_ns,
-            expiry_ns_max=until,
+            expiry_ns_max=sent.now.latest + term_ns,
         )
-        return self._ask_about_session(request, give_up_ns)
+        return self._ask_about_session(request, sent, give_up_ns)
 
     def drop_session(
         self,
@@ -86,7 +87,7 @@ class SessionClient(LeaseClient):
             messages=messages,
             chain_head=chain_head,
         )
-        return self._ask_about_session(request, give_up_ns)
+        return self._ask_about_session(request, None, give_up_ns)
 
     def leases_under(self, session_id: bytes, after_domain: str) -> tuple[list[LeaseView], str | None] | None:
         """Return some of the leases under a session lease, unsigned, and from behind which domain to go on.
@@ -101,17 +102,19 @@ class SessionClient(LeaseClient):
         return list(page.leases), page.after_domain if page.more else None
 
     def _ask_about_session(
-        self, request: BeginSession | RenewSession | DropSession, give_up_ns: Instant | None
+        self,
+        request: BeginSession | RenewSession | DropSession,
+        sent: Reading | None,
+        give_up_ns: Instant | None = None,
     ) -> SessionResult:
-        before = self._time.token()
         replies = self._call([request], 0, give_up_ns, patient=isinstance(request, DropSession))
         if isinstance(replies, LeaseUnavailable):
             return replies
         (reply,) = replies
         match reply:
-            case SessionGranted():
-                session_id = None if isinstance(request, BeginSession) else request.session_id
-                return self._judge_session(reply, session_id, before)
+            case SessionGranted() if sent is not None:
+                session_id = request.session_id if isinstance(request, RenewSession) else None
+                return self._judge_session(reply, session_id, sent)
             case wire.Over():
                 return LeaseOver("", reply.outcome, reply.ending)
             case Refused():
@@ -121,13 +124,13 @@ class SessionClient(LeaseClient):
             case _:
                 return LeaseUnavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
-    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, before: SignedTime) -> SessionResult:
+    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: Reading) -> SessionResult:
         where = "the shard's witness of a session lease"
-        verifier = self._verifier()
+        came = Reading.of(self._time)
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.statement(where)
-            head_time = verifier.head_time(signed, where)
+            shards = signed.batch_head(where).signed_time(where)
         except Damaged as problem:
             return LeaseUnavailable("", "answer-damaged", problem.message)
         if (
@@ -136,9 +139,9 @@ class SessionClient(LeaseClient):
             or session_id not in (None, witness.session_id)
         ):
             return SuspectSession("it is about another session lease, or another holder")
-        reason = verifier.suspicion(witness.expiry_ns, head_time, before)
+        reason = contradiction(shards, sent.token, came.token) or self._beyond(witness.expiry_ns, came)
         if reason is not None:
             return SuspectSession(reason)
-        if self._too_late(witness, verifier.now):
+        if not came.now.surely_before(witness.expiry_ns - self._policy.holder_margin_ns):
             return LeaseUnavailable("", "late", "the answer leaves less than the margin until the expiry")
         return Stands(signed, witness, reply.leases, reply.revoked)

@@ -38,6 +38,7 @@ from .wire import (
 
 _CHUNK_BYTES = 64 * 1024
 """As the server's ``RECEIVE_BYTES``."""
+_CLOSED: Final = "the shard closed the connection"
 _TCP_USER_TIMEOUT_MS = 10_000
 """How long what was sent may stay unacknowledged before the kernel gives the connection up."""
 
@@ -101,8 +102,12 @@ class SocketTransport(ABC):
             if connection is None:
                 connection = self._connect(until)
                 self._greet(connection, until)
+                self._arm(connection, until)
+            elif connection.gettimeout() != (seconds := max(timeout_ns, 1) / SECOND):
+                connection.settimeout(seconds)  # most calls have the same: then the kernel is not told again
             self._check(connection)
-            replies = self._replies(self._exchange(connection, frame, until), requests)
+            answer, more = self._exchange(connection, frame, until)
+            replies = self._replies(answer, requests)
         except BaseException as problem:
             if connection is not None:
                 connection.close()  # an interrupted exchange leaves half an answer in it
@@ -114,7 +119,7 @@ class SocketTransport(ABC):
                 raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
             raise self._unavailable(timeout_ns, str(getattr(problem, "message", problem))) from None
         with self._lock:
-            if closings == self._closings and len(self._idle) < IDLE_MAX:
+            if closings == self._closings and len(self._idle) < IDLE_MAX and not more:
                 self._idle.append(connection)
                 return replies
         connection.close()
@@ -149,7 +154,8 @@ class SocketTransport(ABC):
         self._check(connection)
         if self._greeting is None:
             return
-        answer = self._exchange(connection, encode_call([self._greeting]), until)
+        self._arm(connection, until)
+        answer, _ = self._exchange(connection, encode_call([self._greeting]), until)
         (reply,) = self._replies(answer, [self._greeting])
         if isinstance(reply, Refused):
             raise ShardUnavailable(reply.code, f"{self} refuses: {reply.message}", hint=reply.hint)
@@ -162,7 +168,7 @@ class SocketTransport(ABC):
         ready.register(connection, select.POLLIN)
         return bool(ready.poll(0))
 
-    def _replies(self, answer: bytes, requests: list[Request]) -> list[Reply]:
+    def _replies(self, answer: memoryview, requests: list[Request]) -> list[Reply]:
         """Read an answer. Raises Damaged, and ShardUnavailable for the word that ends a connection."""
         try:
             replies = decode_answer(answer, len(requests))
@@ -175,21 +181,33 @@ class SocketTransport(ABC):
             raise Damaged("answer-damaged", f"{len(replies)} replies to {len(requests)} requests")
         return replies
 
-    def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> bytes:
-        self._arm(connection, until)
+    def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> tuple[memoryview, bool]:
+        """Return the answer's body, and whether more came behind it: then a word to all ends the connection."""
         connection.sendall(frame)
-        length = body_length(self._receive(connection, LENGTH_BYTES, until), REPLY_FRAME_BYTES_MAX)
-        return self._receive(connection, length, until)
-
-    def _receive(self, connection: socket.socket, size: int, until: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
+        data: bytes | bytearray = self._some(connection)
+        while len(data) < LENGTH_BYTES:
             self._arm(connection, until)
-            part = connection.recv(min(size - len(data), _CHUNK_BYTES))
-            if not part:
-                raise ConnectionResetError("the shard closed the connection")
-            data += part
-        return bytes(data)
+            data += self._some(connection)
+        end = LENGTH_BYTES + body_length(data, REPLY_FRAME_BYTES_MAX)
+        if len(data) < end:
+            whole, got = bytearray(end), len(data)
+            whole[:got] = data
+            view = memoryview(whole)
+            while got < end:
+                self._arm(connection, until)
+                more = connection.recv_into(view[got:])
+                if not more:
+                    raise ConnectionResetError(_CLOSED)
+                got += more
+            data = whole
+        return memoryview(data)[LENGTH_BYTES:end], len(data) > end
+
+    @staticmethod
+    def _some(connection: socket.socket) -> bytes:
+        part = connection.recv(_CHUNK_BYTES)
+        if not part:
+            raise ConnectionResetError(_CLOSED)
+        return part
 
     def _arm(self, connection: socket.socket, until: int) -> None:
         left = until - self._clock.boot_ns()

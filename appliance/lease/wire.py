@@ -497,7 +497,7 @@ def decode_call(body: bytes | bytearray) -> list[Request]:
     return requests
 
 
-def decode_answer(body: bytes, requests: int) -> list[Reply]:
+def decode_answer(body: bytes | memoryview, requests: int) -> list[Reply]:
     """Read an answer's bytes: one reply for each request. Raises Damaged."""
     try:
         replies: list[Reply] = _replies.decode(body)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Protocol
+from uuid import UUID
 
 import msgspec
 
@@ -104,7 +105,7 @@ class ShardRuntime:
 
     def boot(self) -> str:
         """Return what names this boot of the machine."""
-        return boot_id()
+        return str(UUID(bytes=boot_id()))
 
     def _file(self, shard: int) -> Path:
         return self._runtime / f"shard-{shard:04d}.db"

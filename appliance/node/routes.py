@@ -94,11 +94,12 @@ class ShardWay:
         except ShardUnavailable as problem:
             self._routes.missed(self._shard, node)
             raise self._routes.explained(self._shard, problem) from None
-        if any(_is_elsewhere(reply) for reply in replies):
+        not_done = [reply for reply in replies if isinstance(reply, Unavailable | Refused)]
+        if any(_is_elsewhere(reply) for reply in not_done):
             self._routes.missed(self._shard, node)
-        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in replies):
+        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in not_done):
             self._routes.maps.look()
-        return [_not_now(reply) for reply in replies]
+        return [_not_now(reply) for reply in replies] if not_done else replies
 
 
 def _is_elsewhere(reply: Reply) -> bool:
@@ -154,6 +155,8 @@ class ShardRoutes:
         self._ends: tls.OwnEnds | None = None
         self._ways: dict[int, ShardWay] = {}
         self._lines: dict[tuple[int, str, bool], Transport] = {}
+        self._own_lines: dict[int, tuple[ShardMap, Transport]] = {}
+        """Those to this node's own shards, and by which map they are: nothing else decides about them."""
         self._sockets: list[SocketTransport] = []
         self._at: dict[int, tuple[int, str]] = {}
         """Where a shard answered last, and by which map that was found out."""
@@ -210,8 +213,11 @@ class ShardRoutes:
 
     def line(self, shard: int, node: str) -> Transport:
         """Return the line to a shard at a node. Raises ShardUnavailable when none is known."""
+        by, newest = self._own_lines.get(shard), self._map
+        if by is not None and by[0] is newest and node == self._settings.node:
+            return by[1]
         local = self._is_local(shard, node)
-        owned = local and node == self._settings.node == self._map.owner_of(shard)
+        owned = local and node == self._settings.node == newest.owner_of(shard)
         with self._lock:
             found = self._lines.get((shard, node, local))
             if found is None or isinstance(found, OwnShard) is not owned:
@@ -222,6 +228,8 @@ class ShardRoutes:
                     assert isinstance(socket, UnixTransport)
                     found = OwnShard(self.host, shard, self.maps, socket)
                 self._lines[shard, node, local] = found
+            if owned:
+                self._own_lines[shard] = newest, found
             return found
 
     def _owner(self, shard: int) -> str:

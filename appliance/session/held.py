@@ -509,7 +509,7 @@ def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, 
     return Lease(
         domain=witness.domain,
         shard=shard,
-        own_mode=Mode(witness.mode),
+        own_mode=witness.mode,
         correlation_id=witness.correlation_id,
         fence=witness.fence,
         own_expiry_ns=witness.expiry_ns,

@@ -35,6 +35,7 @@ from appliance.lease.client import (
     LeaseGranted,
     LeaseOver,
     LeaseUnavailable,
+    Reading,
     Result,
     may_ask_again,
 )
@@ -44,8 +45,6 @@ from appliance.lease.transport import Transport
 from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, LeaseView, Recalled
 from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import ShardUnavailable, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
@@ -89,6 +88,8 @@ class _AcquireAttempt:
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
     by: ShardMap | None = None
+    came: Reading | None = None
+    """What the clock said when the last grant had come."""
     tentative: list[Lease] = field(default_factory=list)
     """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""
@@ -122,7 +123,7 @@ class Leasing:
         self._holder = Holder(
             node=node,
             process=os.getpid(),
-            boot=bytes.fromhex(boot_id().replace("-", "")),
+            boot=boot_id(),
             incarnation=incarnation,
             purpose=purpose,
         )
@@ -141,11 +142,11 @@ class Leasing:
         *,
         together: bool = False,
         waiting: Callable[[LeaseDenied], object] = lambda _: None,
-    ) -> list[Lease]:
+    ) -> tuple[list[Lease], Reading]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. ``waiting``: told who has
-        what. Raises TryAgain, BadRequest, BadTime.
+        what. Returns too what the clock said when the last answer had come. Raises TryAgain, BadRequest, BadTime.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
         attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together, waiting)
@@ -153,7 +154,8 @@ class Leasing:
         while True:
             got = self._try(attempt)
             if isinstance(got, list):
-                return got
+                assert attempt.came is not None, "nothing was granted"
+                return got, attempt.came
             raise_final(got)
             left = attempt.deadline.left_ns()
             if left <= 0:
@@ -173,6 +175,8 @@ class Leasing:
         if obstacle is not None:
             self.relinquish(taken)
             return obstacle
+        if len(taken) == len(attempt.wanted):
+            return taken
         with self._lock:
             return joined(taken)
 
@@ -215,15 +219,11 @@ class Leasing:
         while True:
             wait, keep = attempt.deadline.next_call()
             results = self._take(shard, missing, phase, attempt, wait, keep, taken)
-            obstacles: list[Obstacle] = []
             for domain, result in zip(missing, results, strict=True):
-                if not isinstance(result, LeaseGranted):
-                    obstacles.append(result)
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
-            missing[:] = [
-                domain for domain, result in zip(missing, results, strict=True) if isinstance(result, LeaseDenied)
-            ]
+            obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
+            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is LeaseDenied]
             for each in obstacles:
                 if isinstance(each, LeaseDenied):
                     attempt.waiting(each)
@@ -268,10 +268,10 @@ class Leasing:
             session_lease = self.session_leases.ready(shard, going_by) if attempt.together else None
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
-            sent = self._time.now_and_token()
-            above = above_of(shard, taken)
+            sent = Reading.of(self._time)
+            above = above_of(shard, taken) if taken else {}
             results = self._client(shard).acquire(
-                [self._ask(shard, domain, attempt, *sent) for domain in domains],
+                [self._ask(shard, domain, attempt, sent) for domain in domains],
                 phase=phase,
                 term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
@@ -282,9 +282,11 @@ class Leasing:
                 map_number=going_by,
                 above=above,
             )
-            results = self._without_stale(shard, results, above)
+            if above:
+                results = self._without_stale(shard, results, above)
             for each in results:
                 if isinstance(each, LeaseGranted):
+                    attempt.came = each.came
                     lease = self.session_leases.taken(
                         lease_of(shard, each, attempt.term_ns, attempt.age, each.hints), each.witness
                     )
@@ -341,6 +343,7 @@ class Leasing:
             )
             for lease, result in zip(group, results, strict=True):
                 if isinstance(result, LeaseGranted):
+                    attempt.came = result.came
                     lease.take(result.signed, result.witness, result.hints)
                 else:
                     obstacle = obstacle or result
@@ -525,12 +528,14 @@ class Leasing:
             return None
         return reply if isinstance(reply, Recalled) else None
 
-    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, now: TimeInterval, token: SignedTime) -> Ask:
-        if (shard, domain) not in attempt.asks:
-            request_id = self._random.randbytes(16)
-            attempt.age = attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)
-            attempt.asks[shard, domain] = Ask(domain, request_id, attempt.age, token, attempt.wanted[domain])
-        return attempt.asks[shard, domain]
+    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: Reading) -> Ask:
+        ask = attempt.asks.get((shard, domain))
+        if ask is None:
+            name = self._random.randbytes(16)
+            attempt.age = attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)
+            ask = Ask(domain, name, attempt.age, sent.token, attempt.wanted[domain])
+            attempt.asks[shard, domain] = ask
+        return ask
 
     def _maps_to_name(self, session_lease: SessionLease) -> Sequence[int]:
         return self._halves.maps_to_name(session_lease)

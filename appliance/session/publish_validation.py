@@ -48,7 +48,8 @@ def check_covering(leases: Sequence[Lease]) -> None:
 
 def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
     """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    check_type(Iterable, leases=leases)
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
     chosen = list(leases)
     for each in chosen:
         if not isinstance(each, Lease):
@@ -79,9 +80,10 @@ def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) 
     names = list(dict.fromkeys([check_domain(each) for each in domains]))
     if not names:
         raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
-    named = {name: mode.get(name, "") for name in names} if isinstance(mode, Mapping) else dict.fromkeys(names, mode)
     try:
-        return {name: Mode(each) for name, each in named.items()}
+        if isinstance(mode, Mapping):
+            return {name: Mode(mode.get(name, "")) for name in names}
+        return dict.fromkeys(names, Mode(mode))
     except ValueError:
         raise BadRequest(
             "bad-mode",

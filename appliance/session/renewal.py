@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Witness
-    from appliance.lease.client import Result
+    from appliance.lease.client import Reading, Result
     from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -386,10 +386,10 @@ class LeaseRenewer:
         """What was lost, and who is told."""
         return self.keeper.losses
 
-    def adopt(self, leases: Iterable[Lease], latest: Instant) -> None:
-        """Keep these from now on, up to ``latest`` at most."""
+    def adopt(self, leases: Iterable[Lease], came: Reading) -> None:
+        """Keep these from now on. ``came``: what the clock said when they had been granted."""
         with self._lock:
-            self._seen_boot_ns, self._seen_latest = self._time.boot_ns(), latest
+            self._seen_boot_ns, self._seen_latest = came.boot_ns, came.now.latest
             for lease in leases:
                 self._hold(lease)
                 lease.keeper = self.keeper
@@ -455,7 +455,8 @@ class LeaseRenewer:
 
     def _due(self) -> list[list[Lease | SessionLease]]:
         """Return what is to be renewed, shard by shard."""
-        latest, boot = self._time.now().latest, self._time.boot_ns()
+        boot = self._time.boot_ns()  # before the other: counted on from here no instant is taken for an earlier one
+        latest = self._time.now().latest
         groups: defaultdict[int, list[Lease | SessionLease]] = defaultdict(list)
         for session_lease in self._session_leases.due(latest):
             groups[session_lease.shard].append(session_lease)

@@ -17,7 +17,7 @@ from appliance.lease.wire import Above
 from timeagent.errors import TenureError
 from timeagent.units import Span
 
-from ..formats.lease import Mode, covers
+from ..formats.lease import covers
 from ..formats.witness import Half
 from .held import Lease, SessionLease, lease_of
 from .renewal import SessionLeases
@@ -105,7 +105,7 @@ class SecondHalves:
                     name = result.witness.correlation_id
                     with self._lock:
                         known = None if lease.second is None else lease.second.correlation_id
-                        weaker = not covers(Mode(result.witness.mode), lease.own_mode)  # it was asked for before that
+                        weaker = not covers(result.witness.mode, lease.own_mode)  # it was asked for before that
                         if weaker:
                             lease.asking = None
                         if known is None and lease.ended is None and not weaker:

@@ -21,7 +21,7 @@ from appliance.bag.reader import Message
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseDenied
+from appliance.lease.client import LeaseDenied, Reading
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -98,6 +98,7 @@ class Session:
         self._renewer = LeaseRenewer(
             time, policy, self._leasing.renew, self._leasing.session_leases, context.parallel, self._lock
         )
+        self._losses = self._renewer.losses
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
@@ -173,18 +174,21 @@ class Session:
             leases, misfits = self._cache.take(wanted)
             if misfits:
                 self._give_back(misfits)
-            leases = leases or self._recalls.in_no_circle(
-                lambda stuck: self._leasing.acquire(
-                    wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
+            if leases:
+                came = Reading.of(self._time)
+            else:
+                leases, came = self._recalls.in_no_circle(
+                    lambda stuck: self._leasing.acquire(
+                        wanted, term, timeout_ns, over, stuck, together=together, waiting=waiting
+                    )
                 )
-            )
+            now = came.now
             try:
-                now = self._time.now()
                 with self._lock:
                     self._check_open()
                     for lease in leases:
                         lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
-                    self._renewer.adopt(leases, now.latest)
+                    self._renewer.adopt(leases, came)
                     if self._background:
                         self._renewal_thread.start(period_ns(term, self._policy))
             except TenureError:
@@ -196,7 +200,9 @@ class Session:
                 now = self._wait_out(now, leases, until, over)
             if hold_ns_max is not None or progress_ns is not None:
                 self._renewer.bound(leases, now.latest, hold_ns_max, progress_ns)
-        return Leases(leases, self.relinquish)
+        taken = Leases(leases)
+        taken.give_back = self.relinquish
+        return taken
 
     def upgrade(self, lease: Lease, mode: Mode | str, *, timeout_s: Seconds = 30, record_only: bool = False) -> None:
         """Change a held lease to a stronger mode; its fence, floor and settle_to are stated anew.
@@ -247,7 +253,7 @@ class Session:
     def on_lost(self, listener: Listener) -> None:
         """Have a function called for every lease of this session that is lost from now on (``Lease.on_lost``)."""
         check_callable(listener=listener)
-        self._renewer.losses.listen(listener)
+        self._losses.listen(listener)
 
     def renew_due(self) -> None:
         """Renew every held lease that has used up the renewal period; give back what nobody uses. Raises BadTime.
@@ -458,7 +464,7 @@ class Session:
                 numbers = newest
                 continue
             finally:
-                self._renewer.losses.tell()
+                self._losses.tell()
             # Without the lock: the leases have to be renewed meanwhile.
             self._time.sleep(min(made.span_ns, SLICE_NS))
             self._renew_meanwhile()
@@ -542,7 +548,7 @@ class Session:
                 for lease in leases:
                     lease.check_held(now, self._policy.holder_margin_ns)
         finally:
-            self._renewer.losses.tell()
+            self._losses.tell()
         return leases
 
     def _settle_for(self, book: OpenLog, leases: Sequence[Lease]) -> None:

@@ -8,7 +8,7 @@ rules, one lease after another.
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from auditor.rules.history import ClusterFacts
-from timeagent.sampled import STALENESS_NS
+from timeagent.signedtime import STALENESS_NS
 
 from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks
 from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, RowBucket, Rows
@@ -46,12 +46,13 @@ def judge_domains(
     heads: Heads,
     sessions: SessionColumns,
     cluster: ClusterFacts,
-    by_rows: AbstractSet[str],
+    stated: Collection[str],
 ) -> DomainsSeen:
-    """Say which domains of a bucket are suspect. ``by_rows``: of which something is known that is in no column."""
-    known = entries.names.values
-    without = [name for name in uses.names.values if name not in known]
-    bad = np.fromiter(map(by_rows.__contains__, known), np.bool_, len(known))
+    """Say which domains of a bucket are suspect. ``stated``: of which something is known that columns do not judge."""
+    known, used, names = entries.names.values, uses.rows(), list(uses.names.values)
+    odd = {*stated, *(names[n] for n in np.unique(used["name"][~used["plain"]]).tolist())}
+    without = [*odd.union(uses.names.values).difference(known)]
+    bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()
     if len(rows):
         leases = _Leases(rows, entries, heads, bad)
@@ -63,7 +64,7 @@ def judge_domains(
         leases.check_ends(cluster)
         leases.check_conflicts()
         leases.check_moves()
-        _check_uses(leases, uses, heads, cluster)
+        _check_uses(leases, uses, used, cluster)
         witnesses = int((leases.told & ~bad[leases.name]).sum())
     else:
         witnesses = 0
@@ -351,18 +352,19 @@ def _highest_before(name: Column, values: Column) -> Column:
     return found
 
 
-def _check_uses(leases: _Leases, uses: RowBucket, heads: Heads, cluster: ClusterFacts) -> None:
+def _check_uses(leases: _Leases, uses: RowBucket, rows: Rows, cluster: ClusterFacts) -> None:
     """Check what was written under each lease: how much, up to where, after what was written before, and settled."""
-    rows = uses.rows()
     count = len(leases.start)
     messages = np.zeros(count, np.int64)
     low, top = np.zeros(count, np.int64), np.full(count, NOTHING)
     if len(rows):
         known = leases.entries.names.values
         name = np.fromiter((known.get(each, -1) for each in uses.names.values), np.int64, len(uses.names.values))
-        rows = rows[name[rows["name"]] >= 0]
+        rows = rows[rows["plain"] & (name[rows["name"]] >= 0)]
     if len(rows):
-        number = np.fromiter((heads.number[each] for each in uses.heads.values), np.int64, len(uses.heads.values))
+        number = np.fromiter(
+            (leases.heads.number[each] for each in uses.heads.values), np.int64, len(uses.heads.values)
+        )
         name = name[rows["name"]]
         wanted = number[rows["head"]] * PLACES + np.minimum(rows["position"], PLACES - 1)
         order = np.argsort(leases.position, kind="stable")
@@ -418,34 +420,3 @@ def _unsettled(rows: Rows, uses: RowBucket, cluster: ClusterFacts) -> Flags:
         chosen = np.flatnonzero(of == number)
         found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
     return found
-
-
-type Writer = tuple[str, bytes]
-"""Name and incarnation."""
-
-
-def judge_writers(frames: RowBucket, by_rows: AbstractSet[Writer]) -> list[Writer]:
-    """Return which writers of a bucket are suspect. ``by_rows``: of which there are frames that are in no column."""
-    names: list[Writer] = list(frames.names.values)
-    bad = np.fromiter((name in by_rows for name in names), np.bool_, len(names))
-    rows = frames.rows()
-    if not len(rows):
-        return []
-    rows = rows[np.lexsort((rows["sequence"], rows["name"]))]
-    name = rows["name"]
-    same = name[1:] == name[:-1]
-    disorder = (rows["sequence"][1:] == rows["sequence"][:-1]) | (rows["first"][1:] <= rows["last"][:-1])
-    bad[name[1:][same & disorder]] = True
-    bounds = np.searchsorted(name, np.arange(len(names) + 1))
-    for number in range(len(names)):
-        run = rows[bounds[number] : bounds[number + 1]]
-        naming = run[run["committed"] != NOTHING]
-        at = np.minimum(np.searchsorted(run["sequence"], naming["committed"]), len(run) - 1)
-        there = (run["sequence"][at] == naming["committed"]) & (
-            (run["digest"][at] == naming["committed_digest"]).all(axis=1)
-            | ~naming["committed_digest"].any(axis=1)  # which one it was is not known: no digest is
-        )
-        before = naming["latest"] < run["earliest"][at] - naming["staleness"]
-        if not there.all() or before.any():
-            bad[number] = True
-    return [names[n] for n in np.flatnonzero(bad).tolist()]

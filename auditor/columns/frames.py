@@ -1,4 +1,4 @@
-"""The frames of some data files, all at once: which of them are clean, and rows about those.
+"""The frames of some data files, all at once: which of them are clean; and rows about all that were read.
 
 A frame is clean if no rule about frames finds anything and readers accept all of its messages: every condition of
 ``auditor.rules.time`` and ``auditor.rules.records``, asked of columns. Whatever is not clean by these columns, or of
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +17,33 @@ from appliance.formats.frame import FrameHead
 from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
-from auditor.evidence.signatures import FrameReader
+from appliance.formats.witness import Half
+from auditor.evidence.signatures import FrameEvidence, FrameReader, HeldWitness
 from auditor.parts import EvidenceSource, PartMaker
 from auditor.rules.finding import Evidence
+from auditor.timeline.events import ClockReading, FrameWritten
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import SignedTime, r2_holds
+from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
+from timeagent.units import INSTANT_MAX
 
 from .cutting import Cut, CutFile, NotPlain, together
-from .layout import FRAME, FRAMES, NOTHING, NUMBER_MAX, USE, USES, Chunk, ChunkMaker, bytes_of, numbers, small, used_of
+from .layout import (
+    FRAME,
+    FRAMES,
+    NOTHING,
+    NUMBER_MAX,
+    STATED,
+    USE,
+    USES,
+    Chunk,
+    ChunkMaker,
+    bytes_of,
+    numbers,
+    small,
+    used_of,
+)
 from .records import Shapes
 from .witnesses import Witnesses, WitnessShapes
 
@@ -73,37 +88,6 @@ class JudgedFile:
     """Of the file under the root, also where a pack holds its bytes."""
 
 
-class CleanFrame(NamedTuple):
-    """A clean frame: every message accepted, every signature good."""
-
-    number: int
-    """Which of all frames of these files it is."""
-    file: int
-    offset: int
-    length: int
-    writer: str
-    incarnation: bytes
-    sequence: int
-    messages: int
-    first_ns: int
-    last_ns: int
-    token: int
-    """Which signed time it has."""
-    leases: tuple[tuple[str, bytes], ...]
-    """Domain and correlation id of each lease that it was written under."""
-
-
-@dataclass(frozen=True, slots=True)
-class CleanFrames:
-    """The clean frames of some files, in order."""
-
-    files: Sequence[JudgedFile]
-    tokens: list[SignedTime]
-    frames: list[CleanFrame]
-    firsts: list[int]
-    """Where the first clean frame of each file stands; NOTHING where there is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class FramesRead:
     """What the columns of some files came to."""
@@ -117,8 +101,8 @@ class FramesRead:
     tokens: list[SignedTime]
     """Signed times of clean frames, each once, in order."""
     trust_numbers: set[int]
-    clean: CleanFrames | None
-    """Where they are asked for."""
+    written: list[tuple[int, FrameWritten]]
+    """The clean frames, each with its rank, where they are asked for: every message accepted, every signature good."""
 
 
 class RackColumns:
@@ -132,12 +116,65 @@ class RackColumns:
         self._hashed = reading.hashed
         self._rows = ChunkMaker(FRAMES, reading.keep)
         self._uses = ChunkMaker(USES, reading.keep)
+        self._stated = ChunkMaker(STATED, reading.keep)
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
 
     def chunks(self) -> list[Chunk]:
         """Return everything that was gathered."""
-        return [*self._rows.chunks(), *self._uses.chunks()]
+        return [*self._rows.chunks(), *self._uses.chunks(), *self._stated.chunks()]
+
+    def keep(
+        self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int, *, counts: bool
+    ) -> None:
+        """Keep rows about a frame that was judged by itself. ``accepted``: how many of its messages are in the record.
+
+        ``span``: their first and last; ``rank``: how many frames were read before it; ``counts``: whether it is known
+        that its list counts.
+        """
+        head, token, stamps = frame.frame.head, frame.token, frame.frame.timestamps
+        place, named = self._told.place(frame.where), head.committed
+        # An end of an interval above what a column holds is kept as that: nothing lies above either.
+        latest, signed = (min(token.interval.latest + each, INSTANT_MAX) for each in (0, token.staleness_ns))
+        self._rows.add_one(
+            (head.writer, head.incarnation),
+            place,
+            rank,
+            proven=frame.refusal is None,
+            sequence=head.sequence,
+            digest=digest,
+            first=stamps[0],
+            last=stamps[-1],
+            committed=NOTHING if named is None else named.sequence,
+            committed_digest=bytes(32) if named is None or not self._hashed else named.digest,
+            earliest=token.interval.earliest,
+            latest=latest,
+            staleness=token.staleness_ns,
+        )
+        for held in frame.carried:
+            if held.refusal is None:
+                self._told.add_head(held.head, held.head_digest, held.signed.head, frame.where, rank)
+                domain = held.witness.domain if isinstance(held, HeldWitness) else ""
+                name = (held.head.incarnation, held.head.sequence, held.head_digest)
+                self._stated.add_one(domain, place, rank, name, held.signed.entry, position=held.signed.index)
+        # Under a lease of which it carries several witnesses it is written once.
+        for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
+            self._uses.add_one(
+                held.witness.domain,
+                place,
+                rank,
+                cid=held.witness.correlation_id,
+                proven=counts and held.refusal is None,
+                messages=len(stamps),
+                accepted=accepted,
+                first=span[0],
+                last=span[1],
+                settle_to=held.witness.settle_to_ns,
+                signed=signed,
+                sequence=head.sequence,
+                digest=digest if self._hashed else bytes(32),
+                staying=frame.part_of(held)[1] is not Half.LEAVING,
+            )
 
     def read(self, files: Sequence[JudgedFile], rank: int) -> FramesRead | None:
         """Judge the frames of some files by columns, and keep rows about those that are clean.
@@ -175,7 +212,7 @@ class RackColumns:
             messages=int(batch.cut.counts[chosen].sum()),
             tokens=tokens.of(chosen),
             trust_numbers=set(np.unique(batch.trust_number[chosen]).tolist()),
-            clean=_listed(batch, witnesses, tokens, chosen) if self._listing else None,
+            written=_written(batch, witnesses, tokens, chosen, rank) if self._listing else [],
         )
 
     def _keep_frames(self, batch: _Batch, tokens: _Tokens, chosen: Column, rank: int) -> None:
@@ -183,6 +220,7 @@ class RackColumns:
         cut, file = batch.cut, batch.cut.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
         rows["path"] = self._paths(self._rows, batch)[file]
+        rows["plain"], rows["proven"] = True, True
         rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
         rows["digest"] = cut.digests[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
@@ -214,6 +252,7 @@ class RackColumns:
         rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
+        rows["plain"], rows["proven"], rows["accepted"] = True, True, cut.counts[frame]
         rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
         rows["staying"] = staying[chosen]
@@ -237,16 +276,13 @@ class RackColumns:
         told, firsts = np.unique(witnesses.batch[which[order]], return_index=True)
         for number, first in zip(told.tolist(), frame[order][firsts].tolist(), strict=True):
             known, raw = witnesses.batches[number]
-            head, where = known.head, batch.where(first)
-            name = (head.incarnation, head.sequence, known.digest)
-            place = (head.map_number, head.shard, head.ceiling_number)
-            self._told.add("head", *name, *place, False, raw, where=where, rank=rank + first)  # noqa: FBT003 - in no ledger
+            self._told.add_head(known.head, known.digest, raw, batch.where(first), rank + first)
         told, firsts = np.unique(witnesses.session_which[of_session], return_index=True)
-        ids, names = witnesses.session_ids() if len(told) else [], witnesses.head_names()
+        names = witnesses.head_names()
         for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
-            incarnation, sequence, digest = names[witnesses.batch[number]]
-            entry = (incarnation, sequence, int(witnesses.position[number]), digest, witnesses.entries[number])
-            self._told.add("entry", "", ids[number], *entry, where=batch.where(first), rest=(0,), rank=rank + first)
+            place, name = self._told.place(batch.where(first)), names[witnesses.batch[number]]
+            entry, position = witnesses.entries[number], witnesses.position[number]
+            self._stated.add_one("", place, rank + first, name, entry, position=position)
 
 
 class _Batch:
@@ -387,23 +423,47 @@ class _Tokens:
         return [self.known[n] for n in dict.fromkeys(self.which[frames].tolist())]
 
 
-def _listed(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column) -> CleanFrames:
-    cut, file = batch.cut, batch.cut.file[chosen]
-    firsts = np.full(len(batch.files), NOTHING)
-    firsts[file[::-1]] = batch.places[chosen][::-1]
+def _written(
+    batch: _Batch, witnesses: Witnesses, tokens: _Tokens, chosen: Column, rank: int
+) -> list[tuple[int, FrameWritten]]:
+    cut, places = batch.cut, [(f"writer {name}", run, name) for name, run in batch.writers]
     leases: dict[int, tuple[tuple[str, bytes], ...]] = {}
     for frame, which in zip(witnesses.frame.tolist(), witnesses.which.tolist(), strict=True):
         name = witnesses.domains[witnesses.domain[which]], witnesses.correlation[which].tobytes()
         leases[frame] = (*leases.get(frame, ()), name)
-    columns = (chosen, file, batch.places[chosen], cut.length[chosen], batch.sequence[chosen], cut.counts[chosen])
-    others = (cut.first[chosen], cut.last[chosen], tokens.which[chosen])
-    frames = []
-    for row in zip(*(each.tolist() for each in (*columns, *others)), strict=True):
-        number, of, at, size, sequence, messages, first, last, token = row
-        writer, run = batch.writers[of]
-        under = leases[number]
-        frames.append(CleanFrame(number, of, at, size, writer, run, sequence, messages, first, last, token, under))
-    return CleanFrames(batch.files, tokens.known, frames, firsts.tolist())
+    clocks: dict[tuple[int, str], ClockReading] = {}
+    columns = (chosen, cut.file[chosen], batch.places[chosen], cut.length[chosen], batch.sequence[chosen])
+    others = (cut.counts[chosen], cut.first[chosen], cut.last[chosen], tokens.which[chosen])
+    found = []
+    for number, of, at, size, sequence, messages, first, last, token in zip(
+        *(each.tolist() for each in (*columns, *others)), strict=True
+    ):
+        file, (who, run, writer) = batch.files[of], places[of]
+        clock = clocks.get((token, writer)) or ClockReading.of(writer, tokens.known[token])
+        clocks[token, writer] = clock
+        event = FrameWritten(
+            clock.midpoint_ns,
+            (who, run, sequence, 0),
+            clock,
+            Evidence(file.where.path, at, size),
+            file.by.bag.log,
+            file.by.bag.start_ns,
+            file.path,
+            writer,
+            run,
+            sequence,
+            messages,
+            first,
+            last,
+            accepted=(0, messages),
+            accepted_ns=(first, last),
+            listed=True,
+            void_because="",
+            leases=leases[number],
+            begins=False,
+        )
+        found.append((rank + number, event))
+    return found
 
 
 def _check_witnesses(batch: _Batch, witnesses: Witnesses, tokens: _Tokens, clean: Flags) -> Flags:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from appliance.formats.witness import Half
 from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 
-from .layout import NOTHING, NUMBER_MAX, numbers
+from .layout import NOTHING, NUMBER_MAX, HeadName, numbers
 
 PLACES: Final = 2**32
 """More than there are entries in a batch."""
@@ -23,19 +23,17 @@ NEVER: Final = 2**63 - 1
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
-type HeadName = tuple[bytes, int, bytes]
-"""Incarnation, sequence, digest."""
 type Column = NDArray[np.int64]
 
 
 class Heads:
     """All heads that are known, in the order in which their shards signed them."""
 
-    def __init__(self, facts: Iterable[HeadFact], cluster: ClusterFacts) -> None:
-        """Take them with everything that is known beside one domain's history."""
+    def __init__(self, cluster: ClusterFacts) -> None:
+        """Take what is known beside one domain's history."""
         runs = cluster.runs
         ordered = sorted(
-            facts,
+            cluster.heads.values(),
             key=lambda fact: (
                 fact.head.map_number,
                 runs[fact.head.incarnation].first_ceiling,

@@ -2,16 +2,18 @@
 
 A part of the tree makes *chunks*: rows of one kind, cut into buckets by domain or by writer, so that what belongs
 together is compared together and no more than a bucket is in memory at once. Names, such as paths and domains, stand
-once per chunk, and rows hold their numbers. Only evidence that has been verified becomes a row, and only where every
-number is small enough that no sum of three of them overflows.
+once per chunk, and rows hold their numbers. A row is *plain* where it has been verified, and where every number is
+small enough that no sum of three of them overflows: columns may judge it. What others mean only the rules say.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import struct
 import zlib
-from collections.abc import Buffer, Callable, Iterable, Sequence
+from collections.abc import Buffer, Callable, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,8 @@ from numpy.typing import NDArray
 from timeagent.errors import Environment
 
 type Rows = NDArray[np.void]
+type HeadName = tuple[bytes, int, bytes]
+"""Incarnation, sequence and digest of a batch head."""
 
 BUCKETS: Final = 16
 NUMBER_MAX: Final = 3 * 10**18
@@ -32,6 +36,7 @@ NOTHING: Final = -1
 
 USES: Final = "use"
 ENTRIES: Final = "entry"
+STATED: Final = "stated"
 FRAMES: Final = "frame"
 
 _PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
@@ -61,7 +66,10 @@ USE: Final = np.dtype(
         ("cid", "<u8", (2,)),
         ("head", "<u4"),
         ("position", "<i8"),
+        ("plain", "?"),
+        ("proven", "?"),
         ("messages", "<i8"),
+        ("accepted", "<i8"),
         ("first", "<i8"),
         ("last", "<i8"),
         ("settle_to", "<i8"),
@@ -73,9 +81,10 @@ USE: Final = np.dtype(
         *_RAW,
     ]
 )
-"""One clean frame written under one lease: every message accepted, every signature good.
+"""One frame written under one lease. ``plain``: a clean one, with every message accepted, every signature good; then
+head, position and entry are those of the witness.
 
-``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; ``staying``: see ``Use``.
+``name``: the domain; ``digest``: the frame's, zeros where no frame's is known; the others: see ``Use``.
 """
 
 GRANT: Final = 0
@@ -123,9 +132,18 @@ of the lease that set the floor. Each says something if ``..._told``; ``..._head
 none.
 """
 
+STATE: Final = np.dtype(
+    [("name", "<u4"), ("head", "<u4"), ("position", "<i8"), *_PLACE, *_RAW],
+)
+"""One entry that columns do not judge: of a ledger, of a witness in a frame that is not clean, or of a session lease,
+which is of no domain (``name`` is empty).
+"""
+
 FRAME: Final = np.dtype(
     [
         ("name", "<u4"),
+        ("plain", "?"),
+        ("proven", "?"),
         ("sequence", "<i8"),
         ("digest", "<u8", (4,)),
         ("first", "<i8"),
@@ -138,12 +156,12 @@ FRAME: Final = np.dtype(
         *_PLACE,
     ]
 )
-"""One clean frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
+"""One frame. ``name``: its writer and incarnation; ``committed``: the sequence that it names, or NOTHING.
 
-``earliest``, ``latest``, ``staleness``: of its signed time.
+``plain``: it is clean; ``proven``: its signed time holds; ``earliest``, ``latest``, ``staleness``: of that.
 """
 
-KINDS: Final = {USES: USE, ENTRIES: ENTRY, FRAMES: FRAME}
+KINDS: Final = {USES: USE, ENTRIES: ENTRY, STATED: STATE, FRAMES: FRAME}
 
 
 class Names(msgspec.Struct, array_like=True):
@@ -152,8 +170,7 @@ class Names(msgspec.Struct, array_like=True):
     names: list[Any] = []
     """Domains (strings), or writers (name, incarnation)."""
     paths: list[str] = []
-    heads: list[tuple[bytes, int, bytes]] = []
-    """Incarnation, sequence and digest of batch heads."""
+    heads: list[HeadName] = []
 
 
 class ColumnPlace(msgspec.Struct, array_like=True, frozen=True):
@@ -211,6 +228,16 @@ class Numbering[T]:
 
     def __init__(self) -> None:
         self.values: dict[T, int] = {}
+        self._listed: list[T] = []
+
+    def listed(self) -> list[T]:
+        """Return the values by their numbers."""
+        if len(self._listed) < len(self.values):
+            self._listed = list(self.values)
+        return self._listed
+
+    def of(self, value: T) -> int:
+        return self.values.setdefault(value, len(self.values))
 
     def all_of(self, values: Iterable[T]) -> NDArray[np.uint32]:
         known = self.values
@@ -219,6 +246,21 @@ class Numbering[T]:
 
 CHUNK_ROWS: Final = 65_536
 """So many rows are gathered before they are cut into chunks: a part may hold millions."""
+
+
+SINGLES: Final = 256
+"""So many rows that come by themselves are added at once."""
+
+
+_CODES: Final = {"<u4": "I", "<i8": "q", "|u1": "B", "|b1": "?"}
+
+
+@lru_cache
+def _packing(form: np.dtype[np.void]) -> tuple[Callable[..., bytes], dict[str, Any]]:
+    """Return what packs the values of a row, and those of a row of zeros; identifiers are bytes."""
+    columns = {name: form[name] for name in form.names or ()}
+    codes = (f"{each.itemsize}s" if each.shape else _CODES[each.str] for each in columns.values())
+    return struct.Struct(f"<{''.join(codes)}").pack, {n: b"" if each.shape else 0 for n, each in columns.items()}
 
 
 class ChunkMaker:
@@ -234,9 +276,12 @@ class ChunkMaker:
         self._waiting = 0
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
-        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self.heads: Numbering[HeadName] = Numbering()
         self._rows: list[Rows] = []
         self._raw: list[bytes] = []
+        self._pack, self._nothing = _packing(KINDS[kind])
+        self._packed: list[bytes] = []
+        """Rows that came by themselves."""
 
     def add(self, rows: Rows, raw: Sequence[bytes] = ()) -> None:
         """Take rows whose names, paths and heads have this maker's numbers. ``raw``: what ``at`` numbers, if any."""
@@ -248,12 +293,39 @@ class ChunkMaker:
         if self._waiting >= CHUNK_ROWS:
             self._done += self._keep(self._cut())
 
+    def add_one(
+        self,
+        name: Any,  # noqa: ANN401 - a domain, or a writer
+        where: tuple[str, int, int],
+        rank: int,
+        head: HeadName | None = None,
+        raw: bytes | None = None,
+        **columns: Any,  # noqa: ANN401 - any scalar, or the bytes of an identifier
+    ) -> None:
+        """Take a row by itself. ``where``: path, offset and length; ``raw``: its entry, of kinds that have one."""
+        path, columns["offset"], columns["length"] = where
+        columns |= {"name": self.names.of(name), "path": self.paths.of(path), "rank": rank}
+        if head is not None:
+            columns["head"] = self.heads.of(head)
+        if raw is not None:
+            columns["at"] = len(self._raw)
+            self._raw.append(raw)
+        self._packed.append(self._pack(*(self._nothing | columns).values()))
+        if len(self._packed) == SINGLES:
+            self.add(self._unpacked())
+
+    def _unpacked(self) -> Rows:
+        rows, self._packed = np.frombuffer(bytearray().join(self._packed), KINDS[self.kind]), []
+        return rows
+
     def chunks(self) -> list[Chunk]:
         """Return everything, in the order in which it came, but for what is in different buckets."""
         done, self._done = self._done, []
         return [*done, *self._cut()]
 
     def _cut(self) -> list[Chunk]:
+        if self._packed:
+            self._rows.append(self._unpacked())
         if not self._rows:
             return []
         rows = np.concatenate(self._rows)
@@ -304,7 +376,7 @@ class RowBucket:
         self.kind = kind
         self.names: Numbering[Any] = Numbering()
         self.paths: Numbering[str] = Numbering()
-        self.heads: Numbering[tuple[bytes, int, bytes]] = Numbering()
+        self.heads: Numbering[HeadName] = Numbering()
         self._parts: list[Rows] = []
         self._raw: list[memoryview] = []
         self._raw_end = 0
@@ -329,6 +401,23 @@ class RowBucket:
 
     def rows(self) -> Rows:
         return np.concatenate(self._parts) if self._parts else np.zeros(0, KINDS[self.kind])
+
+    def by_name(self, wanted: Container[Any]) -> dict[Any, Rows]:
+        """Return the rows of each of some names that has any, in the order in which they were read."""
+        rows, names = self.rows(), self.names.listed()
+        known = np.fromiter((name in wanted for name in names), np.bool_, len(names))
+        rows = rows[known[rows["name"]]] if len(rows) else rows
+        rows = rows[np.lexsort((rows["rank"], rows["name"]))]
+        parts = np.split(rows, np.flatnonzero(np.diff(rows["name"])) + 1) if len(rows) else []
+        return {names[part["name"][0]]: part for part in parts}
+
+    def each(self, rows: Rows, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """Yield of each row where it is (path, offset, length), and some columns: identifiers as bytes."""
+        values = (rows[each] for each in ("path", "offset", "length", *columns))
+        lists = (bytes_of(each) if each.ndim > 1 else each.tolist() for each in values)
+        paths = self.paths.listed()
+        for path, offset, length, *rest in zip(*lists, strict=True):
+            yield (paths[path], offset, length), *rest
 
     def raw(self) -> bytes:
         """Return the raw bytes of all chunks that were taken with them."""

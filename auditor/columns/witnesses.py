@@ -22,7 +22,6 @@ from appliance.formats.policy import Policy
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import Ended, Entry, Half, SignedWitness, Witness, WitnessKind, decode_entry
 from auditor.evidence.signatures import FrameReader, KnownHead
-from auditor.rules.finding import Evidence
 from timeagent import core
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
@@ -38,9 +37,11 @@ from .layout import (
     NOTHING,
     NUMBER_MAX,
     RENEWAL,
+    STATED,
     UPGRADE,
     Chunk,
     ChunkMaker,
+    HeadName,
     numbers,
     small,
 )
@@ -54,11 +55,10 @@ _OTHER: Final = 255
 class BlockPlace:
     """A block that holds, and where it stands."""
 
-    head: tuple[bytes, int, bytes]
-    """Incarnation, sequence and digest of its head."""
+    head: HeadName
     entries: tuple[bytes, ...]
-    path: str
-    where: Evidence
+    where: tuple[str, int, int]
+    """Path, offset and length."""
     rank: int
 
 
@@ -67,7 +67,7 @@ class LedgerColumns:
 
     def __init__(self, keep: Callable[[list[Chunk]], list[Chunk]] = list) -> None:
         """Hold nothing. ``keep``: puts finished chunks where they take no memory."""
-        self._maker = ChunkMaker(ENTRIES, keep)
+        self._maker, self._stated = ChunkMaker(ENTRIES, keep), ChunkMaker(STATED, keep)
         self._shapes = Shapes(decode_entry)
 
     def read(self, entries: list[bytes]) -> Records:
@@ -94,10 +94,10 @@ class LedgerColumns:
         rows["position"] = position[kept]
         rows["plain"] &= small(rows["position"])
         rows["head"] = maker.heads.all_of(each.head for each in blocks)[block[kept]]
-        rows["path"] = maker.paths.all_of(each.path for each in blocks)[block[kept]]
+        rows["path"] = maker.paths.all_of(each.where[0] for each in blocks)[block[kept]]
         for column, values in (
-            ("offset", [each.where.offset for each in blocks]),
-            ("length", [each.where.length for each in blocks]),
+            ("offset", [each.where[1] for each in blocks]),
+            ("length", [each.where[2] for each in blocks]),
             ("rank", [each.rank for each in blocks]),
         ):
             rows[column] = np.array(values, np.int64)[block[kept]]
@@ -106,9 +106,13 @@ class LedgerColumns:
         others = np.flatnonzero(kind == _OTHER)
         return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
 
+    def add_one(self, name: str, block: BlockPlace, position: int) -> None:
+        """Keep an entry that columns do not judge. ``name``: its domain; empty of a session lease."""
+        self._stated.add_one(name, block.where, block.rank, block.head, block.entries[position], position=position)
+
     def chunks(self) -> list[Chunk]:
         """Return everything that was gathered."""
-        return self._maker.chunks()
+        return [*self._maker.chunks(), *self._stated.chunks()]
 
 
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
@@ -283,10 +287,6 @@ class Witnesses:
 
     def head_names(self) -> list[tuple[bytes, int, bytes]]:
         return [(known.head.incarnation, known.head.sequence, known.digest) for known, _ in self.batches]
-
-    def session_ids(self) -> list[bytes]:
-        """Return the session lease that each is of, or under; b"" of a lease that is under none."""
-        return self._told.raw("session_id")
 
     def with_sessions(self) -> tuple[Flags, Column]:
         """Say of each lease that a frame carries whether it stands as far as sessions go, and what says until when.

@@ -1,8 +1,4 @@
-"""Rules about what is numbered: a shard's batch heads and ceiling records, its ledgers, and writers' frames.
-
-Of frames they are asked of rows only: of a run that is clean by columns there are none. A sequence that no frame names
-proves nothing.
-"""
+"""Rules about what a shard numbers: its batch heads, its ceiling records, and the blocks of its ledgers."""
 
 from __future__ import annotations
 
@@ -13,12 +9,11 @@ from typing import Final
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.witness import NO_HEAD, BatchHead
-from auditor.index import Coverage, Index
 from auditor.parts import LedgersSeen
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import SECOND, Instant, bound_text, rfc3339
+from timeagent.units import SECOND, bound_text, rfc3339
 
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, clock, found, signed_before
+from .finding import Check, Evidence, Finding, Verdict, clock, found, signed_before
 from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
 from .records import Policies
 
@@ -321,108 +316,3 @@ def _behind(
                 f"{newest.record.number} at {rfc3339(newest.token.midpoint_ns)}"
             )
             yield found("truncated-ledger", path, reason, [Evidence(path), first.where, newest.where])
-
-
-def check_sequences(index: Index, coverage: Coverage) -> Iterator[Finding]:
-    """Apply every rule about sequences."""
-    yield from _reused(index)
-    yield from _disordered(index)
-    yield from _lost(index, coverage)
-    yield from _signed_before_named(index)
-
-
-def _frame(writer: str, incarnation: bytes, sequence: int) -> str:
-    return f"frame {sequence} of {writer} ({incarnation.hex()})"
-
-
-def _reused(index: Index) -> Iterator[Finding]:
-    """sequence-reused: numbers that stand for several frames."""
-    sql = (
-        "SELECT writer, incarnation, sequence FROM frame GROUP BY 1, 2, 3 HAVING count(DISTINCT digest) > 1"
-        " ORDER BY 1, 2, 3"
-    )
-    places = (
-        "SELECT path, offset, length FROM frame WHERE writer = ? AND incarnation = ? AND sequence = ? ORDER BY 1, 2"
-    )
-    for name in list(index.db.execute(sql)):
-        subject, where = _frame(*name), [Evidence(*row) for row in index.db.execute(places, name)]
-        yield found("sequence-reused", subject, f"{len(where)} frames claim to be {subject}", where)
-
-
-def _disordered(index: Index) -> Iterator[Finding]:
-    """sequence-disorder: of each two frames that follow each other the later one lies above the earlier."""
-    sql = (
-        "SELECT * FROM (SELECT writer, incarnation, lag(sequence) OVER run AS before, lag(last) OVER run AS top,"
-        " lag(path) OVER run AS there, lag(offset) OVER run, lag(length) OVER run, sequence, first, path, offset,"
-        " length FROM frame WINDOW run AS"
-        " (PARTITION BY writer, incarnation ORDER BY sequence, first, path, offset))"
-        " WHERE before < sequence AND first <= top ORDER BY writer, incarnation, sequence, path, offset"
-    )
-    for writer, incarnation, before, top, *rest in index.db.execute(sql):
-        earlier, (sequence, first), later = Evidence(*rest[:3]), rest[3:5], Evidence(*rest[5:])
-        subject = _frame(writer, incarnation, sequence)
-        reason = (
-            f"{subject} begins at {rfc3339(first)}, not above {rfc3339(top)}, "
-            f"with which frame {before} of that writer ends"
-        )
-        times = [NamedInterval.at(f"frame {before}", top), NamedInterval.at(f"frame {sequence}", first)]
-        yield found("sequence-disorder", subject, reason, [earlier, later], times)
-
-
-def _lost(index: Index, coverage: Coverage) -> Iterator[Finding]:
-    """lost-frame: committed frames that are nowhere, each at the place that names it first.
-
-    Its timestamps lie between those of the frames beside it, since they increase with the sequence. Not of one that may
-    be in a file of such a time that cannot be read: its writer's, or one in a directory of which nobody knows whose
-    files it holds.
-    """
-    sql = (
-        "SELECT c.writer, c.incarnation, c.sequence, c.named, c.path, c.offset, c.length FROM committed c"
-        " LEFT JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-        " AND (f.digest = c.digest OR c.digest = zeroblob(32)) WHERE f.writer IS NULL ORDER BY 1, 2, 3, 5, 6"
-    )
-    unread = "SELECT count(*) FROM unread WHERE writer IN (?, '') AND start <= ? AND end > ?"
-    for name, naming in itertools.groupby(list(index.db.execute(sql)), key=lambda row: row[:3]):
-        _, _, _, named, *where = next(naming)
-        above, below = _between(index, name, named)
-        verdict = coverage.missing_frame(above, max(above, below))
-        if verdict is not None and not index.number(unread, name[0], below, above):
-            subject = _frame(*name)
-            reason = f"a later frame of its writer says that {subject} was committed; it is in no bag of this copy"
-            yield found("lost-frame", subject, reason, [Evidence(*where)], verdict=verdict)
-
-
-def _between(index: Index, name: tuple[str, bytes, int], named: Instant) -> tuple[Instant, Instant]:
-    """Return the last timestamp of a writer below a sequence, and its first one above."""
-    beside = "FROM frame WHERE writer = ? AND incarnation = ? AND sequence"
-    above = index.number(f"SELECT coalesce(max(last), 0) {beside} < ?", *name)
-    return above, index.number(f"SELECT coalesce(min(first), ?) {beside} > ?", named, *name)
-
-
-def _signed_before_named(index: Index) -> Iterator[Finding]:
-    """r2-breach: who names a frame by its digest has seen it, and with it the signed time that the digest covers.
-
-    A session takes the signed time of a frame and the reference under one lock, and takes note of an outcome under the
-    same: the frame that is named was stamped before (``appliance.session.stamping``), by the same node's clock. Of
-    frames whose signed times verify only.
-    """
-    sql = (
-        "SELECT c.writer, c.incarnation, c.naming, c.earliest, c.latest, c.path, c.offset, c.length,"
-        " f.sequence, f.earliest, f.latest, f.path, f.offset, f.length FROM committed c"
-        " JOIN frame f ON f.writer = c.writer AND f.incarnation = c.incarnation AND f.sequence = c.sequence"
-        " AND (f.digest = c.digest OR c.digest = zeroblob(32))"
-        " WHERE f.earliest - c.staleness > c.latest ORDER BY 1, 2, 3, 6, 7, 12, 13"
-    )
-    for writer, incarnation, *rest in index.db.execute(sql):
-        (naming, *signed), (named, *before) = rest[:6], rest[6:]
-        subject = _frame(writer, incarnation, naming)
-        reason = (
-            f"{subject} names frame {named} as committed, and that one was signed after the frame's time "
-            "was surely over"
-        )
-        times = [
-            NamedInterval(f"frame {sequence}", earliest, latest, node=writer)
-            for sequence, earliest, latest, *_ in ((named, *before), (naming, *signed))
-        ]
-        title, where = "a frame was signed before one that it names as committed", (before[2:], signed[2:])
-        yield found("r2-breach", subject, reason, [Evidence(*each) for each in where], times, title=title)

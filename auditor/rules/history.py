@@ -6,7 +6,6 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +18,8 @@ from appliance.formats.paths import chain_path
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap, shard_number
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
-from auditor.index import Coverage, Index, Use
+from auditor.columns.layout import HeadName, bucket_of
+from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
@@ -88,16 +88,19 @@ class ShardRun:
         return any(low <= first and last <= high for low, high in self.stretches)
 
 
-def head_facts(index: Index) -> Iterator[HeadFact]:
-    """Yield every head, run by run, in order of sequence."""
-    for _, _, digest, in_ledger, raw, where in index.heads():
+def head_facts(index: Index) -> dict[HeadName, HeadFact]:
+    """Return every head, run by run, in order of sequence."""
+    found: dict[HeadName, HeadFact] = {}
+    for name, in_ledger, raw, where in index.heads():
         head = decode(BatchHead, raw)
-        yield HeadFact(head, digest, head.signed_time(), where, in_ledger)
+        found[name] = HeadFact(head, name[2], head.signed_time(), where, in_ledger)
+    return found
 
 
-def runs(index: Index) -> dict[bytes, ShardRun]:
+def runs(facts: Iterable[HeadFact]) -> dict[bytes, ShardRun]:
+    """Return every run of a shard. ``facts``: all heads, in order."""
     found: dict[bytes, ShardRun] = {}
-    for fact in head_facts(index):
+    for fact in facts:
         head = fact.head
         run = found.get(head.incarnation)
         if run is None:
@@ -418,35 +421,24 @@ class DomainHistory:
         return [DomainHistory(self.domain, list(leases)) for _, leases in groups]
 
 
-@lru_cache(maxsize=4096)
-def _opened(raw_head: bytes) -> tuple[BatchHead, SignedTime]:
-    """Read a head once for all the domains that its batch is about."""
-    head = decode(BatchHead, raw_head)
-    return head, head.signed_time()
-
-
-def _entries(
-    index: Index, runs: Mapping[bytes, ShardRun], domain: str
-) -> Iterator[tuple[Entry, BatchHead, SignedTime, Position, Evidence]]:
-    """Yield what is known of a domain, or of session leases (""): entry, head, signed time, position, where."""
-    for raw_head, place, raw, where in index.entries(domain):
-        head, token = _opened(raw_head)
-        position = (head.map_number, runs[head.incarnation].first_ceiling, head.incarnation, head.sequence, place)
-        yield decode_entry(raw), head, token, position, where
+def _told(rows: DomainRows, cluster: ClusterFacts) -> Iterator[tuple[Entry, HeadFact, Position, Evidence]]:
+    """Yield each entry, its batch, its position, and where it is."""
+    for name, place, raw, where in rows.entries:
+        fact = cluster.heads[name]
+        began = cluster.runs[name[0]].first_ceiling
+        yield decode_entry(raw), fact, (fact.head.map_number, began, *name[:2], place), where
 
 
 def domain_history(
-    index: Index,
-    runs: Mapping[bytes, ShardRun],
-    domain: str,
-    sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({}),
+    rows: DomainRows, cluster: ClusterFacts, sessions: Mapping[SessionName, SessionHistory] = MappingProxyType({})
 ) -> DomainHistory:
-    """Build the history of a domain from the index. ``sessions``: all session leases that are known."""
+    """Build the history of a domain. ``sessions``: all session leases that are known."""
     leases: dict[bytes, LeaseHistory] = {}
     endings: list[EndedFact] = []
     ends: dict[Position, tuple[Ended, Evidence]] = {}
     revocations: dict[Position, tuple[Revoked, Evidence]] = {}
-    for entry, head, token, position, where in _entries(index, runs, domain):
+    for entry, fact, position, where in _told(rows, cluster):
+        head, token = fact.head, fact.token
         if isinstance(entry, Revoked):
             revocations[position] = entry, where
         elif isinstance(entry, Ended):
@@ -462,11 +454,11 @@ def domain_history(
                 for ending in (entry.last_ended, entry.floor_set_by)
                 if ending
             ]
-    for fact in endings:
-        known = leases.get(fact.ending.correlation_id)
+    for each in endings:
+        known = leases.get(each.ending.correlation_id)
         if known:
-            known.endings.append(fact)
-    for correlation_id, use in index.uses(domain):
+            known.endings.append(each)
+    for correlation_id, use in rows.uses:
         known = leases.get(correlation_id)
         if known and use.proven:
             known.uses.append(use)
@@ -475,9 +467,9 @@ def domain_history(
     for lease in leases.values():
         lease.told.sort(key=lambda told: told.position)
         if lease.session is not None:
-            lease.endings += lease.session.ends_of(lease, runs[lease.run])
+            lease.endings += lease.session.ends_of(lease, cluster.runs[lease.run])
     ordered = sorted(leases.values(), key=lambda lease: lease.first.position)
-    return DomainHistory(domain, ordered, ends, revocations)
+    return DomainHistory(rows.domain, ordered, ends, revocations)
 
 
 type SessionName = tuple[bytes, bytes]
@@ -530,16 +522,17 @@ def _ending(lease: LeaseHistory, outcome: LeaseOutcome, ended_ns: int, word: Ses
     return Ending(lease.correlation_id, outcome, ended_ns, *watermark, messages=0, chain_head=None)
 
 
-def session_histories(index: Index, runs: Mapping[bytes, ShardRun]) -> dict[SessionName, SessionHistory]:
+def session_histories(index: Index, cluster: ClusterFacts) -> dict[SessionName, SessionHistory]:
     """Return every session lease that is known, in order of their names."""
     found: dict[SessionName, SessionHistory] = {}
-    for entry, head, token, position, where in _entries(index, runs, ""):
+    rows = next(index.rows_of(bucket_of(""), ("",)), DomainRows("", ()))
+    for entry, fact, position, where in _told(rows, cluster):
         assert isinstance(entry, SessionWitness | SessionEnded)
-        history = found.setdefault((head.incarnation, entry.session_id), SessionHistory(entry.session_id))
+        history = found.setdefault((fact.head.incarnation, entry.session_id), SessionHistory(entry.session_id))
         if isinstance(entry, SessionWitness):
-            history.told.append(Statement(entry, head, token, position, where))
+            history.told.append(Statement(entry, fact.head, fact.token, position, where))
         elif history.over is None or position < history.over.position:
-            history.over = SessionEndFact(entry, token, position, where)
+            history.over = SessionEndFact(entry, fact.token, position, where)
     for history in found.values():
         history.told.sort(key=lambda told: told.position)
     return dict(sorted(found.items()))
@@ -574,6 +567,7 @@ class ClusterFacts:
     """What the rules over leases know beside one domain's history."""
 
     runs: Mapping[bytes, ShardRun]
+    heads: Mapping[HeadName, HeadFact]
     ceilings: Mapping[ShardName, RecordedChain]
     finished: frozenset[bytes]
     """Runs whose ledger says that they stopped: nothing is missing at its end."""

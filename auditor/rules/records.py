@@ -22,8 +22,7 @@ from auditor.evidence.signatures import (
 )
 from timeagent.errors import Damaged
 from timeagent.keys import fingerprint
-from timeagent.sampled import STALENESS_NS
-from timeagent.signedtime import SignedTime, TimeFlags
+from timeagent.signedtime import STALENESS_NS, SignedTime, TimeFlags
 from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 

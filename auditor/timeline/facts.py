@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.framing import Kind
@@ -21,7 +23,7 @@ from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
-from auditor.columns.frames import CleanFrames, JudgedFile
+from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
 from auditor.parts import EvidenceSource
@@ -264,48 +266,19 @@ class RackFacts:
         closed = closing.token
         self._frame(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why, closed=closed)
 
-    def clean_from(self, files: Iterable[JudgedFile], firsts: Iterable[int]) -> None:
+    def clean_from(self, clean: Iterable[FrameWritten]) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
-        self._clean_from = {file.path: first for file, first in zip(files, firsts, strict=True) if first >= 0}
+        for event in clean:
+            self._clean_from.setdefault(event.file, event.where.offset)
 
-    def clean_frames(self, clean: CleanFrames, rank: int) -> None:
-        """Take frames that columns judged, all of whose messages are accepted. ``rank``: of the first of all frames."""
-        clocks: dict[tuple[int, str], ClockReading] = {}
-        closings = [self._closings[file.by.bag.start_ns] for file in clean.files]
-        for frame in clean.frames:
-            file, closing = clean.files[frame.file], closings[frame.file]
-            clock = clocks.get((frame.token, frame.writer))
-            if clock is None:
-                clock = ClockReading.of(frame.writer, clean.tokens[frame.token])
-                clocks[frame.token, frame.writer] = clock
-            begins = file.path not in self._begun
-            if begins:
-                self._begun.add(file.path)
-            closing.accepted += frame.messages
-            self._found.rank = rank + frame.number
-            self._found.add(
-                FrameWritten(
-                    clock.midpoint_ns,
-                    (f"writer {frame.writer}", frame.incarnation, frame.sequence, 0),
-                    clock,
-                    Evidence(file.where.path, frame.offset, frame.length),
-                    closing.bag.log,
-                    closing.bag.start_ns,
-                    file.path,
-                    frame.writer,
-                    frame.incarnation,
-                    frame.sequence,
-                    frame.messages,
-                    frame.first_ns,
-                    frame.last_ns,
-                    (0, frame.messages),
-                    (frame.first_ns, frame.last_ns),
-                    listed=True,
-                    void_because="",
-                    leases=frame.leases,
-                    begins=begins,
-                )
-            )
+    def clean_frames(self, clean: Iterable[tuple[int, FrameWritten]]) -> None:
+        """Take frames that columns judged, all of whose messages are accepted, each with its rank."""
+        for rank, event in clean:
+            self._found.rank = rank
+            self._closings[event.bag_ns].accepted += event.messages
+            begins = event.file not in self._begun
+            self._begun.add(event.file)
+            self._found.add(replace(event, begins=True) if begins else event)
         self._clean_from.clear()
 
     def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:

@@ -380,10 +380,10 @@ class Working:
             domain = self.domains.get(name)
             if domain is None:
                 continue
-            leases = tuple(
-                _with_frame(each, event) if each.correlation_id == correlation_id else each for each in domain.leases
-            )
-            self.domains[name] = replace(domain, leases=leases)
+            for place, each in enumerate(domain.leases):
+                if each.told.witness.correlation_id == correlation_id:
+                    leases = (*domain.leases[:place], _with_frame(each, event), *domain.leases[place + 1 :])
+                    self.domains[name] = replace(domain, leases=leases)
 
     def _bag(self, log: str, start: Instant, state: LogState) -> BagState:
         known = self.bags.get((log, start))

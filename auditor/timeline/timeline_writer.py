@@ -280,6 +280,7 @@ class TimelineWriter:
     def _columns(self, entries: RowBucket, uses: RowBucket) -> None:
         """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
         rows, carried = entries.rows(), uses.rows()
+        carried = carried[carried["plain"]]  # of others the walk tells
         numbered = {name: number for number, name in enumerate(entries.heads.values)}
         heads = [numbered.setdefault(name, len(numbered)) for name in uses.heads.values]
         known = set(zip(rows["head"].tolist(), rows["position"].tolist(), strict=True))
@@ -348,16 +349,17 @@ class TimelineWriter:
         told: EventRows,
     ) -> None:
         """Take what some entries say: all of it, or of the ends that witnesses tell of, those that no ledger has."""
-        raw, paths, heads = bucket.raw(), list(bucket.paths.values), list(bucket.heads.values)
-        for number in np.flatnonzero(whole | telling).tolist():
-            row = rows[number]
-            _, batch = self._batch(*heads[row["head"]])
-            where, position = Evidence(paths[row["path"]], int(row["offset"]), int(row["length"])), int(row["position"])
-            entry = _entries.decode(raw[row["at"] : row["at"] + row["size"]])
-            told.rank = int(row["rank"])
+        raw, heads, chosen = bucket.raw(), bucket.heads.listed(), whole | telling
+        columns = ("head", "position", "at", "size", "rank")
+        each = zip(whole[chosen].tolist(), bucket.each(rows[chosen], *columns), strict=True)
+        for itself, (place, number, position, at, size, rank) in each:
+            told.rank = rank
+            head, where = heads[number], Evidence(*place)
+            _, batch = self._batch(*head)
+            entry = _entries.decode(raw[at : at + size])
             ended = isinstance(entry, Ended)
-            if whole[number]:
-                name = ended_name(entry) if ended else statement_name(heads[row["head"]][2], position)
+            if itself:
+                name = ended_name(entry) if ended else statement_name(head[2], position)
                 told.add(batch.said(entry, position, where), name)
             for end in () if ended else batch.heard(entry, position, where):
                 if end.ending.correlation_id not in gone:

@@ -16,10 +16,17 @@ from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import EvidenceSource, LedgersSeen, PartMaker, Value
+from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from auditor.rules.chains import check_heads
 from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
-from auditor.rules.history import ClusterFacts, ceiling_chains, domain_history, head_facts, runs, session_histories
+from auditor.rules.history import (
+    ClusterFacts,
+    ceiling_chains,
+    domain_history,
+    head_facts,
+    runs,
+    session_histories,
+)
 from auditor.rules.leases import check_domain
 from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies
@@ -33,34 +40,26 @@ from .timeline_reader import Timeline
 from .timeline_writer import FIRST_RANK, LEDGER_RANK, EventRows, TimelineWriter, keep_findings, written_timeline
 
 
-class _Nobody(PartMaker):
-    """Takes evidence for rules that nobody asks."""
-
-    def report(self, *_: Finding) -> None:
-        """Say nothing."""
-
-    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        pass
-
-
 def read_one_by_one(
     tree: Tree,
     records: ClusterRecords,
     signatures: Signatures,
     found: Gathering,
     *,
-    evidence: PartMaker | None = None,
+    evidence: bool = False,
     lens: WhatIf = AS_IT_WAS,
     judged: Callable[[JudgedFrame], None] | None = None,
     progress: Callable[[int, str], None] | None = None,
-) -> LedgersSeen:
+) -> Part:
     """Read everything, ledgers first. ``found``: where events go to; ``judged``: told of each frame.
 
-    ``evidence``: takes the evidence for rules, as it was. Never raises for what is in the tree. Costs five times an
-    audit, which judges most of a tree by columns.
+    Returns the evidence for rules, as it was, if that is asked for. Never raises for what is in the tree. Costs five
+    times an audit, which judges most of a tree by columns.
     """
-    told, done = evidence or _Nobody(), 0
+    told, done = PartMaker(), 0
     reading = EvidenceSource(tree, records, signatures, one_by_one=True)
+    if not evidence:
+        reading.keep = lambda _: []
     facts = ShardFacts(found, lens, LEDGER_RANK)
     shards = ShardWalk(reading, told, facts)
     found.rank = FIRST_RANK
@@ -82,7 +81,7 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-    return told.part.ledgers
+    return told.done([*shards.columns.chunks(), *bags.columns.chunks()])
 
 
 class _NothingMissing(Coverage):
@@ -122,7 +121,7 @@ def judged_timeline(
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)
-    told, evidence, index = EventRows(), PartMaker(), Index()
+    told, index = EventRows(), Index()
     findings: list[Finding] = []
     uses: dict[tuple[str, bytes], list[Use]] = {}
 
@@ -133,12 +132,11 @@ def judged_timeline(
                 uses.setdefault(lease, []).append(_use(frame.event))
 
     try:
-        seen = read_one_by_one(
-            tree, records, signatures, told, evidence=evidence, lens=lens, judged=judged, progress=progress
+        part = read_one_by_one(
+            tree, records, signatures, told, evidence=True, lens=lens, judged=judged, progress=progress
         )
-        index.take(evidence.done(), 0, 0)
-        index.ready()
-        findings += _leases(index, records, seen, lens, uses)
+        index.take(part, 0, 0)
+        findings += _leases(index, records, part.ledgers, lens, uses)
     finally:
         index.close()
     writer = TimelineWriter(temporary_database())
@@ -183,34 +181,28 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
 def _leases(
     index: Index, records: ClusterRecords, seen: LedgersSeen, lens: WhatIf, uses: Mapping[tuple[str, bytes], list[Use]]
 ) -> Iterator[Finding]:
-    heads = [replace(fact, token=lens.token(fact.head.node, fact.token)) for fact in head_facts(index)]
-    nodes = {fact.head.incarnation: fact.head.node for fact in heads}
-    known, ceilings, policies = runs(index), ceiling_chains(index), Policies(records.widest)
-    yield from check_heads(heads, ceilings, policies)
+    heads = {
+        name: replace(fact, token=lens.token(fact.head.node, fact.token)) for name, fact in head_facts(index).items()
+    }
+    ceilings, policies = ceiling_chains(index), Policies(records.widest)
+    yield from check_heads(heads.values(), ceilings, policies)
     cluster = ClusterFacts(
-        runs=known,
+        runs=runs(heads.values()),
+        heads=heads,
         ceilings=ceilings,
         finished=frozenset(seen.stopped),
         maps=records.maps,
         follows=followed(ceilings, records.maps),
-        counts=counting(heads),
+        counts=counting(heads.values()),
         coverage=_NothingMissing(index, 0),
         policies=policies,
     )
-    sessions = session_histories(index, known)
-    for session in sessions.values():
-        session.told = [replace(each, token=lens.token(each.head.node, each.token)) for each in session.told]
-        if session.over is not None:
-            node = nodes[session.over.position[2]]
-            session.over = replace(session.over, token=lens.token(node, session.over.token))
-    for domain in sorted(index.all_domains()):
-        history = domain_history(index, known, domain, sessions)
+    sessions = session_histories(index, cluster)
+    domains = index.all_domains()
+    for rows in (rows for bucket in index.buckets() for rows in index.rows_of(bucket, domains)):
+        history = domain_history(rows, cluster, sessions)
         for lease in history.leases:
-            lease.told = [replace(each, token=lens.token(each.head.node, each.token)) for each in lease.told]
-            lease.endings = [
-                replace(each, token=lens.token(nodes[each.position[2]], each.token)) for each in lease.endings
-            ]
-            lease.uses = uses.get((domain, lease.correlation_id), [])
+            lease.uses = uses.get((history.domain, lease.correlation_id), [])
         for earlier, later in itertools.combinations(history.by_map(), 2):
             both = {use.where for lease in later.leases for use in lease.uses}
             for lease in earlier.leases:

@@ -50,10 +50,10 @@ from appliance.lease.wire import (  # noqa: E402
 )
 from tests.support.shards import MemoryChain, World, acquire, relinquish  # noqa: E402
 from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record, witness_refused  # noqa: E402
+from timeagent.agent.bounded_clock import EmbeddedTime  # noqa: E402
 from timeagent.canonical import decode  # noqa: E402
 from timeagent.clock import SystemClock  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402
-from timeagent.sampled import EmbeddedTime  # noqa: E402
 from timeagent.sources.local import AssumedSource  # noqa: E402
 from timeagent.trust import Keyring  # noqa: E402
 from timeagent.units import MS, SECOND  # noqa: E402

@@ -35,7 +35,7 @@ WARMING: Final = 5
 """How often each call is made before it is counted."""
 CLOCKS: Final = frozenset({"now", "token", "now_and_token"})
 COUNTER: Final = "boot_ns"
-CLOCK_FILES: Final = frozenset({"timeagent/sampled.py", "timeagent/agent/page.py"})
+CLOCK_FILES: Final = frozenset({"timeagent/agent/bounded_clock.py", "timeagent/agent/page.py"})
 _TOOL: Final = sys.monitoring.PROFILER_ID
 _EVENTS: Final = sys.monitoring.events
 

@@ -30,9 +30,9 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from timeagent.agent.agent import PERIOD_NS  # noqa: E402 - a script finds the repository first
+from timeagent.agent.bounded_clock import PERIOD_NS  # noqa: E402 - a script finds the repository first
 from timeagent.agent.page import AgentTime  # noqa: E402
-from timeagent.clock import SystemClock, boot_id  # noqa: E402
+from timeagent.clock import SystemClock  # noqa: E402
 from timeagent.keys import Signer  # noqa: E402
 from timeagent.units import DAY, MS, SECOND  # noqa: E402
 
@@ -47,7 +47,8 @@ TURNS_A_SECOND = SECOND // PERIOD_NS
 AGENT = """
 import sys
 from pathlib import Path
-from timeagent.agent.agent import Agent, Limits, Run
+from timeagent.agent.agent import Agent
+from timeagent.agent.bounded_clock import Limits
 from timeagent.clock import SystemClock, boot_id
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
@@ -55,24 +56,22 @@ from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.discipline import OWN_GROUP, Listed
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.sources.nonce import Door, bind_unix
+from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.notify import Notifier
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 from timeagent.agent.page import PAGE_NAME, PageWriter
 
 class Steady:
     name = "steady"
     def sample(self):
-        return Sample(self.name, TimeInterval(-5_000_000, 5_000_000), clock.boot_ns(), ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval(-5_000_000, 5_000_000), clock.boot_ns())
 
 directory, clock = Path(sys.argv[1]), SystemClock()
 listed = [Listed(Steady(), group=OWN_GROUP)]
 evidence = QueuedEvidence(EvidenceFiles(directory / "evidence"))
-boot = bytes.fromhex(boot_id().replace("-", ""))
 agent = Agent(clock, Signer(sys.argv[2].encode()), listed, PageWriter(directory / PAGE_NAME), evidence,
-              Run(boot, 1), Limits(250_000_000))
-doors = [Door(bind_unix(directory), agent, local_door=True)]
+              Limits(250_000_000))
+doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
 Daemon(agent, clock, listed, doors, evidence, Notifier({})).run(lambda: False)
 """
 BUSY = "x = 0\nwhile True:\n    x += 1\n"
@@ -86,12 +85,11 @@ class Agent:
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-c", AGENT, str(directory), SEED.decode()], env=environment
         )
-        boot = bytes.fromhex(boot_id().replace("-", ""))
         key = Signer(SEED).id
         for _ in range(2000):
             time.sleep(0.01)
             try:
-                self.time = AgentTime(directory, SystemClock(), boot=boot, key_id=key, radius_ns_max=DAY)
+                self.time = AgentTime(directory, SystemClock(), key_id=key, radius_ns_max=DAY)
                 self.time.now_and_token()
             except Exception:  # noqa: BLE001 - it does not run yet, whatever it is
                 continue

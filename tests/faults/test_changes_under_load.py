@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import urllib.request
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Self
@@ -25,6 +24,7 @@ from auditor.rules.finding import Verdict
 from tests.support import keeper
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons, free_port
+from tests.support.warm import WarmProcess
 from timeagent.canonical import decode
 from timeagent.clock import SystemClock
 from timeagent.trust import Purpose
@@ -67,10 +67,11 @@ runpy.run_path({keeper.__file__!r}, run_name="__main__")
 class Keeper:
     """One process of ``tests.support.keeper``, and all that it said."""
 
-    def __init__(self, site: Site, node: str, name: str, program: Sequence[str] = ("-P", keeper.__file__)) -> None:
-        words = [sys.executable, *program, str(site.root), str(site.node_dir(node)), name]
+    def __init__(self, site: Site, node: str, name: str, program: Sequence[str] = (keeper.__name__,)) -> None:
+        words = [*program, str(site.root), str(site.node_dir(node)), name]
         with (site.node_dir(node) / f"{name}.log").open("ab") as log:
-            self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
+            pipe = subprocess.PIPE
+            self.process = WarmProcess(words[0], words[1:], stdin=pipe, stdout=pipe, stderr=log)
         assert self.process.stdout is not None
         self.said: list[str] = []
         self._listener = Thread(target=self._listen, args=(self.process.stdout,), daemon=True)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from appliance.recipes.election import Election
 from appliance.recipes.fence_gate import FenceGate
 from appliance.recipes.semaphore import Semaphore
 from tests.support.cluster import Site, wait_until
+from tests.support.warm import WarmProcess
 from tests.support.zombie import election_of
 from timeagent.clock import SystemClock
 from timeagent.units import SECOND
@@ -46,12 +46,7 @@ class Zombie:
 
     def __init__(self, site: Site, kind: str, gate_file: Path) -> None:
         words = [str(site.root), str(site.node_dir()), kind, str(gate_file)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.zombie", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = WarmProcess("tests.support.zombie", words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.epoch = int(self.heard())
         assert self.heard() == "checked"
 
@@ -95,8 +90,8 @@ def test_leader_that_is_killed_is_followed(kind: str, site: Site, cluster: Clust
 
 
 def run(site: Site, *words: str, wait: str = "0", stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tenure", "run", *site.options(), "--wait", wait, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    words = ("run", *site.options(), "--wait", wait, *words)
+    return WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=stderr)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:

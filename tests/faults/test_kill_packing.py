@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,18 +15,19 @@ from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, delete_old, payload_of
+from tests.support.shares import shares
+from tests.support.warm import ran
 from timeagent.units import DAY, MINUTE
 
-ROOT = Path(__file__).parents[2]
-STRIDE = 17
-"""Of the lines, so many apart, a process dies at in `make test`; at each of them in the slow tests."""
+STRIDE, SHARES = 34, 2
+"""Of the lines, so many apart, a process dies at in one share of the tests; at each of them in the slow tests."""
 
 EVERYTHING = [payload_of(sequence) for sequence in range(1, MESSAGES + 1)]
 
 
-def deaths(place: Path, kind: BagKind, deed: str, stride: int) -> list[tuple[Path, bool]]:
-    words = [sys.executable, "-m", "tests.support.killing", str(place), str(kind), deed, "1", str(stride)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+def deaths(place: Path, kind: BagKind, deed: str, first: int, stride: int) -> list[tuple[Path, bool]]:
+    words = [str(place), str(kind), deed, str(first), str(stride)]
+    done = ran("tests.support.killing", words, timeout_s=600)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(each["told"] == list(range(1, MESSAGES + 1)) for each in found)
@@ -48,9 +47,9 @@ def codes(root: Path) -> set[str]:
     return {finding.code for finding in audit(Tree(root)).findings}
 
 
-def check_packing(place: Path, kind: BagKind, stride: int) -> None:
+def check_packing(place: Path, kind: BagKind, first: int, stride: int) -> None:
     states = set()
-    for root, _ in deaths(place, kind, "pack", stride):
+    for root, _ in deaths(place, kind, "pack", first, stride):
         (rack,) = {seal.parent for seal in root.glob(f"logs/*/*/*/{SEAL}")}
         states.add(((rack / PACK).exists(), len(list(rack.glob(f"*/{LOCK}")))))
         # Whoever finds data in a directory finds the names that send it to the seal.
@@ -68,8 +67,8 @@ def check_packing(place: Path, kind: BagKind, stride: int) -> None:
     assert {(False, 1), (True, 1), (True, 0)} <= states
 
 
-def check_retention(place: Path, kind: BagKind, stride: int) -> None:
-    for root, _ in deaths(place, kind, "retain", stride):
+def check_retention(place: Path, kind: BagKind, first: int, stride: int) -> None:
+    for root, _ in deaths(place, kind, "retain", first, stride):
         (rack,) = {seal.parent for seal in root.glob(f"logs/*/*/*/{SEAL}")}
         if (rack / PACK).exists():
             assert reads(root, kind) == EVERYTHING
@@ -79,25 +78,27 @@ def check_retention(place: Path, kind: BagKind, stride: int) -> None:
         assert codes(root) == {"retained-rack"}
 
 
+@pytest.mark.parametrize("share", shares(SHARES))
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_packer_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind) -> None:
-    check_packing(tmp_path, kind, STRIDE)
+def test_packer_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind, share: int) -> None:
+    check_packing(tmp_path, kind, 1 + share * STRIDE // SHARES, STRIDE)
 
 
+@pytest.mark.parametrize("share", shares(SHARES))
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_retention_killed_at_some_lines_leaves_prelock_and_seal(tmp_path: Path, kind: BagKind) -> None:
-    check_retention(tmp_path, kind, STRIDE)
+def test_retention_killed_at_some_lines_leaves_prelock_and_seal(tmp_path: Path, kind: BagKind, share: int) -> None:
+    check_retention(tmp_path, kind, 1 + share * STRIDE // SHARES, STRIDE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_packer_killed_at_any_line_leaves_one_record(tmp_path: Path, kind: BagKind) -> None:
-    check_packing(tmp_path, kind, 1)
+    check_packing(tmp_path, kind, 1, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_retention_killed_at_any_line_leaves_prelock_and_seal(tmp_path: Path, kind: BagKind) -> None:
-    check_retention(tmp_path, kind, 1)
+    check_retention(tmp_path, kind, 1, 1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,17 @@ from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import MESSAGES, Process, payload_of
+from tests.support.shares import shares
+from tests.support.warm import ran
 from timeagent.units import MINUTE, SECOND
 
-ROOT = Path(__file__).parents[2]
-STRIDE = 19
-"""Of the lines, so many apart, a process dies at in `make test`; at each of them in the slow tests."""
+STRIDE, SHARES = 38, 2
+"""Of the lines, so many apart, a process dies at in one share of the tests; at each of them in the slow tests."""
 
 
-def deaths(place: Path, kind: BagKind, deed: str, stride: int) -> list[tuple[Path, bool, list[int]]]:
-    words = [sys.executable, "-m", "tests.support.killing", str(place), str(kind), deed, "1", str(stride)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+def deaths(place: Path, kind: BagKind, deed: str, first: int, stride: int) -> list[tuple[Path, bool, list[int]]]:
+    words = [str(place), str(kind), deed, str(first), str(stride)]
+    done = ran("tests.support.killing", words, timeout_s=600)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return [(Path(each["root"]), each["died"], each["told"]) for each in found]
@@ -53,8 +52,8 @@ def judge(root: Path, kind: BagKind, told: list[int], later_ns: int) -> int:
     return len(read)
 
 
-def check(place: Path, kind: BagKind, deed: str, stride: int) -> None:
-    found = deaths(place, kind, deed, stride)
+def check(place: Path, kind: BagKind, deed: str, first: int, stride: int) -> None:
+    found = deaths(place, kind, deed, first, stride)
     assert [died for _, died, _ in found] == [True] * (len(found) - 1) + [False]
     later_ns = MINUTE if deed == "seal" else 5 * SECOND  # time does not go back for who comes after the dead
     counts = {judge(root, kind, told, later_ns) for root, _, told in found}
@@ -63,8 +62,9 @@ def check(place: Path, kind: BagKind, deed: str, stride: int) -> None:
 
 @pytest.mark.parametrize("deed", ["write", "close", "seal"])
 @pytest.mark.parametrize("kind", list(BagKind))
-def test_process_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind, deed: str) -> None:
-    check(tmp_path, kind, deed, STRIDE)
+@pytest.mark.parametrize("share", shares(SHARES))
+def test_process_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: BagKind, deed: str, share: int) -> None:
+    check(tmp_path, kind, deed, 1 + share * STRIDE // SHARES, STRIDE)
 
 
 @pytest.mark.slow
@@ -72,4 +72,4 @@ def test_process_killed_at_some_lines_leaves_one_record(tmp_path: Path, kind: Ba
 @pytest.mark.parametrize("deed", ["write", "close", "seal"])
 @pytest.mark.parametrize("kind", list(BagKind))
 def test_process_killed_at_any_line_leaves_one_record(tmp_path: Path, kind: BagKind, deed: str) -> None:
-    check(tmp_path, kind, deed, 1)
+    check(tmp_path, kind, deed, 1, 1)

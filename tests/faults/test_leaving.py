@@ -183,7 +183,7 @@ def test_upgrade_to_a_release_that_does_not_read_the_root_stops_nothing(daemons:
 # Its files are replaced while it runs, and it must never meet those of another release.
 def test_daemon_imports_nothing_of_ours_once_it_runs(daemons: Daemons) -> None:
     log = daemons.site.node_dir("alpha") / "stderr.log"
-    daemons.start("alpha", environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    daemons.start("alpha", environment={"PYTHONPROFILEIMPORTTIME": "1"}, program=("-m", "tenure"))
 
     def imported() -> set[str]:
         lines = [line for line in log.read_text().splitlines() if line.startswith("import time:")]

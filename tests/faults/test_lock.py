@@ -15,6 +15,7 @@ import pytest
 from appliance.recipes.lock import LOST, OWNERLESS, LockRecord, locks
 from appliance.single_leases import ByHand
 from tests.support.cluster import Site, sites, wait_until
+from tests.support.warm import WarmProcess, ran
 from timeagent.clock import SystemClock
 from timeagent.units import SECOND
 
@@ -50,8 +51,7 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def said(site: Site, *words: str | int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tenure", *map(str, words), *site.options()]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return ran("tenure", [*map(str, words), *site.options()])
 
 
 def record(cluster: Cluster) -> LockRecord:
@@ -153,7 +153,7 @@ def test_caller_that_is_killed_while_it_waits_leaves_no_lock(
 ) -> None:
     with cluster.session("before") as session, session.acquire(NAME):
         words = ["lock", NAME, "--pid", str(owner.pid), "--wait", "1h", *site.options()]
-        caller = subprocess.Popen([sys.executable, "-m", "tenure", *words])
+        caller = WarmProcess("tenure", words)
 
         def waiting() -> int:
             return ByHand(cluster, random.Random(1)).leases(NAME)[0].waiting

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +16,7 @@ from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
 from appliance.node.settings import Sharing, save_settings
 from tests.support.cluster import Site, sites
+from tests.support.warm import WarmProcess
 
 PROGRAM = """
 import sys
@@ -48,13 +47,13 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, env=os.environ)
+def start(module: str, *words: str) -> subprocess.Popen[str]:
+    return WarmProcess(module, words, stdout=subprocess.PIPE)
 
 
 def daemon(site: Site) -> subprocess.Popen[str]:
     process = start(
-        "-m", "tenure", "node", "run", "--json", "--allow-root", "--root", str(site.root), "--node-dir",
+        "tenure", "node", "run", "--json", "--allow-root", "--root", str(site.root), "--node-dir",
         str(site.node_dir()),
     )  # fmt: skip
     assert process.stdout is not None

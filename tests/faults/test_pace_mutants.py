@@ -103,6 +103,7 @@ MUTANTS = {
         "soon_ns < log.due_ns",
         "False",
         pace_tests.test_every_bag_of_bursts_at_any_time_is_closed_promptly,
+        (0,),
     ),
     "every node follows every log in use": Mutant(
         pace,

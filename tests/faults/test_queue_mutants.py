@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance.lease import ceiling, reply_verifier, waiting
+from appliance.lease import ceiling, client, waiting
 from appliance.lease.client import Suspect
 from appliance.session import leasing, renewal, session
 from tests.faults import test_lease_ceiling as chain_tests
@@ -86,25 +86,25 @@ MUTANTS = {
         chain_tests.test_only_the_newest_records_and_those_of_others_are_kept,
     ),
     "holder believes a contradicted witness": Mutant(
-        reply_verifier,
-        "ReplyVerifier._contradiction",
-        "not r2_holds(before, head_time)",
+        client,
+        "contradiction",
+        "not r2_holds(before, shards)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_past_is_refused,
         (-260 * MS - 1, Suspect),
     ),
     "holder believes a witness from its future": Mutant(
-        reply_verifier,
-        "ReplyVerifier._contradiction",
-        "not r2_holds(head_time, self._token)",
+        client,
+        "contradiction",
+        "not r2_holds(shards, after)",
         "False",
         client_tests.test_shard_that_signs_in_the_holders_future_is_refused,
         (260 * MS + 1, Suspect),
     ),
     "holder believes any expiry": Mutant(
-        reply_verifier,
-        "ReplyVerifier.suspicion",
-        "expiry_ns > self._expiry_max_ns",
+        client,
+        "LeaseClient._beyond",
+        "expiry_ns > longest",
         "False",
         client_tests.test_expiry_that_no_clock_within_bounds_gives_is_refused,
         (1, Suspect),
@@ -175,8 +175,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or Age(first_try_ns=now.midpoint, request_id=request_id)",
-        "Age(first_try_ns=now.midpoint, request_id=request_id)",
+        "attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "Age(first_try_ns=sent.now.midpoint, request_id=name)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

@@ -98,15 +98,15 @@ MUTANTS = {
     "who answers is left": Mutant(
         routes,
         CALL,
-        "any((_is_elsewhere(reply) for reply in replies))",
+        "any((_is_elsewhere(reply) for reply in not_done))",
         "True",
         tests.test_who_answers_is_asked_again,
     ),
     "all replies have to say that it is elsewhere": Mutant(
         routes,
         CALL,
-        "any((_is_elsewhere(reply) for reply in replies))",
-        "all((_is_elsewhere(reply) for reply in replies))",
+        "any((_is_elsewhere(reply) for reply in not_done))",
+        "all((_is_elsewhere(reply) for reply in not_done))",
         tests.test_shard_that_says_it_is_over_is_looked_for_elsewhere,
         ("deposed",),
     ),

@@ -17,6 +17,7 @@ from tests.faults.soak_run import KINDS, LEASE_LOST, soak
 from tests.support.cluster import wait_until
 from tests.support.run_stage import PATIENCE_S, Runner, Stage, marked
 from tests.support.runner import MUTANTS
+from tests.support.warm import ran
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -49,8 +50,7 @@ def begin(stage: Stage, tmp_path: Path) -> Iterator[Callable[..., tuple[str, Run
 
 
 def run_to_the_end(stage: Stage, name: str, *command: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), "--lease", name, "--", *command]
-    return subprocess.run(words, capture_output=True, text=True, check=False)
+    return ran("tenure", ["run", *stage.site.options("node2"), "--lease", name, "--", *command])
 
 
 @pytest.mark.parametrize("code", [0, 3, 76])
@@ -68,8 +68,7 @@ def test_command_finds_fence_lease_and_expiry_in_its_environment(stage: Stage) -
     names = sorted(stage.fresh_name() for _ in range(2))
     told = 'echo "$TENURE_LEASE $TENURE_FENCE $TENURE_EXPIRY"; echo "$TENURE_FENCES"'
     words = [each for name in reversed(names) for each in ("--lease", name)]
-    command = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), *words, "--", "sh", "-c", told]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = ran("tenure", ["run", *stage.site.options("node2"), *words, "--", "sh", "-c", told])
     first, *fences = done.stdout.splitlines()
     lease, fence, expiry = first.split()
     assert lease == names[1]
@@ -81,8 +80,7 @@ def test_command_finds_fence_lease_and_expiry_in_its_environment(stage: Stage) -
 
 @pytest.mark.parametrize(("program", "code"), [("there-is-none", 127), ("/there/is/none", 127), ("/etc/passwd", 126)])
 def test_program_that_cannot_be_run_costs_no_lease(program: str, code: int) -> None:
-    words = [sys.executable, "-m", "tenure", "run", "--root", "/nowhere", "--lease", "x", "--", program]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = ran("tenure", ["run", "--root", "/nowhere", "--lease", "x", "--", program])
     assert (done.returncode, done.stdout) == (code, "")
     assert "no lease was taken" in done.stderr
 
@@ -126,8 +124,7 @@ def test_signal_before_the_command_is_heard_whatever_runs_then(
 
 @pytest.mark.parametrize("chosen", [("--semaphore", "s:2"), ("--elect", "e")])
 def test_mode_of_what_has_none_is_refused(stage: Stage, chosen: tuple[str, str]) -> None:
-    words = [sys.executable, "-m", "tenure", "run", *stage.site.options("node2"), *chosen, "--mode", "S", "--", "true"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = ran("tenure", ["run", *stage.site.options("node2"), *chosen, "--mode", "S", "--", "true"])
     assert (done.returncode, "[no-mode]" in done.stderr) == (2, True)
 
 

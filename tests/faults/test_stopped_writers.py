@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from auditor.rules.finding import Verdict
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payload_of, run_stopped
 from tests.support.mutants import plant
+from tests.support.shares import sampled
+from tests.support.warm import ran
 from timeagent.units import DAY, MINUTE
 
 ROOT = Path(__file__).parents[2]
@@ -64,22 +65,14 @@ def check(place: Path, kind: BagKind, first: int, stride: int, *, deleted: bool)
 
 def in_a_process_of_its_own(place: Path, kind: BagKind, stride: int, *, deleted: bool) -> None:
     """Fork where there is one thread only."""
-    words = [
-        sys.executable,
-        "-m",
-        "tests.faults.test_stopped_writers",
-        str(place),
-        str(kind),
-        str(stride),
-        str(deleted),
-    ]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1100)
+    words = [str(place), str(kind), str(stride), str(deleted)]
+    done = ran("tests.faults.test_stopped_writers", words, timeout_s=1100)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("deleted", [False, True])
-@pytest.mark.parametrize("kind", list(BagKind))
-def test_writer_stopped_at_some_lines_makes_nothing_appear(tmp_path: Path, kind: BagKind, *, deleted: bool) -> None:
+@pytest.mark.parametrize("case", sampled([(kind, deleted) for kind in BagKind for deleted in (False, True)], 3))
+def test_writer_stopped_at_some_lines_makes_nothing_appear(tmp_path: Path, case: tuple[BagKind, bool]) -> None:
+    kind, deleted = case
     in_a_process_of_its_own(tmp_path, kind, STRIDE, deleted=deleted)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import REPOSITORY, SILENT, Node, found, tenure, until
+from tests.support.warm import WarmProcess
 from timeagent.errors import BadTime
 from timeagent.keys import Verifier, parse_public_line
 from timeagent.units import MS
@@ -115,13 +116,8 @@ def test_cluster_takes_its_time_from_the_agent_and_says_so(node: Node) -> None:
 
 def test_node_run_says_where_its_time_is_from(node: Node) -> None:
     def started() -> dict[str, object]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tenure", "node", "run", *node.words, "--allow-root", "--json"],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        words = ["node", "run", *node.words, "--allow-root", "--json"]
+        process = WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert process.stdout is not None
         fields: dict[str, object] = json.loads(process.stdout.readline())
         process.terminate()

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import Node, found, until
-from timeagent.agent.agent import STALL_NS
+from timeagent.agent.discipline import STALL_NS
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.sources.chrony import ChronySource, parse_tracking, tracking_request
-from timeagent.sources.port import UdpExchange
+from timeagent.sources.port import Endpoint, UdpExchange
 from timeagent.units import MS, SECOND
 
 CHRONYD = shutil.which("chronyd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -62,7 +62,7 @@ class Chronyd:
         )
 
     def source(self, *, cluster_time: str = "") -> ChronySource:
-        exchange = UdpExchange("127.0.0.1", self.command_port, timeout_ns=10 * SECOND)
+        exchange = UdpExchange(Endpoint("127.0.0.1", self.command_port), timeout_ns=10 * SECOND)
         return ChronySource(SystemClock(), exchange, random.Random(1), cluster_time=cluster_time)
 
     def refusal(self, *, cluster_time: str = "") -> str:
@@ -125,7 +125,9 @@ def test_truth_is_always_inside_what_a_client_of_a_moved_server_says(lab: Lab, s
 def test_server_of_its_own_clock_is_refused_unless_it_is_named(lab: Lab) -> None:
     server, _ = lab.server("server")
     until(lambda: server.refusal() == "local-reference")
-    raw = UdpExchange("127.0.0.1", server.command_port, timeout_ns=10 * SECOND)(tracking_request(7), lambda _: True)
+    raw = UdpExchange(Endpoint("127.0.0.1", server.command_port), timeout_ns=10 * SECOND)(
+        tracking_request(7), lambda _: True
+    )
     report = parse_tracking(raw, 7)
     assert (report.leap, report.correction_ns, report.root_delay_ns, report.root_dispersion_ns) == (0, 0, 0, 0)
     assert server.source(cluster_time="this server").sample().cluster_time

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from appliance.views import view
 from auditor.columns import records
-from auditor.rules import chains
 from auditor.rules import records as trust_rules
+from auditor.rules import sequences
 from auditor.rules import time as time_rules
 from tests import conftest as _profile  # noqa: F401 - how properties are tried: before any of them is made
 from tests.faults import test_bag_mutants as bag
@@ -39,6 +39,7 @@ from tests.faults import test_store_mutants as store
 from tests.faults import test_view_races as races
 from tests.mutation import reach
 from tests.property import test_auditor_records as shapes
+from tests.property import test_auditor_sequences as sequence
 from tests.simulation.exhaustive import table as exhaustive
 from tests.simulation.mutants import MUTANTS as SIMULATION
 from tests.simulation.planting import Planter
@@ -138,7 +139,8 @@ TABLES: dict[str, Table] = {
     "dropped": _tuples(dropped.MUTANTS),
     "trust": _within(trust_rules, trust.MUTANTS, _in_text),
     "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
-    "named frame": _within(chains, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_string),
+    "named frame": _within(sequences, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_text),
+    "sequence": {name: _in_string(sequences, *each) for name, each in sequence.MUTANTS.items()},
     "record": _within(records, {name: ("Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
 }
 

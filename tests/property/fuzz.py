@@ -56,7 +56,7 @@ from timeagent.sources.nonce import (
     encode_question,
     nonce_door,
 )
-from timeagent.sources.port import UdpExchange, bind_udp
+from timeagent.sources.port import Endpoint, UdpExchange, bind_udp
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -479,7 +479,7 @@ class AgentDoor(Fuzzer):
 
     def by_udp(self, chance: random.Random) -> None:
         question = NonceQuestion(NonceKind.PEER, chance.randbytes(8), bytes(32))
-        exchange = UdpExchange("127.0.0.1", self.port, timeout_ns=SECOND)
+        exchange = UdpExchange(Endpoint("127.0.0.1", self.port), timeout_ns=SECOND)
         for left in reversed(range(60)):
             try:
                 exchange(encode_question(question), lambda data: answers(question, data))

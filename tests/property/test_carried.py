@@ -18,7 +18,7 @@ from timeagent.agent import agent as carried_module
 from timeagent.agent.agent import Agent, Carried
 from timeagent.agent.combine import Weight
 from timeagent.agent.discipline import FRESH_NS, VOID_AFTER_NS, Listed
-from timeagent.sampled import ClockSample
+from timeagent.clock import ClockSample
 from timeagent.sources.local import AssumedSource
 from timeagent.units import MS, SECOND, US
 
@@ -104,7 +104,7 @@ class Different(Exception):
 
 
 class Replayed:
-    """An AgentClock that says once more what it said."""
+    """A MachineClock that says once more what it said."""
 
     def __init__(self, reading: ClockSample) -> None:
         self._boot = iter((reading.boot_ns, reading.boot_after_ns))

@@ -15,15 +15,15 @@ import pytest
 from tests.support.chrony import Report
 from tests.support.machine import HandMachine
 from tests.support.timeagent import KEY, HandAgent
-from timeagent.agent import agent as agent_module
+from timeagent.agent import bounded_clock as bounded_module
 from timeagent.agent import combine as combine_module
 from timeagent.agent import discipline as discipline_module
-from timeagent.agent.agent import PERIOD_NS
+from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.combine import Verdict, Voice
 from timeagent.agent.discipline import OWN_GROUP, Listed
+from timeagent.clock import DRIFT_PPM
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.sampled import DRIFT_PPM
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.sources import chrony as chrony_module
 from timeagent.sources.chrony import ChronySource, Tracking
@@ -202,9 +202,9 @@ MUTANTS: list[tuple[str, Any, str, Any]] = [
     ("no dispersion", chrony_module, "radius_of", without_dispersion),
     ("averaging", combine_module, "hull", averaged),
     ("nobody may lie", combine_module, "tolerated", all_agree),
-    ("one voice is believed", agent_module, "combine", first_peer_alone),
+    ("one voice is believed", bounded_module, "combine", first_peer_alone),
     ("no ageing", discipline_module, "drift_ns", never_aged),
-    ("no slews", agent_module, "excess_slew_ns", never_aged),
+    ("no slews", bounded_module, "excess_slew_ns", never_aged),
 ]
 
 

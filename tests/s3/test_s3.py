@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.bucket import RemoteBucket
-from appliance.bag.objects import ObjectStorage
+from appliance.bag.objects import ObjectStorage, RemoteBucket
 from appliance.demo.machines import DemoPlace, set_up_place
 from tenure import Cluster, Committed
 from tests.s3.servers import NotInstalledError, azurite, s3rver

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.history import Said
 from tests.simulation.lock import SimulatedLock
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.sampled import EmbeddedTime
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 
 if TYPE_CHECKING:
@@ -71,10 +70,19 @@ class SimulatedMachine:
         return self._set_ns + self._passed()
 
     def boot_ns(self) -> int:
+        return self._counted("CLOCK_BOOTTIME")
+
+    def monotonic_ns(self) -> int:
+        return self._counted("CLOCK_MONOTONIC")
+
+    def raw_ns(self) -> int:
+        return self._counted("CLOCK_MONOTONIC_RAW")
+
+    def _counted(self, name: str) -> int:
         self.scheduler.operations += 1
         if self._random() < INTERRUPTED:
-            self.scheduler.step("CLOCK_BOOTTIME")
-        return 10**12 + self._passed()
+            self.scheduler.step(name)
+        return self.boot_now_ns()
 
     def boot_now_ns(self) -> int:
         return 10**12 + self._passed()
@@ -174,7 +182,7 @@ class MeasuringSource:
         offset = machine.scheduler.now - machine.believed_ns() + self._error_ns + self._node.lie_ns
         boot_ns = machine.boot_now_ns()
         machine.scheduler.step("the source answers")
-        return Sample(self.name, TimeInterval.around(offset, self._node.radius_ns), boot_ns, ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval.around(offset, self._node.radius_ns), boot_ns)
 
 
 class ProcessTime:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from tests.simulation.mutant import Mutant, one
-from timeagent import sampled
+from timeagent.agent import bounded_clock, discipline
+
+NOTE = (bounded_clock, "BoundedClock._note")
 
 CLOCKS: tuple[Mutant, ...] = (
     Mutant(
         "a sample of the clock counts from the reading after it",
-        one(sampled, "SampledClock._judge", "self._asked.ahead()", "reading.ahead()"),
-        "truthful",
-        "machines",
-    ),
-    Mutant(
-        "a sample of the clock does not age",
-        one(
-            sampled,
-            "SampledClock._interval",
-            "aged = sample.offset.widened(drifted).shifted(reading.real_ns)",
-            "aged = sample.offset.shifted(reading.real_ns)",
+        (
+            (*NOTE, "isinstance(said, Sample) and", "False and"),
+            (*NOTE, "(answer.before.ahead(),", "(answer.after.ahead(),"),
         ),
         "truthful",
         "machines",
     ),
     Mutant(
-        "what a clock was moved by since its sample is not allowed for",
-        one(
-            sampled,
-            "SampledClock._interval",
-            "low, high = self._moved_since_sample(reading)",
-            "low, high = (0, 0)",
+        "a sample of the clock does not age",
+        one(discipline, "Bound.aged", "drift_ns(now.boot_ns - self.at.boot_ns, drift_ppm)", "0"),
+        "truthful",
+        "machines",
+    ),
+    Mutant(
+        "what a clock was moved by while its source was asked is not allowed for",
+        (
+            (*NOTE, "isinstance(said, Sample) and", "False and"),
+            (*NOTE, "min(was.earliest, now.earliest), max(was.latest, now.latest)", "was.earliest, was.latest"),
         ),
         "truthful",
         "machines",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import objects, placed, writing
+from appliance.bag import objects, roots, writing
 from tests.simulation.mutant import Mutant, one
 
 OBJECTS: tuple[Mutant, ...] = (
@@ -60,7 +60,7 @@ OBJECTS: tuple[Mutant, ...] = (
     Mutant(
         "the root does for a store that cannot be asked",
         one(
-            placed,
+            roots,
             "PlacedStorage._store",
             "except TenureError as problem:",
             "except TenureError as problem:\n    return self._root",
@@ -70,7 +70,7 @@ OBJECTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a store that does not hold the log is used",
-        one(placed, "PlacedStorage._store", "if there != birth:", "if there and there != birth:"),
+        one(roots, "PlacedStorage._store", "if there != birth:", "if there and there != birth:"),
         "committed",
         "elsewhere",
     ),

@@ -21,6 +21,7 @@ from tests.simulation.mount import SimulatedMount
 from tests.simulation.network import SimulatedTransport
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Scheduler
+from tests.support.shares import sampled
 from timeagent.clock import MachineClock, NodeTime
 from timeagent.sources.port import Source
 
@@ -82,7 +83,7 @@ class Calls:
         return counted
 
 
-@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
+@pytest.mark.parametrize("scenario", sampled(scenarios.SCENARIOS, 5))
 def test_operations_are_the_calls_of_port_verbs_by_actors(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(monkeypatch)
     for seed in SEEDS:

@@ -182,6 +182,6 @@ def test_mutant_that_survives_ends_the_run_with_1_and_is_named(
 
 
 def test_bench_says_operations_a_second(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "BENCH_SEEDS", 20)
+    monkeypatch.setattr(run, "BENCH_SEEDS", 5)
     assert main(["--bench"]) == 0
     assert re.fullmatch(r"bench-sim: [\d,]+ port operations a second on one core", said(capsys)[-1])

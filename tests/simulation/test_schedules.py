@@ -18,14 +18,14 @@ from tests.simulation.run import (
     run_all,
     scenario_of,
 )
-from tests.support.shares import shares
+from tests.support.shares import sampled, shares
 
-FIXED, SHARE = 3_000, 150
+FIXED, SHARE = 3_000, 100
 """All of them are `make verify`, the first of them `make test`."""
-FRESH = 100
+FRESH = 50
 
 
-@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
+@pytest.mark.parametrize("scenario", sampled(scenarios.SCENARIOS, 3))
 def test_same_seed_gives_the_same_trace_and_the_same_next_random_number(scenario: str) -> None:
     prints = []
     for _ in range(2):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from appliance.bag.placed import PlacedStorage
+from appliance.bag.roots import PlacedStorage
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX
 from tests.simulation.afterwards import read_afterwards

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,9 @@ from unittest.mock import patch
 from appliance.node.runtime import default_directory
 from appliance.node.settings import Settings, load_settings
 from tests.support.spoken import spoken
+from tests.support.warm import WarmProcess
 from timeagent.agent.page import AgentTime
-from timeagent.clock import SystemClock, boot_id
+from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import public_line
 from timeagent.sources.nonce import NonceClient
@@ -76,14 +76,9 @@ class Node:
         """
         (self.directory / "time.toml").write_text(toml)
         environment = {name: value for name, value in os.environ.items() if name != "TENURE_ROOT"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"],
-            cwd=REPOSITORY,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        words = [AHEAD, str(ahead_ns), "time", "run", *self.words, "--allow-root", "--json"]
+        nothing = subprocess.DEVNULL
+        self.process = WarmProcess("-c", words, stdout=subprocess.PIPE, stderr=nothing, env=environment)
         assert self.process.stdout is not None
         assert '"tenure.time.run"' in self.process.stdout.readline()
         return self
@@ -104,9 +99,8 @@ class Node:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def time(self, radius_ns_max: int = DAY) -> AgentTime:
-        boot = bytes.fromhex(boot_id().replace("-", ""))
         key = self.settings.time_key().id
-        return AgentTime(self.runtime, SystemClock(), boot=boot, key_id=key, radius_ns_max=radius_ns_max)
+        return AgentTime(self.runtime, SystemClock(), key_id=key, radius_ns_max=radius_ns_max)
 
     def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as tenure() has it
         fields: dict[str, Any] = json.loads(tenure("time", "now", *self.words, "--json", check=check).stdout)

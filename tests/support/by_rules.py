@@ -14,7 +14,7 @@ from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from auditor.columns.layout import RowBucket
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 def all_suspect() -> Iterator[None]:
     """Within this, no column finds anything clean."""
 
-    def every_domain(entries: RowBucket, uses: RowBucket, *_: object) -> domains.DomainsSeen:
-        return domains.DomainsSeen(list({**entries.names.values, **uses.names.values}), 0)
+    def every_domain(
+        entries: RowBucket, uses: RowBucket, _heads: object, _sessions: object, _cluster: object, stated: Iterable[str]
+    ) -> domains.DomainsSeen:
+        return domains.DomainsSeen([*entries.names.values, *uses.names.values, *stated], 0)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RackColumns, "read", lambda *_: None)
         patch.setattr(domains, "judge_domains", every_domain)
-        patch.setattr(domains, "judge_writers", lambda frames, _: list(frames.names.values))
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from auditor.audit import Options, audit
@@ -37,9 +37,28 @@ async def until(pilot: Pilot[None], so: Callable[[], object]) -> None:
     raise AssertionError(f"it never came to be: {so}")
 
 
+_INDEXES: dict[object, tuple[bytes, list[tuple[int, int, int, str]]]] = {}
+"""By a tree's path and what its files are: its index, and what was told of the way there."""
+
+
 def _make_index(tree: Path, file: Path, progress: Callable[[int, int, int, str], None]) -> None:
-    """Make an index as the program for it does (`auditor.timeline.making`), without starting that."""
-    audit(open_tree(tree), options=Options(jobs=1, index_file=file, timeline=True), progress=progress)
+    """Make an index as the program for it does (`auditor.timeline.making`), without starting that; once a tree."""
+    files = [(each, status) for each in sorted(tree.rglob("*")) if (status := each.lstat())]
+    key = tree, tuple((each, status.st_size, status.st_mtime_ns, status.st_ino) for each, status in files)
+    if not file.exists() and key in _INDEXES:
+        index, told = _INDEXES[key]
+        file.write_bytes(index)
+        for step in told:
+            progress(*step)
+        return
+    told = []
+
+    def tell(*step: Any) -> None:  # noqa: ANN401 - passed on
+        told.append(step)
+        progress(*step)
+
+    audit(open_tree(tree), options=Options(jobs=1, index_file=file, timeline=True), progress=tell)
+    _INDEXES[key] = file.read_bytes(), told
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from appliance.formats.address import Address
 from appliance.node.settings import save_settings
 from tests.support.cluster import Site
 from tests.support.spoken import spoken
+from tests.support.warm import WarmProcess
 
 if TYPE_CHECKING:
     from appliance.formats.policy import Policy
@@ -43,16 +44,18 @@ class Daemons:
             self.site.settings[node] = replace(self.site.settings[node], peers={}, listen=address)
             save_settings(self.site.settings[node])
 
-    def start(
-        self, *nodes: str, environment: dict[str, str] | None = None, program: tuple[str, ...] = ("-m", "tenure")
-    ) -> None:
-        """Start daemons, and wait until each says what it runs."""
+    def start(self, *nodes: str, environment: dict[str, str] | None = None, program: tuple[str, ...] = ()) -> None:
+        """Start daemons, and wait until each says what it runs. ``program``: what the interpreter runs instead."""
+        env = {**os.environ, **(environment or {})}
         for node in nodes:
-            command = [sys.executable, *program, "node", "run", "--json", *self.site.options(node)]
-            log = (self.site.node_dir(node) / "stderr.log").open("ab")
-            with log:
-                self.running[node] = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(environment or {})}
+            words = ["node", "run", "--json", *self.site.options(node)]
+            with (self.site.node_dir(node) / "stderr.log").open("ab") as log:
+                self.running[node] = (
+                    subprocess.Popen(
+                        [sys.executable, *program, *words], stdout=subprocess.PIPE, stderr=log, text=True, env=env
+                    )
+                    if program
+                    else WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=log, env=env)
                 )
         for node in nodes:
             out = self.running[node].stdout
@@ -65,9 +68,9 @@ class Daemons:
         """Start a node's time agent, which believes the radius that the policy states; wait until it has a bound."""
         place = self.site.node_dir(node)
         (place / "time.toml").write_text('chrony = ""\nclockbound = ""\nkernel = false\n')
-        command = [sys.executable, "-m", "tenure", "time", "run", *self.site.options(node)]
         with (place / "agent.log").open("ab") as log:
-            self.running[f"{node} agent"] = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            words = ["time", "run", *self.site.options(node)]
+            self.running[f"{node} agent"] = WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=log)
         waited = self.tenure(node, "time", "wait")
         assert waited.returncode == 0, waited.stderr
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.warm import ran
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,15 +28,7 @@ def run_program(program: str, place: str | None, site: Site, directory: Path) ->
     """
     opened = program.replace(f'"{place}"', f"{str(site.root)!r}, node_dir={str(site.node_dir())!r}, allow_root=True")
     assert (opened != program) == (place is not None), f"the program opens {place}"
-    done = subprocess.run(
-        [sys.executable, "-c", opened],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
+    done = ran("-c", [opened], cwd=directory)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

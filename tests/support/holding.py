@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Self
 
 from appliance.formats.policy import Policy, check_policy
 from tests.support import holder
 from tests.support.cluster import fast_policy
+from tests.support.warm import WarmProcess
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Holder:
 
     def __init__(self, daemons: Daemons, node: str, domain: str) -> None:
         site = daemons.site
-        words = [sys.executable, "-P", holder.__file__, str(site.root), str(site.node_dir(node)), domain]
+        words = [str(site.root), str(site.node_dir(node)), domain]
         self.domain = domain
         self.fence = 0
         self.expiry_ns = 0
@@ -50,8 +50,8 @@ class Holder:
         self._log = site.node_dir(node) / f"holder-{domain}.log"
         self._changed = Condition()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+            self._process = WarmProcess(
+                holder.__name__, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
         self._listener = Thread(target=self._listen, daemon=True)
         self._listener.start()

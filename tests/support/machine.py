@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.port import Sample
 from timeagent.units import MS, SECOND
 
@@ -13,7 +12,7 @@ START_NS = 1_795_212_607_000_000_000
 
 
 class HandMachine:
-    """An AgentClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
+    """A MachineClock: ``step`` sets CLOCK_REALTIME, ``pass_time`` lets time go by, ``at_read`` runs at each reading."""
 
     def __init__(self, real_ns: int = START_NS, boot_ns: int = 100 * SECOND) -> None:
         self.real = real_ns
@@ -68,7 +67,6 @@ class StatedSource:
         self.name = name
         self.offset = TimeInterval(-radius_ns, radius_ns)
         self.machine = machine
-        self.status = ClockStatus.SYNCHRONIZED
         self.refusal: BadTime | None = None
         self.asked = 0
         self.at_sample: Callable[[], None] = lambda: None
@@ -79,4 +77,4 @@ class StatedSource:
         self.at_sample()
         if self.refusal:
             raise self.refusal
-        return Sample(self.name, self.offset, boot, self.status)
+        return Sample(self.offset, boot)

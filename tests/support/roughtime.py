@@ -15,6 +15,7 @@ from timeagent.keys import Signer
 from timeagent.roughtime.client import RoughtimeServer, RoughtimeSource
 from timeagent.roughtime.malfeasance import Consistent, Queried, RoughChain, judge
 from timeagent.roughtime.wire import answer_batch, chained_nonce, delegate, make_request
+from timeagent.sources.port import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,7 +93,7 @@ def ask_twice(public: bytes, port: int) -> Lines:
     chain = RoughChain(random.Random(7), kept)
     deadline = time.monotonic() + 60
     while len(kept.lines) < 2:
-        source = RoughtimeSource(SystemClock(), RoughtimeServer("peer", public, "127.0.0.1", port), chain)
+        source = RoughtimeSource(SystemClock(), RoughtimeServer("peer", public, Endpoint("127.0.0.1", port)), chain)
         try:
             sample = source.sample()
         except BadTime as problem:

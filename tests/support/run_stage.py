@@ -25,6 +25,7 @@ from appliance.node.runtime import shard_socket
 from appliance.node.settings import save_settings
 from appliance.single_leases import ByHand
 from tests.support.cluster import Site, fast_policy, wait_until
+from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
@@ -149,12 +150,8 @@ class Stage:
     def _started(self) -> subprocess.Popen[str]:
         log = (self.path / "node1.log").open("ab")
         with log:
-            daemon = subprocess.Popen(
-                [sys.executable, "-m", "tenure", "node", "run", "--json", *self.site.options("node1")],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            words = ["node", "run", "--json", *self.site.options("node1")]
+            daemon = WarmProcess("tenure", words, stdout=subprocess.PIPE, stderr=log)
         assert daemon.stdout is not None
         assert json.loads(daemon.stdout.readline())
         return daemon
@@ -176,13 +173,11 @@ class Stage:
         wait: str = "100",
         stderr: int = subprocess.PIPE,
     ) -> Runner:
-        program = ["-m", "tenure"] if mutant is None else ["-m", "tests.support.runner", mutant]
+        module, *planted = ["tenure"] if mutant is None else ["tests.support.runner", mutant]
         command = ["env", f"TENURE_MARK={mark}", sys.executable, "-S", "-E", str(MISBEHAVING), *words]
         return Runner(
-            [
-                *(sys.executable, *program, "run", *self.site.options("node2")),
-                *("--lease", name, "--wait", wait, "--", *command),
-            ],
+            module,
+            [*planted, "run", *self.site.options("node2"), "--lease", name, "--wait", wait, "--", *command],
             mark,
             stderr,
         )
@@ -219,16 +214,11 @@ class Stage:
 class Runner:
     """One ``tenure run``, and what it said."""
 
-    def __init__(self, command: list[str], mark: str, stderr: int = subprocess.PIPE) -> None:
+    def __init__(self, module: str, words: list[str], mark: str, stderr: int = subprocess.PIPE) -> None:
         """Start it. ``stderr``: a descriptor; then nothing is known of what it said."""
         self.mark = mark
-        self.process = subprocess.Popen(
-            ["env", "--default-signal", *command],  # whoever runs the tests may ignore some, as nohup does
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            text=True,
-        )
+        nothing = subprocess.DEVNULL
+        self.process = WarmProcess(module, words, stdin=nothing, stdout=nothing, stderr=stderr)
         self._said: list[str] = []
         self._reading = Thread(target=self._read, daemon=True)
         self._reading.start()

@@ -7,9 +7,11 @@ from typing import Any
 
 from tests.support.machine import HandMachine, StatedSource
 from timeagent.agent import page as page_module
-from timeagent.agent.agent import PERIOD_NS, Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent
+from timeagent.agent.bounded_clock import PERIOD_NS, Limits
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.agent.page import Page, PageFields
+from timeagent.clock import boot_id
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime
@@ -17,7 +19,7 @@ from timeagent.sources.nonce import answer
 from timeagent.sources.peer import PeerSource
 from timeagent.units import MS, Span
 
-BOOT = bytes(range(16))
+BOOT = boot_id()
 KEY = Signer(b"the time key of the hand agent..")
 
 
@@ -87,8 +89,8 @@ class HandAgent:
             listed,
             self.page,
             self.evidence,
-            AgentRun(BOOT, 100),
             Limits(radius_ns_max, liars, Rules()),
+            clock_epoch=100,
         )
 
     def ask(self) -> None:

@@ -7,6 +7,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from tests.support.screens import HandFeed
+from tests.support.shares import sampled
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
 from tui.model import findings, gantt, replaying
@@ -35,7 +36,7 @@ MARKS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("key", MARKS)
-@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+@pytest.mark.parametrize("size", sampled([(80, 24), (120, 36)], 2))
 def test_each_mark_of_the_screen_is_explained(key: str, size: tuple[int, int]) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         await pilot.press(key, "question_mark")

@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 
 import tui.screens.findings
 from tests.support.mutants import plant
+from tests.support.shares import sampled
 from timeagent.clock import SystemClock
 from tui.app import TopApp
 from tui.feed import Feed
@@ -49,7 +50,7 @@ async def until(pilot: Pilot[None], words: tuple[str, ...]) -> None:
     raise AssertionError(f"{words} were not seen in:\n{lines(pilot)}")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+@pytest.mark.parametrize("size", sampled([(80, 24), (120, 36), (200, 60)], 3))
 def test_incident_is_found_and_explained_by_the_keys_of_the_document(repository: Path, size: tuple[int, int]) -> None:
     played = steps(repository)
     assert len(played) == len(SEEN)

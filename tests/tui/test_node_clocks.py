@@ -15,6 +15,7 @@ from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant
 from tests.support.screens import NOW_NS, HandFeed, busy_state, node_clock, signed_clock, silent_clock, state
+from tests.support.shares import sampled
 from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
 from timeagent.interval import TimeInterval
@@ -255,7 +256,7 @@ def test_of_a_copy_widths_are_drawn_and_nothing_is_compared() -> None:
 # -- the screen --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 60)])
+@pytest.mark.parametrize("size", sampled([(80, 24), (120, 36), (200, 60)], 3))
 def test_liar_is_named_at_every_size(size: tuple[int, int]) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         text = await press(pilot, "4")

@@ -11,6 +11,7 @@ from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from tests.support.screens import NOW_NS
+from tests.support.shares import sampled
 from timeagent.errors import BadRequest
 from timeagent.units import DAY, MINUTE, MS, SECOND
 from tui.app import TopApp
@@ -51,7 +52,7 @@ async def drawn(pilot: Pilot[None], screen: ReplayScreen) -> str:
     return "\n".join(seen(pilot.app))
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", sampled(SIZES, 3))
 def test_replay_shows_scrubber_bars_bags_deliveries_and_events(good: Path, size: tuple[int, int]) -> None:
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         screen = await open_replay(pilot, app)

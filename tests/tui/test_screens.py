@@ -16,6 +16,7 @@ from tests.support.screens import (
     silent,
     state,
 )
+from tests.support.shares import sampled
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
 from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
@@ -28,7 +29,7 @@ from tui.widgets.lines import FilterField
 # -- the shell ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", sampled(SIZES, 3))
 def test_every_screen_opens_by_its_number_and_says_whether_it_is_healthy(size: tuple[int, int]) -> None:
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:
         for entry in SCREENS:

@@ -13,6 +13,7 @@ from textual.widgets import Input
 
 from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
+from tests.support.shares import sampled
 from timeagent.clock import SystemClock
 from tui.app import TopApp
 from tui.feed import Feed
@@ -129,7 +130,7 @@ def picture(name: str, kept: str = "") -> str:
         return asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", [*PICTURES, *RECORDED])
+@pytest.mark.parametrize("name", sampled([*PICTURES, *RECORDED], 2))
 def test_screen_looks_as_it_did(name: str, tmp_path: Path) -> None:
     kept = (KEPT / f"{name}.svg").read_text(encoding="utf-8")
     now = picture(name, kept)

@@ -6,7 +6,6 @@ import pytest
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.local import SLEW_ALLOWANCE_NS, KernelSource, ReadTimex, Timex, read_timex
 from timeagent.units import MS, US
 
@@ -26,9 +25,7 @@ def answering(state: int = 0, **fields: int) -> ReadTimex:
 
 def sampled(state: int = 0, **fields: int) -> TimeInterval:
     sample = KernelSource(HandMachine(), answering(state, **fields)).sample()
-    assert sample.status is ClockStatus.SYNCHRONIZED
     assert not sample.assumed
-    assert sample.source == "kernel"
     return sample.offset
 
 

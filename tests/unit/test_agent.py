@@ -7,12 +7,11 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
-from timeagent.agent.agent import PERIOD_NS, STALL_NS, SUSPEND_NS
+from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
 from timeagent.agent.combine import Weight
-from timeagent.agent.discipline import Listed
+from timeagent.agent.discipline import DISRUPTED_NS, STALL_NS, SUSPEND_NS, Listed
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DISRUPTED_NS, STEP_NS
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.sources.local import AssumedSource
 from timeagent.units import HOUR, MS, SECOND
@@ -88,6 +87,28 @@ def test_door_refuses_what_is_wider_than_the_policy(machine: HandMachine) -> Non
     assert hand.said().radius > 250 * MS
     hand.agent.limit_radius(250 * MS)
     assert code_of(hand) == "radius-too-wide"
+
+
+# Readings take their time: a policy that states its own maximum must work all the time, by the door and by the page.
+def test_assumed_radius_at_the_limit_is_never_too_wide(machine: HandMachine) -> None:
+    hand = HandAgent(machine, Listed(AssumedSource(machine, 250 * MS), Weight.ASSUMED), radius_ns_max=250 * MS)
+    machine.at_read = lambda: machine.pass_time(100)
+    for _ in range(3):
+        hand.ask()
+        hand.run(2 * PERIOD_NS, asking=False)
+        assert SignedTime.decode(hand.page.last.token).radius_ns == 250 * MS
+        assert hand.agent.sign_over(bytes(32)).radius_ns == 250 * MS
+        assert hand.agent.now().radius == 250 * MS
+
+
+# Nobody makes a node's time useless by asking for it: what a reading cannot tell from a slew does not add up.
+def test_asking_the_doors_often_widens_nothing(hand: HandAgent) -> None:
+    hand.ask()
+    hand.machine.at_read = lambda: hand.machine.pass_time(300)
+    first = hand.agent.sign_over(bytes(32)).radius_ns
+    for _ in range(1_000):
+        last = hand.agent.sign_over(bytes(32)).radius_ns
+    assert last <= first + 2_000 + 1_000 * 1_500 * 200 // 1_000_000
 
 
 # A step means that somebody believes otherwise: nothing counts but what is heard afterwards.

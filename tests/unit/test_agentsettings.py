@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from timeagent.agent.settings import Endpoint, load_agent_settings, parse_agent_settings
+from timeagent.agent.settings import load_agent_settings, parse_agent_settings
 from timeagent.errors import BadConfiguration
+from timeagent.sources.port import Endpoint
 from timeagent.units import SECOND
 
 WHERE = Path("/etc/tenure/time.toml")

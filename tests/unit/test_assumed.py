@@ -3,14 +3,13 @@ import pytest
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import ClockStatus
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample
 
 
 def test_stated_radius_is_labelled() -> None:
     machine = HandMachine()
-    expected = Sample("assumed", TimeInterval(-7, 7), machine.boot, ClockStatus.FREE_RUNNING, assumed=True)
+    expected = Sample(TimeInterval(-7, 7), machine.boot, assumed=True)
     assert AssumedSource(machine, 7).sample() == expected
 
 

@@ -24,12 +24,15 @@ from tests.fault_injection.fixtures import small_tree
 from tests.fault_injection.plants import all_plants
 from tests.fault_injection.tree import ClusterTree
 from tests.support.jsonschema import problems
+from tests.support.shares import shares
 from tests.support.timelines import read_timeline
 from timeagent.console import report_error
 from timeagent.errors import TenureError
 from timeagent.keys import public_line
 
 SIGNATURES = Signatures()
+SHARES = 4
+"""Of the kinds of findings."""
 Capture = pytest.CaptureFixture[str]
 
 
@@ -184,9 +187,11 @@ def test_bundle_that_needs_all_of_a_bundle_has_one_manifest(tmp_path: Path, monk
     assert names.count("BUNDLE") == 1
 
 
-def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path) -> None:
-    unshown = []  # what cannot be read cannot be packed either
-    for number, (code, plants) in enumerate(all_plants().items()):
+@pytest.mark.parametrize("share", shares(SHARES))
+def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path, share: int) -> None:
+    unshown = set()  # what cannot be read cannot be packed either
+    planted = dict(list(all_plants().items())[share::SHARES])
+    for number, (code, plants) in enumerate(planted.items()):
         tree = Tree(plants[0](tmp_path / str(number)).root)
         result = audit(tree, signatures=SIGNATURES)
         finding = next(each for each in result.findings if each.code == code)
@@ -194,8 +199,8 @@ def test_every_kind_of_finding_is_bundled_and_found_again(tmp_path: Path) -> Non
         bundle = make_bundle(finding, tree, context_of(finding, timeline), None)
         with bundle.file:
             if not bundle.confirmed:
-                unshown.append(code)
-    assert unshown == ["unreadable"]
+                unshown.add(code)
+    assert unshown == {"unreadable"} & planted.keys()
 
 
 def unwitnessed(root: Path) -> ClusterTree:

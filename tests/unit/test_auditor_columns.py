@@ -33,12 +33,11 @@ from tests.support.by_rules import by_columns_first, by_rules
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
     from types import ModuleType
 
-    from auditor.index import Index
-    from auditor.rules.history import DomainHistory, ShardRun
+    from auditor.index import DomainRows
+    from auditor.rules.history import DomainHistory
     from tests.fault_injection.plants import Plant
 
 MESSAGES = 2 * 5120
@@ -141,9 +140,9 @@ def test_only_what_is_held_through_a_move_is_judged_by_rows(
     judged: list[str] = []
     judge = history.domain_history
 
-    def counting(index: Index, runs: Mapping[bytes, ShardRun], domain: str, *rest: Any) -> DomainHistory:  # noqa: ANN401
-        judged.append(domain)
-        return judge(index, runs, domain, *rest)
+    def counting(rows: DomainRows, *rest: Any) -> DomainHistory:  # noqa: ANN401
+        judged.append(rows.domain)
+        return judge(rows, *rest)
 
     monkeypatch.setattr(judging, "domain_history", counting)
     monkeypatch.setattr(listed, "judge_frame", None)

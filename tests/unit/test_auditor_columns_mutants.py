@@ -375,22 +375,6 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("whole-too-early",),
     ),
-    "a number used twice": (
-        domains,
-        "judge_writers",
-        'rows["sequence"][1:] == rows["sequence"][:-1]',
-        "False",
-        ("sequence-reused",),
-    ),
-    "frames in order": (
-        domains,
-        "judge_writers",
-        'rows["first"][1:] <= rows["last"][:-1]',
-        "False",
-        ("sequence-disorder",),
-    ),
-    "frames that are named": (domains, "judge_writers", "not there.all()", "False", ("lost-frame",)),
-    "a frame before the one that it names": (domains, "judge_writers", "before.any()", "False", ("r2-breach",)),
 }
 
 SETS: dict[str, Sequence[Callable[[Path], object]]] = {"own": OWN, "crafted": CRAFTED}

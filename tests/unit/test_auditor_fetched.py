@@ -9,8 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.bag.bucket import RemoteBucket
-from appliance.bag.objects import ObjectStorage
+from appliance.bag.objects import ObjectStorage, RemoteBucket
 from auditor.audit import Options, audit
 from auditor.evidence import fetched
 from auditor.evidence.fetched import FetchedTree, address_of

@@ -90,7 +90,7 @@ def test_measurement_tells_a_rule_that_does_not_look(monkeypatch: pytest.MonkeyP
     wanted = [each for each in injected.stories() if each[0] in ("sequence-reused", "r1-breach")]
     monkeypatch.setattr(injected, "stories", lambda: wanted)
     assert injected.MEASUREMENT.measure(2 * len(wanted)).wrong == []
-    monkeypatch.setattr("auditor.rules.chains._reused", lambda _: iter(()))
+    monkeypatch.setattr("auditor.rules.sequences._reused", lambda _: iter(()))
     blind = injected.MEASUREMENT.measure(2 * len(wanted))
     assert {wrong.split()[0] for wrong in blind.wrong} == {"sequence-reused"}
     assert [blind.told[injected.FOUND, code] for code in ("sequence-reused", "r1-breach")] == [

@@ -313,7 +313,10 @@ def test_clock_wider_than_the_policy_writes_nothing(
 ) -> None:
     from timeagent.sources.local import AssumedSource
 
-    monkeypatch.setattr("appliance.cluster.KernelSource", lambda machine: AssumedSource(machine, 30_000_000))
+    class Coarse(AssumedSource):
+        name = "coarse"
+
+    monkeypatch.setattr("appliance.cluster.KernelSource", lambda machine: Coarse(machine, 30_000_000))
     before = tree(site.root)
     for words in (PUBLISH, ("node", "run")):
         said = say(*words, *site.options(), stdin=b"1\n")

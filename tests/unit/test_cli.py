@@ -19,6 +19,7 @@ from appliance.node.records import StoredChain
 from appliance.session.session import Session
 from tenure.__main__ import main
 from tests.support.cluster import Site, wait_until
+from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
 from timeagent.errors import LeaseLost
 from timeagent.units import MS, parse_instant
@@ -281,8 +282,7 @@ def test_holding_ends_as_soon_as_the_lease_is_lost(say: Say, monkeypatch: pytest
 
 
 def started(site: Site, *words: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tenure", *words, *site.options()]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return WarmProcess("tenure", [*words, *site.options()], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 # Service supervisors and time-outs send SIGTERM; without an orderly end every domain of the shard waits afterwards.

@@ -51,7 +51,7 @@ def refusal(tmp_path: Path, segment: Segment) -> str:
 def test_bound_ages_by_the_daemons_own_drift(tmp_path: Path) -> None:
     assert len(Segment().encode()) == 80
     sample = source(tmp_path, Segment().encode()).sample()
-    assert (sample.source, sample.offset) == ("clockbound", TimeInterval.around(0, 3 * MS + 1))
+    assert sample.offset == TimeInterval.around(0, 3 * MS + 1)
     aged = source(tmp_path, Segment(as_of_ns=NOW_NS - 2 * SECOND).encode()).sample()
     assert aged.offset.radius == 3 * MS + 100_001
 

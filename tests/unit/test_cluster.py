@@ -20,9 +20,9 @@ from appliance.lease.client import LeaseDenied
 from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, wait_until
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, BadTime, LeaseLost, NotTrusted, TenureError, TryAgain
-from timeagent.sampled import EmbeddedTime
 from timeagent.units import MS
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def test_assumed_time_is_asked_last_and_has_a_bound_only_where_the_policy_states
 def test_radius_that_a_policy_states_is_taken_up_by_an_open_cluster(site: Site) -> None:
     with site.open() as cluster:
         assert isinstance(cluster.time, EmbeddedTime)
-        _, assumed = cluster.time._clock._sources
+        _, assumed = (each.source for each in cluster.time._hearing.listed)
         for radius in (8 * MS, 4 * MS):
             policy = next_policy(site.registers.newest_policy(), {"assumed_radius_ns": radius})
             publish_policy(site.registers, site.root_key, policy)

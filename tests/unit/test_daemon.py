@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
-from timeagent.agent.agent import Agent, AgentRun, Limits
+from timeagent.agent.agent import Agent
+from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed
@@ -19,7 +20,7 @@ from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample, Source
 from timeagent.units import MS
 
-BOOT = bytes.fromhex(boot_id().replace("-", ""))
+BOOT = boot_id()
 
 
 class Hanging:
@@ -49,9 +50,7 @@ class Running:
         clock = SystemClock()
         listed = [Listed(AssumedSource(clock, 5 * MS), Weight.ASSUMED), *map(Listed, sources)]
         evidence = QueuedEvidence(HandEvidence())
-        agent = Agent(
-            clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, AgentRun(BOOT, 1), Limits(250 * MS)
-        )
+        agent = Agent(clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, Limits(250 * MS))
         self.stop = threading.Event()
         self.raised: BaseException | None = None
         daemon = Daemon(agent, clock, listed, [], evidence, Notifier({}))

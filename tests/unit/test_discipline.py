@@ -4,6 +4,7 @@ import pytest
 
 from timeagent.agent.combine import Agreed, Contradicted, Unheard, Voice
 from timeagent.agent.discipline import (
+    DISRUPTED_NS,
     FRESH_NS,
     VOID_AFTER_NS,
     AgentState,
@@ -20,7 +21,6 @@ from timeagent.agent.discipline import (
     decide,
 )
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DISRUPTED_NS
 from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
 
@@ -44,8 +44,8 @@ def free_running(epoch: int, bound: Bound) -> AgentState:
     return AgentState(ClockStatus.FREE_RUNNING, epoch, bound)
 
 
-def disrupted(epoch: int, until_ns: int, said: Bound | None) -> AgentState:
-    return AgentState(ClockStatus.DISRUPTED, epoch, said, until_ns)
+def disrupted(epoch: int, until_ns: int, said: Bound | None, apart_ns: int = 0) -> AgentState:
+    return AgentState(ClockStatus.DISRUPTED, epoch, said, until_ns, apart_ns)
 
 
 def agreed(low: int = -3, high: int = 3, *, assumed: bool = False, cluster: bool = False) -> Agreed:
@@ -60,7 +60,7 @@ SYNCHRONIZED = synchronized(7, BOUND)
 FREE = free_running(7, BOUND)
 DISRUPTED = disrupted(7, NOW.boot_ns + 1, BOUND)
 DUE = disrupted(7, NOW.boot_ns, BOUND)
-AFTER = Bound(TimeInterval(-3, 3), NOW)
+AFTER = Bound(TimeInterval(-3, 3), NOW, source="a")
 SILENCE = NOW.boot_ns + DISRUPTED_NS
 
 TABLE: list[tuple[AgentState, Event, AgentState, Outcome]] = [
@@ -118,7 +118,7 @@ def test_sample_beyond_what_was_said_disrupts(state: AgentState, sign: int) -> N
     assert decide(state, at(EDGE), NOW, RULES)[0].status is ClockStatus.SYNCHRONIZED
     heard = at(EDGE + 1)
     then, outcome = decide(state, heard, NOW, RULES)
-    assert then == disrupted(8, SILENCE, Bound(heard.ahead, NOW))
+    assert then == disrupted(8, SILENCE, Bound(heard.ahead, NOW, source="a"), 1)
     assert outcome == SourcesContradict(8, TimeInterval(-EDGE, EDGE), heard)
 
 
@@ -132,7 +132,7 @@ def test_disrupted_is_left_by_a_sample_after_the_silence() -> None:
     state, _ = decide(state, Passed(), ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert state.status is ClockStatus.DISRUPTED
     state, _ = decide(state, heard, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
-    assert state == synchronized(8, Bound(heard.ahead, ClockMoment(NOW.boot_ns + DISRUPTED_NS)))
+    assert state == synchronized(8, Bound(heard.ahead, ClockMoment(NOW.boot_ns + DISRUPTED_NS), source="a"))
 
 
 def test_second_contradiction_begins_the_silence_again() -> None:
@@ -165,7 +165,7 @@ def test_slew_beyond_the_drift_bound_widens_what_was_said() -> None:
 
 def test_assumption_is_free_running_and_does_not_age() -> None:
     state, _ = decide(UNKNOWN, agreed(assumed=True), THEN, RULES)
-    assert state == free_running(7, Bound(TimeInterval(-3, 3), THEN, assumed=True))
+    assert state == free_running(7, Bound(TimeInterval(-3, 3), THEN, assumed=True, source="a"))
     assert decide(state, agreed(3, 9, assumed=True), NOW, RULES)[0].status is ClockStatus.FREE_RUNNING
     assert decide(state, agreed(4, 9, assumed=True), NOW, RULES)[0].status is ClockStatus.DISRUPTED
 
@@ -175,7 +175,7 @@ def test_assumption_does_not_replace_a_measurement_before_it_is_void(state: Agen
     stated = agreed(-SECOND, SECOND, assumed=True)
     assert decide(state, stated, NOW, RULES) == (state, None)
     void = ClockMoment(THEN.boot_ns + VOID_AFTER_NS + 1)
-    assert decide(state, stated, void, RULES)[0] == free_running(7, Bound(stated.ahead, void, assumed=True))
+    assert decide(state, stated, void, RULES)[0] == free_running(7, Bound(stated.ahead, void, assumed=True, source="a"))
 
 
 def test_time_of_a_cluster_stays_labelled() -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.values import TIME_KEY
+from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS, EmbeddedTime
+from timeagent.agent.discipline import DISRUPTED_NS
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
-from timeagent.sampled import DISRUPTED_NS, STALENESS_NS, STEP_NS, TOKEN_PERIOD_NS, EmbeddedTime
-from timeagent.signedtime import ClockStatus, TimeFlags
+from timeagent.signedtime import STALENESS_NS, ClockStatus, TimeFlags
 from timeagent.sources.local import AssumedSource
 from timeagent.units import HOUR, MS, SECOND
 
@@ -44,7 +45,7 @@ def test_token_states_what_now_says(time: EmbeddedTime) -> None:
 
 def test_one_token_is_handed_out_for_a_period(time: EmbeddedTime, machine: HandMachine) -> None:
     token = time.token()
-    machine.pass_time(TOKEN_PERIOD_NS - 1)
+    machine.pass_time(PERIOD_NS - 1)
     assert time.token() is token
     machine.pass_time(1)
     later = time.token()
@@ -147,11 +148,11 @@ def test_token_is_dated_by_the_look_and_not_after_it(
 ) -> None:
     source.at_sample = lambda: machine.pass_time(40 * MS)
     token = time.token()
-    machine.pass_time(TOKEN_PERIOD_NS)
+    machine.pass_time(PERIOD_NS)
     assert time.token() is not token
     for _ in range(200):
         token = time.token()
-        assert machine.real - token.midpoint_ns < TOKEN_PERIOD_NS
+        assert machine.real - token.midpoint_ns < PERIOD_NS
         machine.pass_time(7 * MS)
 
 
@@ -166,7 +167,7 @@ def test_two_processes_have_two_clock_epochs(machine: HandMachine, source: State
 
 
 def test_look_says_where_the_time_is_from(time: EmbeddedTime, machine: HandMachine, source: StatedSource) -> None:
-    assert time.look().sample.source == "stated"
+    assert time.look().source == "stated"
     machine.pass_time(SECOND)
     source.refusal = BadTime("no-bound", "nothing today")
     with pytest.raises(BadTime, match="nothing today"):

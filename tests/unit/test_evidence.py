@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from timeagent.agent.evidence import EvidenceFiles
+from timeagent.agent.evidence import FILES_MAX, EvidenceFiles
 
 
 def names(directory: Path) -> list[str]:
@@ -13,10 +13,10 @@ def names(directory: Path) -> list[str]:
 
 
 def test_records_are_numbered_and_the_oldest_go_first(tmp_path: Path) -> None:
-    files = EvidenceFiles(tmp_path / "evidence", files_max=3)
-    for number in range(1, 6):
+    files = EvidenceFiles(tmp_path / "evidence")
+    for number in range(1, FILES_MAX + 3):
         files.keep({"number": number})
-    assert names(tmp_path / "evidence") == ["00000003.json", "00000004.json", "00000005.json"]
+    assert names(tmp_path / "evidence") == [f"{number:08d}.json" for number in range(3, FILES_MAX + 3)]
     assert json.loads((tmp_path / "evidence/00000005.json").read_text()) == {"number": 5}
 
 

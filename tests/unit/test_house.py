@@ -27,7 +27,7 @@ HOUSE = {
     "appliance/errors.py": "",
     "appliance/formats/frame.py": "import appliance.errors\n",
     "appliance/bag/posix.py": "import appliance.formats.frame\n",
-    "appliance/bag/bucket.py": "import obstore\n",
+    "appliance/bag/objects.py": "import obstore\n",
     "appliance/bag/wakeup.py": "import watchdog\n",
     "appliance/lease/store.py": "import apsw\n",
     "appliance/lease/tls.py": "import cryptography\n",

@@ -9,6 +9,7 @@ from appliance.formats.witness import SignedWitness
 from appliance.lease import wire
 from appliance.lease.client import (
     ATTEMPTS,
+    Ask,
     Giving,
     LeaseClient,
     LeaseDenied,
@@ -16,15 +17,18 @@ from appliance.lease.client import (
     LeaseOver,
     LeaseUnavailable,
     Suspect,
+    contradiction,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.wire import LeasePage, Refused, Reply, Request
+from appliance.lease.wire import Age, LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
 from tests.support.transport import InProcessTransport, acquire_within
-from tests.support.values import NOW_NS, TIME_KEY
+from tests.support.values import NOW_NS, TIME_KEY, page_token
 from timeagent.canonical import decode, encode
-from timeagent.errors import ShardUnavailable
+from timeagent.errors import BadTime, ShardUnavailable
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND
 
 
@@ -250,14 +254,55 @@ def test_suspect_grant_is_given_back_and_a_suspect_renewal_keeps_the_lease(world
     assert [each.domain for each in page.leases] == ["a"]
 
 
-def test_damaged_witness_is_no_grant(world: World) -> None:
+def damaged(raw: bytes, part: str) -> bytes:
+    match part:
+        case "signed":
+            return raw[:-1]
+        case "entry":
+            return raw.replace(b"witness", b"ceiling", 1)
+        case _:
+            signed = decode(SignedWitness, raw)
+            return encode(msgspec.structs.replace(signed, head=signed.head[:-1]))
+
+
+# Each time, also beside others with a good head: nothing is remembered of one that could not be read.
+@pytest.mark.parametrize("part", ["signed", "entry", "head"])
+def test_damaged_witness_is_no_grant_and_keeps_no_other_from_being_one(world: World, part: str) -> None:
     line = Line(world.started())
-    line.change = lambda reply: (
-        msgspec.structs.replace(reply, signed=reply.signed[:-1]) if isinstance(reply, wire.Granted) else reply
-    )
-    (result,) = client_of(world, line).acquire(["a"])
-    assert isinstance(result, LeaseUnavailable)
-    assert result.code == "answer-damaged"
+    places = iter("gbbg")
+
+    def change(reply: Reply) -> Reply:
+        if isinstance(reply, wire.Granted) and next(places, "g") == "b":
+            return msgspec.structs.replace(reply, signed=damaged(reply.signed, part))
+        return reply
+
+    line.change = change
+    first, bad, again, last = client_of(world, line).acquire(["a", "b", "c", "d"])
+    assert isinstance(first, LeaseGranted)
+    assert isinstance(last, LeaseGranted)
+    for domain, each in (("b", bad), ("c", again)):
+        assert isinstance(each, LeaseUnavailable)
+        assert (each.code, each.domain) == ("answer-damaged", domain)
+        assert f"the shard's witness on {domain!r}" in each.message
+        assert each.ask is not None
+
+
+def test_each_pair_of_clocks_is_judged_for_itself() -> None:
+    good, early, late = page_token(NOW_NS), page_token(NOW_NS - 5 * SECOND), page_token(NOW_NS + 5 * SECOND)
+    assert contradiction(good, good, good) is None
+    assert "asked for" in str(contradiction(good, late, good))
+    assert "was here" in str(contradiction(late, good, good))
+    assert contradiction(good, early, good) is None
+
+
+# Two requests of one call, first sent at different times: each is held against its own.
+def test_witnesses_with_one_head_are_judged_by_when_each_was_asked_for(world: World) -> None:
+    client = client_of(world, InProcessTransport(world.started()))
+    ahead = Ask("b", bytes(range(16)), Age(first_try_ns=NOW_NS, request_id=bytes(16)), page_token(NOW_NS + 5 * SECOND))
+    first, suspect, last = client.acquire([client.ask("a"), ahead, client.ask("c")])
+    assert isinstance(first, LeaseGranted)
+    assert isinstance(suspect, Suspect)
+    assert isinstance(last, LeaseGranted)
 
 
 # -- too late ----------------------------------------------------------------------------------------------------------
@@ -321,3 +366,85 @@ def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
     else:
         assert isinstance(client.renew([held.witness])[0], LeaseGranted)
     assert least <= world.time.boot_ns() - began <= least + POLICY.attempt_timeout_ns // 2
+
+
+# -- the holder's clock ------------------------------------------------------------------------------------------------
+
+
+class CountedTime(HandTime):
+    """Counts how often it is looked at; ``silent``: it has no bound."""
+
+    looks = 0
+    silent = False
+
+    def now(self) -> TimeInterval:
+        if self.silent:
+            raise BadTime("no-time", "planted")
+        self.looks += 1
+        return super().now()
+
+    def token(self) -> SignedTime:  # signs by ``now``: not another look
+        before = self.looks
+        token = super().token()
+        self.looks = before
+        return token
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_clock_is_read_before_a_set_is_asked_for_and_when_it_has_come_whatever_its_size(
+    world: World, count: int
+) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    client = client_of(world, InProcessTransport(world.started()), time)
+    taken = client.acquire([f"d{number}" for number in range(count)])
+    assert all(isinstance(each, LeaseGranted) for each in taken)
+    assert time.looks == 2
+
+
+# What was written under it is stated already; nobody has to wait for its expiry because a clock has lost its bound.
+def test_lease_is_given_back_without_a_look_at_the_clock(world: World) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    client = client_of(world, InProcessTransport(world.started()), time)
+    lease = granted_one(list(client.acquire(["a"])))
+    time.silent = True
+    (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    assert isinstance(over, LeaseOver)
+
+
+# One answer is granted and cannot be judged: nobody would ever give it back, and its domain would wait for a term.
+@pytest.mark.parametrize("renewing", [False, True])
+def test_what_is_granted_when_the_clock_has_lost_its_bound_is_given_back(world: World, *, renewing: bool) -> None:
+    time = CountedTime(TIME_KEY, world.time.midpoint_ns)
+    line = Line(world.started())
+    client = client_of(world, line, time)
+    lease = granted_one(list(client.acquire(["known"])))
+    line.meanwhile = lambda: setattr(time, "silent", True)
+    with pytest.raises(BadTime):
+        client.renew([lease.witness]) if renewing else client.acquire(["a", "b"])
+    page = one(line.shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert [each.domain for each in page.leases] == ["known"]
+
+
+def test_grant_in_answer_to_giving_back_is_damage(world: World) -> None:
+    line = Line(world.started())
+    client = client_of(world, line)
+    granted: list[Reply] = []
+    line.change = lambda reply: granted.append(reply) or reply  # type: ignore[func-returns-value]
+    lease = granted_one(list(client.acquire(["a"])))
+    line.change = lambda _: granted[0]
+    (odd,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    assert isinstance(odd, LeaseUnavailable)
+    assert odd.code == "answer-damaged"
+
+
+# Two calls' worth: what was in time when its own answer had come may be late when the last one has.
+def test_late_is_what_is_late_when_the_last_answer_of_a_set_has_come(world: World) -> None:
+    line = Line(world.started())
+    slow = TERM - POLICY.holder_margin_ns - world.time.radius_ns
+    line.meanwhile = lambda: world.time.advance(slow if len(line.calls) == 2 else 0)
+    results = client_of(world, line).acquire([f"d{number}" for number in range(wire.REQUESTS_MAX + 1)])
+    assert {getattr(each, "code", "granted") for each in results} == {"late"}
+    page = one(line.shard, wire.Inspect(after_domain="", leases_max=9))
+    assert isinstance(page, LeasePage)
+    assert not page.leases

@@ -16,6 +16,7 @@ from appliance.lease.server import ShardServer
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import (
     LENGTH_BYTES,
+    NO_REQUEST,
     REQUEST_FRAME_BYTES_MAX,
     REQUESTS_MAX,
     Hello,
@@ -284,6 +285,36 @@ def test_answer_that_is_damaged_is_no_answer(tmp_path: Path) -> None:
     for _ in range(4):
         with pytest.raises(ShardUnavailable):
             transport.call([HELLO], PATIENCE_NS)
+    thread.join(20)
+    listener.close()
+    transport.close()
+
+
+# A server that stops answers, and says so: the answer counts, and the next call finds another connection.
+@pytest.mark.parametrize(("size", "pieces"), [(100, 1), (100, 60), (100_000, 3)])
+def test_word_behind_an_answer_ends_the_connection_and_not_the_call(tmp_path: Path, size: int, pieces: int) -> None:
+    path = tmp_path / "leaving.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(4)
+    good = encode_answer([Refused(request_id=bytes(range(16)), code="a", message="b" * size, hint="c")])
+    word = encode_answer([Refused(request_id=NO_REQUEST, code="stopping", message="", hint="")])
+
+    def serve() -> None:
+        for _ in range(2):
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(1000)
+                for at in range(0, len(good), step := len(good) // pieces + 1):
+                    accepted.sendall(good[at : at + step] + (word if at + step >= len(good) else b""))
+
+    thread = Thread(target=serve)
+    thread.start()
+    transport = UnixTransport(path, SystemClock())
+    for _ in range(2):
+        (reply,) = transport.call([HELLO], PATIENCE_NS)
+        assert isinstance(reply, Refused)
+        assert reply.code == "a"
     thread.join(20)
     listener.close()
     transport.close()

@@ -18,10 +18,12 @@ from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
+from timeagent.interval import TimeInterval
+from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from appliance.cluster import Cluster
@@ -159,6 +161,45 @@ def test_lease_that_runs_out_while_the_clock_is_unsafe_is_told_as_such(site: Han
     site.time.now = now  # type: ignore[method-assign]
     with pytest.raises(LeaseLost):
         lease.check()
+
+
+# A process may be stopped between a look at the clock and one at the boot clock, by which it is counted on.
+@pytest.mark.parametrize("while_taking", [True, False])
+def test_pause_beside_a_look_at_the_clock_makes_no_lease_last_longer(site: HandSite, *, while_taking: bool) -> None:
+    own = HandTime(TIME_KEY, site.time.midpoint_ns)
+    session, looks = site.session(time=own), own.now_and_token
+
+    def paused[T](look: Callable[[], T]) -> Callable[[], T]:
+        def looked() -> T:
+            seen = look()
+            own.advance(SECOND // 10)
+            return seen
+
+        return looked
+
+    def unsafe() -> TimeInterval:
+        raise BadTime("clock-disrupted", "planted")
+
+    if while_taking:
+        answered = iter([looks, paused(looks)])  # before the request, and when the answer has come
+
+        def answer() -> tuple[TimeInterval, SignedTime]:
+            return next(answered)()
+
+        own.now_and_token = answer  # type: ignore[method-assign]
+    lease, told = taken(site, session)
+    own.now_and_token = looks  # type: ignore[method-assign]
+    if not while_taking:
+        now = own.now
+        own.now = paused(now)  # type: ignore[method-assign]
+        session._renewer._due()
+        own.now = now  # type: ignore[method-assign]
+    left = lease.remaining_ns()
+    own.now = unsafe  # type: ignore[method-assign]
+    own.advance(left)
+    with pytest.raises(BadTime):
+        session.renew_due()
+    assert [loss.reason for loss in told] == [LossReason.CLOCK_UNSAFE]
 
 
 def test_witness_that_contradicts_the_clock_is_told_as_unsafe(site: HandSite) -> None:

@@ -28,7 +28,6 @@ def test_servers_offset_is_inside_with_the_stated_radius(offset: int, before: in
     sample = touching(
         HandMachine(real_ns=1_795_212_607_003_000_001), offset, before=before, after=after, tick=tick
     ).sample()
-    assert sample.source == "mount"
     assert sample.offset.earliest + SECOND <= offset <= sample.offset.latest - SECOND
     assert sample.offset.latest - sample.offset.earliest <= 2 * SECOND + before + after + GRANULARITY_NS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.machine import HandMachine
-from timeagent.sampled import PAUSE_NS, Movement, drift_ns, excess_slew_ns, movement, read_clocks
+from timeagent.clock import PAUSE_NS, Movement, drift_ns, excess_slew_ns, movement, read_clocks
 from timeagent.units import HOUR, MS, SECOND
 
 

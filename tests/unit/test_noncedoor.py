@@ -28,7 +28,7 @@ from timeagent.sources.nonce import (
     peer_digest,
     token_of,
 )
-from timeagent.sources.port import UdpExchange, bind_udp
+from timeagent.sources.port import Endpoint, UdpExchange, bind_udp
 from timeagent.units import MS, SECOND
 
 NONCE = bytes(range(32))
@@ -59,7 +59,7 @@ def udp(hand: HandAgent) -> Iterator[int]:
 
 def ask(port: int, question: NonceQuestion = ASKED, *, tries: int = 40) -> bytes:
     """Ask until there is an answer: a full queue drops a datagram, and a busy machine empties it late."""
-    exchange = UdpExchange("127.0.0.1", port, timeout_ns=SECOND)
+    exchange = UdpExchange(Endpoint("127.0.0.1", port), timeout_ns=SECOND)
     for left in reversed(range(tries)):
         try:
             return exchange(encode_question(question), lambda data: answers(question, data))
@@ -167,7 +167,7 @@ def test_address_that_cannot_be_listened_on_is_refused_by_name(udp: int) -> None
 def test_peer_that_does_not_answer_is_named() -> None:
     bound = bind_udp("127.0.0.1", 0)
     port = bound.getsockname()[1]
-    exchange = UdpExchange("127.0.0.1", port, timeout_ns=20 * MS)
+    exchange = UdpExchange(Endpoint("127.0.0.1", port), timeout_ns=20 * MS)
     with pytest.raises(BadTime) as refused:
         exchange(encode_question(ASKED), lambda _: True)
     assert refused.value.code == "no-answer"

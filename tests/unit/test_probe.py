@@ -119,6 +119,8 @@ class NoWait:
     def boot_ns(self) -> int:
         return 0
 
+    monotonic_ns = raw_ns = boot_ns
+
     def sleep(self, span: int) -> None:
         SystemClock().sleep(span // 50)
 

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ import pytest
 from tenure.__main__ import main
 from tests.support.cluster import Site, sites
 from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
+from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
 from timeagent.keyfiles import load_node_key
 from timeagent.roughtime.malfeasance import decode_report, encode_report
@@ -39,8 +39,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @contextlib.contextmanager
 def agent(site: Site, node: str, settings: str) -> Iterator[None]:
     (site.node_dir(node) / "time.toml").write_text('chrony = ""\nclockbound = ""\nkernel = false\n' + settings)
-    command = [sys.executable, "-m", "tenure", "time", "run", *site.options(node)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ["time", "run", *site.options(node)]
+    process = WarmProcess("tenure", words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
         assert process.poll() is None, "the agent ended"

@@ -13,6 +13,7 @@ from tests.support.machine import START_NS, HandMachine
 from tests.support.roughtime import NOW_S, Witness, chain_of, signer
 from tests.support.shares import shares
 from timeagent.errors import BadConfiguration, BadTime
+from timeagent.roughtime import malfeasance
 from timeagent.roughtime.client import RoughtimeServer, RoughtimeSource, load_servers, parse_servers, retry_after
 from timeagent.roughtime.malfeasance import (
     WINDOW,
@@ -25,6 +26,7 @@ from timeagent.roughtime.malfeasance import (
     judge,
 )
 from timeagent.roughtime.wire import delegate
+from timeagent.sources.port import Endpoint
 from timeagent.units import DAY, MS, SECOND
 
 if TYPE_CHECKING:
@@ -53,8 +55,8 @@ class Asked:
         self.witness, self.machine, self.way_ns = witness, machine, way_ns
         self.asked = 0
         self.problem: BadTime | None = None
-        entry = RoughtimeServer(witness.name, witness.public, "127.0.0.1", 5319)
-        self.source = RoughtimeSource(machine, entry, chain, lambda _host, _port: self._exchange)
+        entry = RoughtimeServer(witness.name, witness.public, Endpoint("127.0.0.1", 5319))
+        self.source = RoughtimeSource(machine, entry, chain, lambda _: self._exchange)
 
     def _exchange(self, request: bytes, wanted: Callable[[bytes], bool]) -> bytes:
         self.asked += 1
@@ -92,7 +94,6 @@ def test_sample_is_as_wide_as_the_radius_and_the_round_trip(chain: RoughChain, m
     assert sample.offset.earliest == -3 * SECOND - 780 * MS
     assert sample.offset.latest == 3 * SECOND - 700 * MS
     assert sample.boot_ns == boot
-    assert sample.source == "roughtime w"
 
 
 @pytest.mark.parametrize("share", shares(6))
@@ -220,9 +221,11 @@ def test_evidence_in_memory_is_bounded(chain: RoughChain, machine: HandMachine) 
 # -- on disk -----------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_bounded_and_each_is_a_chain_by_itself(tmp_path: Path) -> None:
+def test_files_are_bounded_and_each_is_a_chain_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     witness = Witness("w")
-    files = RoughEvidenceFiles(tmp_path / "e", lines_max=4, chains_max=3, reports_max=2)
+    for name, most in (("LINES_MAX", 4), ("CHAINS_MAX", 3), ("REPORTS_MAX", 2)):
+        monkeypatch.setattr(malfeasance, name, most)
+    files = RoughEvidenceFiles(tmp_path / "e")
     exchanges = chain_of([(witness, NOW_S, 3)] * 20)
     for each in exchanges:
         files.keep(each)
@@ -283,10 +286,10 @@ def listed(**change: object) -> bytes:
 def test_list_is_read_as_others_write_it(tmp_path: Path) -> None:
     (tmp_path / "ecosystem.json").write_bytes(listed(version="IETF-Roughtime"))
     (server,) = load_servers(tmp_path / "ecosystem.json")
-    assert (server.name, server.host, server.port) == ("one", "roughtime.example.com", 2002)
+    assert (server.name, server.endpoint) == ("one", Endpoint("roughtime.example.com", 2002))
     assert len(server.public) == 32
     (ipv6,) = parse_servers(listed(addresses=[{"protocol": "udp", "address": "[2001:db8::2:33]:2002"}]), "l")
-    assert (ipv6.host, ipv6.port) == ("2001:db8::2:33", 2002)
+    assert ipv6.endpoint == Endpoint("2001:db8::2:33", 2002)
 
 
 @pytest.mark.parametrize("change", [{"publicKeyType": "ml-dsa-44"}, {"addresses": []}])

@@ -14,7 +14,7 @@ import pytest
 from appliance.cli.clock import COMMANDS, _source_lines, time_command
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import COVERED, NOW_NS, ROOT_KEY, TIME_KEY, nonce_token, page_token
-from timeagent.clock import AgentClock
+from timeagent.clock import MachineClock
 from timeagent.console import Command
 from timeagent.errors import BadConfiguration, BadRequest, BadTime, Damaged, Environment
 from timeagent.keys import public_line
@@ -38,7 +38,7 @@ class Bench:
         self.machine = HandMachine()
         self.source = StatedSource(self.machine, 5 * MS)
 
-        def sources(machine: AgentClock, _: argparse.Namespace) -> list[Source]:
+        def sources(machine: MachineClock, _: argparse.Namespace) -> list[Source]:
             assert machine is self.machine
             return [self.source]
 

@@ -54,7 +54,7 @@ def test_reader_in_c_compiles_and_agrees(section: str, tmp_path: Path) -> None:
     (tmp_path / "reader.c").write_text(source)
     command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", "reader", "reader.c"]
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    clock, boot = SystemClock(), bytes.fromhex(boot_id().replace("-", ""))
+    clock, boot = SystemClock(), boot_id()
     writer = PageWriter(tmp_path / PAGE_NAME)
     ahead = TimeInterval.around(clock.realtime_ns() - clock.boot_ns(), 5 * MS)
 
@@ -82,7 +82,7 @@ def test_reader_in_c_compiles_and_agrees(section: str, tmp_path: Path) -> None:
         done = subprocess.run([tmp_path / "reader", tmp_path / PAGE_NAME], capture_output=True, text=True, check=False)
         return done.returncode, [int(word) for word in done.stdout.split()]
 
-    times = AgentTime(tmp_path, clock, boot=boot, key_id=KEY.id, radius_ns_max=DAY)
+    times = AgentTime(tmp_path, clock, key_id=KEY.id, radius_ns_max=DAY)
     for drift_ppm in (200, 0):
         write(drift_ppm=drift_ppm)
         before = times.now()

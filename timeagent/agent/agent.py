@@ -17,40 +17,32 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from ..canonical import digest
-from ..clock import AgentClock
+from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
-from ..sampled import PAUSE_NS, STALENESS_NS, STEP_NS, ClockSample, excess_slew_ns, movement, read_clocks
-from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, ClockStatus, SignedTime, TimeFlags, sign_time
+from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.peer import PeerSource
-from ..units import MS, SECOND, Span, span_text
-from .combine import Agreed, Contradicted, Unheard, Verdict, Voice, combine
+from ..units import Span
+from .bounded_clock import Answer, BoundedClock, Limits, ask
+from .combine import Agreed, Contradicted, Unheard, Verdict, Voice
 from .discipline import (
-    AgentState,
     Bound,
-    Cause,
     ClockMoment,
-    ClockMoved,
     EpochBegan,
-    Event,
-    Hearing,
     Listed,
     Outcome,
-    Passed,
     Rules,
     SourcesContradict,
-    decide,
 )
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
-from .page import STALE_NS, PageSink
+from .page import PageSink
 
 _MILLION = 1_000_000
 
@@ -77,7 +69,7 @@ class Carried:
 
     def __init__(
         self,
-        ports: tuple[AgentClock, Signer, PageSink],
+        ports: tuple[MachineClock, Signer, PageSink],
         boot: bytes,
         bound: Bound,
         signed: SignedTime,
@@ -138,6 +130,8 @@ class Carried:
             low -= grown
             high += grown
         earliest, latest = boot + low, after + high
+        if not drift:  # a statement for any instant: no reading makes it wider
+            latest = boot + high
         status, flags, staleness, epoch, key = self._fields
         # Midpoint and radius as TimeInterval has them.
         body = PAGE_BODY.pack(
@@ -152,123 +146,61 @@ class Carried:
             key,
         )
         token = body + self._sign(PAGE_PREFIX + body)
-        self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALE_NS, 0, token))
+        self._page.put((self._boot, boot, raw, low, high, drift, status, epoch, STALENESS_NS, 0, token))
         return ClockSample(boot, real, after, mono, raw), slewed_ns
 
-
-PERIOD_NS: Final[Span] = 50 * MS
-COMBINE_PERIOD_NS: Final[Span] = SECOND
-SUSPEND_NS: Final[Span] = 10 * MS
-STALL_NS: Final[Span] = 5 * SECOND
-"""Two turns that are further apart: the agent, or the whole machine, stood still."""
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRun:
-    """What names one run of an agent."""
-
-    boot: bytes
-    """The kernel's name of this boot, 16 bytes."""
-    clock_epoch: int
-    """Of its first epoch: a number that no other run has used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the cluster and the agent's settings allow."""
-
-    radius_ns_max: Span
-    liars: int | None = None
-    """How many voices may be wrong; None: fewer than half."""
-    rules: Rules = field(default_factory=Rules)
-
-
-class Agent:
+class Agent(BoundedClock):
     """One node's time. Thread-safe: ``turn``, ``poll`` and the doors may run in threads of their own."""
 
     def __init__(
         self,
-        clock: AgentClock,
+        clock: MachineClock,
         signer: Signer | KeyInUse,
         listed: Sequence[Listed],
         page: PageSink,
         evidence: EvidenceSink,
-        run: AgentRun,
         limits: Limits,
+        clock_epoch: int | None = None,
     ) -> None:
-        self._clock = clock
-        self._signer = signer
+        super().__init__(clock, signer, listed, limits, clock_epoch)
         self._page = page
         self._evidence = evidence
-        self._boot = run.boot
-        self._radius_ns_max = limits.radius_ns_max
-        self._liars = limits.liars
-        self._rules = limits.rules
+        self._boot = boot_id()
         self._lock = Lock()
         self.on_moved: Callable[[], None] = lambda: None
         """Called when every source should be asked again at once."""
-        # The rest is under the lock.
-        self._hearing = Hearing(listed, self._rules)
-        self._state = AgentState(ClockStatus.UNKNOWN, run.clock_epoch)
-        self._last: ClockSample | None = None
-        self._slewed_ns = 0
-        self._moves = 0
-        self._combine_at = 0
-        self._verdict: Verdict = Unheard()
-        self._sequence = 0
+        # The rest, and what the clock keeps, is under the lock.
         self._carried: Carried | None = None
         self._exchanged: dict[str, Exchanged] = {}
 
     # ---- asking ----
 
-    def limit_radius(self, radius_ns_max: Span) -> None:
-        """Refuse, from now on, time that is known less well than this."""
-        self._radius_ns_max = radius_ns_max
-
     def poll(self, listed: Listed) -> None:
         """Ask one source, and keep its answer or its reason. Blocks as long as the source does."""
         with self._lock:
-            moves, slewed = self._moves, self._slewed_ns
-        before = read_clocks(self._clock)
-        try:
-            sample = listed.source.sample()
-        except BadTime as problem:
-            with self._lock:
-                self._hearing.note_refusal(listed, problem)
-            return
-        after = read_clocks(self._clock)
-        moved = movement(before, after)
+            asking = self._asking()
+        answer = ask(self._clock, listed.source)
         with self._lock:
-            if moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS:
-                unsteady = BadTime("clock-unsteady", "the clock was set while the source was asked", hint="wait")
-                self._hearing.note_refusal(listed, unsteady)
-                return
-            # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
-            was, now = before.ahead(), after.ahead()
-            if sample.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
-                ahead = sample.offset.shifted(now.midpoint)
-            else:
-                low, high = min(was.earliest, now.earliest), max(was.latest, now.latest)
-                ahead = TimeInterval(sample.offset.earliest + low, sample.offset.latest + high)
-            bound = Bound(
-                ahead, ClockMoment(sample.boot_ns, slewed), assumed=sample.assumed, cluster_time=sample.cluster_time
-            )
-            self._keep_exchange(listed, bound, after)
-            self._hearing.note(listed, bound)
+            bound = self._note(listed, asking, answer)
+            if isinstance(bound, Bound):
+                self._keep_exchange(listed, bound, answer)
 
-    def _keep_exchange(self, listed: Listed, bound: Bound, reading: ClockSample) -> None:
+    def _keep_exchange(self, listed: Listed, bound: Bound, answer: Answer) -> None:
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
         if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
             return
-        asked = listed.source.asked
+        asked, reading = listed.source.asked, answer.after
         after = b""
-        own = self._own_voice(reading)
-        theirs = bound.aged(self._moment(reading), self._rules.drift_ppm)
+        now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
+        own = self._own_voice(now)
+        theirs = bound.aged(now, self._rules.drift_ppm)
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence
-                after = self._sign_own(own, reading, digest(AFTER_CONTEXT, asked.answer)).encode()
+                after = self._sign_own(own, reading, now, digest(AFTER_CONTEXT, asked.answer)).encode()
         self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
 
     # ---- one period ----
@@ -278,15 +210,14 @@ class Agent:
         with self._lock:
             if self._carry_on():
                 return
-            reading = read_clocks(self._clock)
-            moved = self._note_movement(reading)
-            now = self._moment(reading)
-            if moved is not None:
-                self._hearing.forget()
-                self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
-                self._moves += 1
-                self._step(moved, now)
-            self._step(self._heard(now), now)
+            status, verdict = self._state.status, self._verdict
+            reading, moved, told = self._decide()
+            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
+            self._note_dissent(verdict, now)
+            for outcome in told:
+                self._tell(outcome, now)
+            if status is not self._state.status:
+                _log.warning("status-changed from=%s to=%s", status.word, self._state.status.word)
             self._publish(reading, now)
         if moved is not None:
             self.on_moved()
@@ -302,36 +233,8 @@ class Agent:
         self._sequence += 1
         return True
 
-    def _note_movement(self, reading: ClockSample) -> ClockMoved | None:
-        last, self._last = self._last, reading
-        if last is None:
-            self._combine_at = reading.boot_ns + COMBINE_PERIOD_NS
-            return None
-        by = movement(last, reading)
-        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
-        if abs(by.stepped_ns) > STEP_NS:
-            return ClockMoved(Cause.STEP, by.stepped_ns)
-        if by.suspended_ns > SUSPEND_NS:
-            return ClockMoved(Cause.SUSPEND, by.suspended_ns)
-        if by.elapsed_ns > STALL_NS:
-            return ClockMoved(Cause.STALL, by.elapsed_ns)
-        return None
-
-    def _heard(self, now: ClockMoment) -> Event:
-        """Combine once a period; at once when all sources have answered and nothing can be said without them."""
-        waiting = not self._state.status.usable
-        if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
-            return Passed()
-        self._combine_at = now.boot_ns + COMBINE_PERIOD_NS
-        if not self._hearing.changed:
-            return Passed()
-        self._hearing.changed = False
-        before, self._verdict = self._verdict, combine(self._hearing.voices(now), self._liars)
-        self._note_dissent(before, now)
-        return self._verdict
-
     def _note_dissent(self, before: Verdict, now: ClockMoment) -> None:
-        if not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
+        if self._verdict is before or not isinstance(self._verdict, Agreed) or not self._verdict.dissenting:
             return
         if isinstance(before, Agreed) and before.dissenting == self._verdict.dissenting:
             return
@@ -339,14 +242,6 @@ class Agent:
         self._evidence.keep(
             dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
         )
-
-    def _step(self, event: Event, now: ClockMoment) -> None:
-        before = self._state.status
-        self._state, outcome = decide(self._state, event, now, self._rules)
-        after = self._state.status
-        if before is not after:
-            _log.warning("status-changed from=%s to=%s", before.word, after.word)
-        self._tell(outcome, now)
 
     def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
         match outcome:
@@ -359,13 +254,6 @@ class Agent:
                     contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer.in_use)
                 )
 
-    def _moment(self, reading: ClockSample) -> ClockMoment:
-        return ClockMoment(reading.boot_after_ns, self._slewed_ns)
-
-    def _interval(self, bound: Bound, reading: ClockSample) -> TimeInterval:
-        ahead = bound.aged(self._moment(reading), self._rules.drift_ppm)
-        return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
-
     def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
         state = self._state
         ahead, drift_ppm = TimeInterval(0, 0), 0
@@ -375,7 +263,7 @@ class Agent:
         if bound is not None:
             ahead = bound.aged(now, self._rules.drift_ppm)
             drift_ppm = 0 if bound.assumed else self._rules.drift_ppm
-            interval = self._interval(bound, reading)
+            interval = self._interval(bound, reading, now)
             with contextlib.suppress(BadTime):  # the key has ended: nothing is said until there is the next one
                 signer = self._signer.signer_at(interval.midpoint)
                 signed = self._sign(interval, bound, None, signer=signer)
@@ -395,35 +283,10 @@ class Agent:
                 drift_ppm,
                 state.status,
                 state.epoch,
-                STALE_NS,
+                STALENESS_NS,
                 state.until_ns,
                 token,
             )
-        )
-
-    def _sign(
-        self,
-        interval: TimeInterval,
-        bound: Bound,
-        covered: bytes | None,
-        status: ClockStatus | None = None,
-        signer: Signer | None = None,
-    ) -> SignedTime:
-        """Return a signed time. Raises BadTime where the key has ended."""
-        signer = signer or self._signer.signer_at(interval.midpoint)
-        self._sequence += 1
-        flags = TimeFlags.ASSUMED if bound.assumed else TimeFlags.NONE
-        if bound.cluster_time:
-            flags |= TimeFlags.CLUSTER
-        return sign_time(
-            signer,
-            interval,
-            status=self._state.status if status is None else status,
-            flags=flags,
-            staleness_ns=STALENESS_NS,
-            sequence=self._sequence,
-            clock_epoch=self._state.epoch,
-            digest=covered,
         )
 
     # ---- the doors ----
@@ -438,28 +301,13 @@ class Agent:
     def now(self) -> TimeInterval:
         """Return an interval that holds true time. Raises BadTime: nothing may be said, or it is too wide."""
         with self._lock:
-            return self._said_now()[0]
+            return self._said(*self._steady_reading())[0]
 
     def sign_over(self, covered: bytes) -> SignedTime:
         """Return a signed time over 32 bytes, made now. Raises BadTime: nothing may be said, or it is too wide."""
         with self._lock:
-            interval, bound = self._said_now()
+            interval, bound = self._said(*self._steady_reading())
             return self._sign(interval, bound, covered)
-
-    def _said_now(self) -> tuple[TimeInterval, Bound]:
-        reading = self._steady_reading()
-        bound = self._state.bound
-        if bound is None:
-            raise self._silence(reading)
-        interval = self._interval(bound, reading)
-        if interval.radius > self._radius_ns_max:
-            raise BadTime(
-                "radius-too-wide",
-                f"the clock is known to {span_text(interval.radius)}; "
-                f"the policy allows {span_text(self._radius_ns_max)}",
-                hint="tenure time sources says what each source knows",
-            )
-        return interval, bound
 
     def sign_for_peer(self, covered: bytes) -> SignedTime:
         """Return a signed time over 32 bytes of what this node's own sources say. Raises BadTime: they say nothing.
@@ -467,49 +315,37 @@ class Agent:
         Whatever this node concluded with its peers: each node is one voice, also to those who outvote it.
         """
         with self._lock:
-            reading = self._steady_reading()
-            own = self._own_voice(reading)
+            reading, now = self._steady_reading()
+            own = self._own_voice(now)
             if own is None:
                 raise BadTime(
                     "no-own-measure", "no source of this machine's own measures its clock now", hint="run chrony here"
                 )
-            return self._sign_own(own, reading, covered)
+            return self._sign_own(own, reading, now, covered)
 
-    def _own_voice(self, reading: ClockSample) -> Voice | None:
-        voices = self._hearing.voices(self._moment(reading), own=True)
+    def _own_voice(self, now: ClockMoment) -> Voice | None:
+        voices = self._hearing.voices(now, own=True)
         return voices[0] if voices else None
 
-    def _sign_own(self, own: Voice, reading: ClockSample, covered: bytes) -> SignedTime:
+    def _sign_own(self, own: Voice, reading: ClockSample, now: ClockMoment, covered: bytes) -> SignedTime:
         interval = TimeInterval(reading.boot_ns + own.ahead.earliest, reading.boot_after_ns + own.ahead.latest)
-        bound = Bound(own.ahead, self._moment(reading), cluster_time=own.cluster_time)
+        bound = Bound(own.ahead, now, cluster_time=own.cluster_time)
         return self._sign(interval, bound, covered, ClockStatus.SYNCHRONIZED)
 
-    def _steady_reading(self) -> ClockSample:
+    def _steady_reading(self) -> tuple[ClockSample, ClockMoment]:
         """Read the clocks. Raises BadTime if they moved since the last turn: the next turn says what that means."""
         reading = read_clocks(self._clock)
         if self._last is None:
             raise self._silence(reading)
-        by = movement(self._last, reading)
-        if abs(by.stepped_ns) > STEP_NS or by.suspended_ns > SUSPEND_NS or by.elapsed_ns > STALL_NS:
+        moved, now = self._since(reading)
+        if moved is not None:
             raise BadTime("clock-unsteady", "the clock moved just now", hint="try again")
-        self._slewed_ns += excess_slew_ns(by, self._rules.drift_ppm)
-        self._last = reading
-        return reading
-
-    def _silence(self, reading: ClockSample) -> BadTime:
-        if self._state.until_ns:
-            left = max(0, self._state.until_ns - reading.boot_ns)
-            return BadTime(
-                "clock-disrupted",
-                f"what is known of the time contradicts itself; nothing is said for another {span_text(left)}",
-                hint="tenure time sources names who disagrees",
-            )
-        return BadTime("no-time", "no time source has a bound", hint="tenure time sources says why")
+        return reading, now
 
     def report(self) -> bytes:
         with self._lock:
             reading = read_clocks(self._clock)
-            now = self._moment(reading)
+            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
             bound = self._state.bound
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             fields: dict[str, Any] = {

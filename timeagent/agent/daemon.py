@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Thread
 from typing import Any, Final
 
-from ..clock import AgentClock
+from ..clock import MachineClock
 from ..notify import Notifier
 from ..sources.port import DatagramDoor
 from ..units import SECOND, Span
-from .agent import PERIOD_NS, Agent
+from .agent import Agent
+from .bounded_clock import PERIOD_NS
 from .discipline import OWN_GROUP, Listed
 from .evidence import EvidenceSink
 
@@ -66,7 +67,7 @@ class Daemon:
     def __init__(
         self,
         agent: Agent,
-        clock: AgentClock,
+        clock: MachineClock,
         listed: Sequence[Listed],
         doors: Sequence[DatagramDoor],
         evidence: QueuedEvidence,

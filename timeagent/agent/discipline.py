@@ -9,7 +9,7 @@ after a step, a suspend, a long stall, and after a contradiction. A boot or a re
 
 *Disrupted*: a sample that cannot be true together with what was said before, or sources of which more are wrong than
 are tolerated. Nothing is said for ``DISRUPTED_NS``; after that the next sample counts, in the epoch that began with the
-contradiction. timeagent/sampled.py does the same for one source without an agent.
+contradiction.
 
 Sources of one *group* have one origin: the kernel's bound is written by the same chronyd that answers over UDP. So a
 group is one voice, that of its first member with something to say; more would make one liar look like two witnesses.
@@ -24,12 +24,12 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from ..clock import DRIFT_PPM, drift_ns
 from ..errors import BadTime
 from ..interval import TimeInterval
-from ..sampled import DISRUPTED_NS, DRIFT_PPM, drift_ns
 from ..signedtime import ClockStatus
 from ..sources.port import Source
-from ..units import SECOND, Span
+from ..units import MS, SECOND, Span
 from .combine import Agreed, Contradicted, Unheard, Voice, Weight
 
 FRESH_NS: Final[Span] = 5 * SECOND
@@ -37,6 +37,14 @@ FRESH_NS: Final[Span] = 5 * SECOND
 
 VOID_AFTER_NS: Final[Span] = 1000 * SECOND
 """How long a node may run free. The interval has grown by 200 ms by then, at 200 ppm; readers refuse by width first."""
+
+DISRUPTED_NS: Final[Span] = 10 * SECOND
+"""How long nothing is said after a contradiction: who sets a clock often sets it again."""
+
+SUSPEND_NS: Final[Span] = 10 * MS
+STALL_NS: Final[Span] = 5 * SECOND
+"""Two turns that are further apart: the agent, or the whole machine, stood still."""
+COMBINE_PERIOD_NS: Final[Span] = SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,8 @@ class Rules:
     drift_ppm: int = DRIFT_PPM
     fresh_ns: Span = FRESH_NS
     void_after_ns: Span = VOID_AFTER_NS
-    disrupted_ns: Span = DISRUPTED_NS
+    stall_ns: Span = STALL_NS
+    combine_ns: Span = COMBINE_PERIOD_NS
 
 
 class ClockMoment(msgspec.Struct, frozen=True, gc=False):
@@ -65,6 +74,8 @@ class Bound:
     at: ClockMoment
     assumed: bool = False
     cluster_time: bool = False
+    source: str = ""
+    """Whose word it is, where it was decided upon."""
 
     def aged(self, now: ClockMoment, drift_ppm: int) -> TimeInterval:
         """Return what can be said of it at a later moment. What was only stated was stated for any moment."""
@@ -89,6 +100,8 @@ class AgentState:
     """What was said last, to be held against what comes; what is said now, in a usable status."""
     until_ns: int = 0
     """Of CLOCK_BOOTTIME; 0 unless disrupted."""
+    apart_ns: Span = 0
+    """While disrupted: by how much what was heard contradicts what was said; 0: sources contradict each other."""
 
     def __post_init__(self) -> None:
         assert self.said is not None or not self.status.usable
@@ -166,7 +179,8 @@ def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> t
 
 
 def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
-    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time)
+    source = ", ".join(heard.voices)
+    bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time, source=source)
     before = _carried(state, now, rules)
     if before is not None and before.intersection(heard.ahead) is None:
         return _disrupt(state, bound, heard, now, rules)
@@ -185,9 +199,11 @@ def _disrupt(
     state: AgentState, said: Bound | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
 ) -> tuple[AgentState, Outcome]:
     """Begin the silence, or begin it again."""
-    epoch = state.epoch + 1
-    silent = AgentState(ClockStatus.DISRUPTED, epoch, said, now.boot_ns + rules.disrupted_ns)
-    return silent, SourcesContradict(epoch, _carried(state, now, rules), heard)
+    epoch, before, apart = state.epoch + 1, _carried(state, now, rules), 0
+    if isinstance(heard, Agreed) and before is not None:
+        apart = max(heard.ahead.earliest - before.latest, before.earliest - heard.ahead.latest)
+    silent = AgentState(ClockStatus.DISRUPTED, epoch, said, now.boot_ns + DISRUPTED_NS, apart)
+    return silent, SourcesContradict(epoch, before, heard)
 
 
 def _on_time(state: AgentState, now: ClockMoment, rules: Rules) -> AgentState:
@@ -268,8 +284,18 @@ class Hearing:
                 continue
             if each.group:
                 grouped.add(each.group)
-            found.append(Voice(each.name, bound.aged(now, self._rules.drift_ppm), each.weight, bound.cluster_time))
+            weight = Weight.ASSUMED if bound.assumed else each.weight
+            found.append(Voice(each.name, bound.aged(now, self._rules.drift_ppm), weight, bound.cluster_time))
         return found
+
+    def refusals(self) -> dict[str, str]:
+        """Return why each source that was asked and has nothing to say has not, by its name."""
+        return {name: heard.reason for name, heard in self._heard.items() if heard.reason}
+
+    def reasons(self) -> str:
+        """Say why no source has a bound."""
+        told = [f"{each.name}: {self.refusals().get(each.name, 'not asked yet')}" for each in self.listed]
+        return "; ".join(told) or "there is no source"
 
     def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
         heard = self._heard.get(listed.name)

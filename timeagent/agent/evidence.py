@@ -55,25 +55,32 @@ class EvidenceSink(Protocol):
         """Keep one record. Never raises: time goes on without it."""
 
 
+def keep_numbered(directory: Path, prefix: str, suffix: str, data: bytes, files_max: int) -> Path:
+    """Write the next file of a kind, and delete the oldest beyond the limit. Makes the directory. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = sorted(directory.glob(f"{prefix}{'[0-9]' * 8}{suffix}"))
+    number = int(kept[-1].name.removeprefix(prefix)[:8]) + 1 if kept else 1
+    path = directory / f"{prefix}{number:08d}{suffix}"
+    with path.open("xb") as file:
+        file.write(data)
+    for old in kept[: max(0, len(kept) + 1 - files_max)]:
+        with contextlib.suppress(FileNotFoundError):
+            old.unlink()
+    return path
+
+
 class EvidenceFiles:
     """A directory of evidence."""
 
-    def __init__(self, directory: Path, *, files_max: int = FILES_MAX) -> None:
+    def __init__(self, directory: Path) -> None:
         """Take the directory; it is made when there is something to keep."""
         self._directory = directory
-        self._files_max = files_max
 
     def keep(self, record: dict[str, Any]) -> None:
         """Write one file and delete the oldest beyond the limit. What fails is logged."""
+        data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            kept = sorted(self._directory.glob("*.json"))
-            number = int(kept[-1].stem) + 1 if kept and kept[-1].stem.isdecimal() else 1
-            with (self._directory / f"{number:08d}.json").open("xb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-            for old in kept[: max(0, len(kept) + 1 - self._files_max)]:
-                with contextlib.suppress(FileNotFoundError):
-                    old.unlink()
+            keep_numbered(self._directory, "", ".json", data, FILES_MAX)
         except OSError as problem:
             _log.warning("evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)
 

@@ -26,18 +26,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from ..clock import AgentClock, boot_id
+from ..clock import MachineClock, boot_id
 from ..errors import BadTime, Damaged, Environment
 from ..interval import TimeInterval
 from ..signedtime import TOKEN_BYTES, ClockStatus, SignedTime
 from ..sources.nonce import NonceClient
-from ..units import MS, Span, span_text
+from ..units import Span, span_text
 
 PAGE_NAME: Final = "time.page"
 PAGE_BYTES: Final = 256
-STALE_NS: Final[Span] = 250 * MS
-"""How old a page may be, in CLOCK_BOOTTIME, when it is used."""
-
 MAGIC: Final = b"TNSTPAGE"
 VERSION: Final = 1
 _KIND: Final = (MAGIC, VERSION, PAGE_BYTES)
@@ -236,16 +233,15 @@ class AgentTime:
     def __init__(
         self,
         directory: Path,
-        clock: AgentClock,
+        clock: MachineClock,
         *,
-        boot: bytes,
         key_id: bytes,
         radius_ns_max: Span,
         is_own: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
         """Map the page in the node's tmpfs directory. Raises BadTime if there is none.
 
-        ``boot``: the 16 bytes of this boot's id. ``key_id``: of the node's time key; another key's page is refused,
+        ``key_id``: of the node's time key; another key's page is refused,
         unless ``is_own`` says that it is one of this node's too: the agent takes a rotation up sooner than this
         process, or later.
         """
@@ -254,7 +250,7 @@ class AgentTime:
         self._machine = clock
         self._boot_ns = clock.boot_ns
         self._raw_ns = clock.raw_ns
-        self._boot = boot
+        self._boot = boot_id()
         self._key_id = key_id
         self._is_own = is_own
         self.limit_radius(radius_ns_max)
@@ -295,7 +291,7 @@ class AgentTime:
             grown = age * drift_ppm // 1_000_000 + 1
             slewed = self._raw_ns() - as_of_raw - age
             if not -grown <= slewed <= grown:
-                grown += abs(slewed) * (1_000_000 + drift_ppm) // 1_000_000 + 1  # as timeagent/sampled.py has it
+                grown += abs(slewed) * (1_000_000 + drift_ppm) // 1_000_000 + 1  # as clock.excess_slew_ns has it
         if grown > room:
             raise self._too_wide(high - low + 2 * grown)
         return TimeInterval(boot + low - grown, boot + high + grown), token
@@ -388,12 +384,11 @@ class AgentTime:
 
 
 def running_agent(
-    directory: Path, clock: AgentClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
+    directory: Path, clock: MachineClock, *, key_id: bytes, radius_ns_max: Span, is_own: Callable[[bytes], bool]
 ) -> AgentTime | None:
     """Return the agent's time if one runs for this node and publishes now, whatever it may say; else None."""
-    boot = bytes.fromhex(boot_id().replace("-", ""))
     try:
-        agent = AgentTime(directory, clock, boot=boot, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
+        agent = AgentTime(directory, clock, key_id=key_id, radius_ns_max=radius_ns_max, is_own=is_own)
         agent.now_and_token()
     except BadTime as problem:
         return agent if problem.code in _RUNS else None

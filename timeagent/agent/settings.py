@@ -29,23 +29,21 @@ from typing import Final
 
 import msgspec
 
-from ..clock import AgentClock
+from ..clock import DRIFT_PPM, MachineClock
 from ..errors import BadConfiguration, BadRequest
-from ..sampled import DRIFT_PPM
 from ..sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
 from ..sources.chrony import ChronySource
 from ..sources.clockbound import ClockBoundSource
 from ..sources.local import AssumedSource, KernelSource, MountSource
 from ..sources.peer import TIMEOUT_NS as PEER_TIMEOUT_NS
 from ..sources.peer import PeerSource, Refusing
-from ..sources.port import Source, UdpExchange
+from ..sources.port import Endpoint, Source, UdpExchange, parse_endpoint
 from ..units import DAY, SECOND, Instant, Span, parse_span
 from .combine import Weight
 from .discipline import OWN_GROUP, Listed
 
 FILE: Final = "time.toml"
 PPM_MAX: Final = 100_000
-PORT_MAX: Final = 65535
 LIARS_MAX: Final = 100
 
 
@@ -62,14 +60,6 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     roughtime_servers: str = ""
     roughtime_listen: str = ""
     peers: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where somebody listens for datagrams."""
-
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,17 +142,12 @@ def _peer(address: str, node: str, path: Path) -> Endpoint:
 
 
 def _endpoint(text: str, name: str, path: Path) -> Endpoint | None:
-    """Read ``host:port``; an IPv6 address stands in brackets."""
     if not text:
         return None
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) <= PORT_MAX):
+    endpoint = parse_endpoint(text)
+    if endpoint is None or (":" in endpoint.host and text[0] != "["):
         raise _bad(path, f"{name} is {text!r}: an address is host:port, or [ipv6]:port")
-    return Endpoint(host, int(port))
+    return endpoint
 
 
 def _bad(path: Path, what: str) -> BadConfiguration:
@@ -174,13 +159,13 @@ MOUNT_PERIOD_NS: Span = 10 * SECOND
 """Touching a file on the mount costs the file server something."""
 
 
-def own_sources(clock: AgentClock, settings: AgentSettings, chance: random.Random) -> list[Source]:
+def own_sources(clock: MachineClock, settings: AgentSettings, chance: random.Random) -> list[Source]:
     """Return the machine's own time services, the best first. Asks none of them."""
     found: list[Source] = []
     if settings.clockbound is not None:
         found.append(ClockBoundSource(clock, settings.clockbound))
     if settings.chrony is not None:
-        exchange = _exchange(settings.chrony, CHRONY_TIMEOUT_NS)
+        exchange = UdpExchange(settings.chrony, timeout_ns=CHRONY_TIMEOUT_NS)
         found.append(ChronySource(clock, exchange, chance, cluster_time=settings.cluster_time))
     if settings.kernel:
         found.append(KernelSource(clock))
@@ -188,7 +173,7 @@ def own_sources(clock: AgentClock, settings: AgentSettings, chance: random.Rando
 
 
 def listed_sources(
-    clock: AgentClock,
+    clock: MachineClock,
     settings: AgentSettings,
     chance: random.Random,
     *,
@@ -205,17 +190,18 @@ def listed_sources(
     listed = [Listed(source, group=OWN_GROUP) for source in own_sources(clock, settings, chance)]
     for node, endpoint in sorted(settings.peers.items()):
         peer = PeerSource(
-            clock, node, _exchange(endpoint, PEER_TIMEOUT_NS), refuses(node), _stream(chance), own_word=own_word
+            clock,
+            node,
+            UdpExchange(endpoint, timeout_ns=PEER_TIMEOUT_NS),
+            refuses(node),
+            _stream(chance),
+            own_word=own_word,
         )
         listed.append(Listed(peer, period_ns=PEER_PERIOD_NS))
     if settings.mount_radius_ns:
         mount = MountSource(clock, touch, settings.mount_radius_ns)
         listed.append(Listed(mount, Weight.CROSS_CHECK, period_ns=MOUNT_PERIOD_NS))
     return [*listed, Listed(assumed, Weight.ASSUMED)]
-
-
-def _exchange(endpoint: Endpoint, timeout_ns: Span) -> UdpExchange:
-    return UdpExchange(endpoint.host, endpoint.port, timeout_ns=timeout_ns)
 
 
 def _stream(chance: random.Random) -> random.Random:

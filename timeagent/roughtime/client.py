@@ -29,12 +29,10 @@ import msgspec
 
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime, Damaged
-from timeagent.interval import TimeInterval
 from timeagent.units import DAY, MS, SECOND, Span, span_text
 
 from ..errors import BadConfiguration
-from ..signedtime import ClockStatus
-from ..sources.port import Exchange, Sample, UdpExchange
+from ..sources.port import Endpoint, Exchange, Sample, UdpExchange, offset_between, parse_endpoint
 from .malfeasance import RoughChain
 
 LIST_BYTES_MAX: Final = 1024 * 1024
@@ -51,8 +49,7 @@ class RoughtimeServer:
     name: str
     public: bytes
     """Its long-term key."""
-    host: str
-    port: int
+    endpoint: Endpoint
 
 
 class _Address(msgspec.Struct):
@@ -113,11 +110,10 @@ def _server(each: _Server, where: str) -> RoughtimeServer | None:
         raise _bad(where, f"{name}: publicKey is not base64") from None
     if len(public) != _PUBLIC_BYTES:
         raise _bad(where, f"{name}: publicKey has {len(public)} bytes, not {_PUBLIC_BYTES}")
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) < 2**16):
+    endpoint = parse_endpoint(address)
+    if endpoint is None:
         raise _bad(where, f"{name}: {address!r} is not HOST:PORT")
-    return RoughtimeServer(name, public, host, int(port))
+    return RoughtimeServer(name, public, endpoint)
 
 
 def _bad(where: str, reason: str) -> BadConfiguration:
@@ -147,13 +143,13 @@ class RoughtimeSource:
         machine: MachineClock,
         server: RoughtimeServer,
         chain: RoughChain,
-        exchange: Callable[[str, int], Exchange] = lambda host, port: UdpExchange(host, port, timeout_ns=TIMEOUT_NS),
+        exchange: Callable[[Endpoint], Exchange] = lambda endpoint: UdpExchange(endpoint, timeout_ns=TIMEOUT_NS),
     ) -> None:
         self.name = f"roughtime {server.name}"
         self._machine = machine
         self._server = server
         self._chain = chain
-        self._exchange = exchange(server.host, server.port)
+        self._exchange = exchange(server.endpoint)
         self._failures = 0
         self._not_before_ns = 0
 
@@ -187,13 +183,7 @@ class RoughtimeSource:
                 problem.code, f"{self.name}: {problem.message}", hint="compare its public key with the server list"
             ) from None
         self._failures = self._not_before_ns = 0
-        said = answer.interval
-        return Sample(
-            self.name,
-            TimeInterval(said.earliest - max(instants), said.latest - min(instants)),
-            boot_ns,
-            ClockStatus.SYNCHRONIZED,
-        )
+        return Sample(offset_between(answer.interval, *instants), boot_ns)
 
     def _failed(self) -> None:
         self._failures += 1

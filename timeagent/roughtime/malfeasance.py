@@ -14,10 +14,8 @@ of it does not verify, so it proves nothing; 65 it is no report.
 from __future__ import annotations
 
 import base64
-import contextlib
 import logging
 import random
-import re
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from typing import Annotated, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from ..agent.evidence import keep_numbered
 from ..canonical import Bytes32
 from ..console import instant_fields, note, present
 from ..errors import Damaged
@@ -165,7 +164,6 @@ LINES_MAX: Final = 256
 CHAINS_MAX: Final = 16
 REPORTS_MAX: Final = 64
 
-_NUMBERED: Final = re.compile(r"(?:chain|report)-(?P<number>[0-9]{8})\.jsonl?")
 _log = logging.getLogger(__name__)
 
 
@@ -182,19 +180,9 @@ class RoughEvidence(Protocol):
 class RoughEvidenceFiles:
     """A directory of evidence."""
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        lines_max: int = LINES_MAX,
-        chains_max: int = CHAINS_MAX,
-        reports_max: int = REPORTS_MAX,
-    ) -> None:
+    def __init__(self, directory: Path) -> None:
         """Take the directory; it is made when there is something to keep."""
-        assert lines_max > 1
         self._directory = directory
-        self._lines_max = lines_max
-        self._most = {"chain": chains_max, "report": reports_max}
         self._file: Path | None = None
         self._lines = 0
         self._last: Queried | None = None
@@ -202,10 +190,10 @@ class RoughEvidenceFiles:
     def keep(self, queried: Queried) -> None:
         """Append one line. What fails is logged."""
         try:
-            if self._file is None or queried.rand is None or self._lines >= self._lines_max:
+            if self._file is None or queried.rand is None or self._lines >= LINES_MAX:
                 linked = self._last is not None and queried.rand is not None
                 first = replace(self._last, rand=None) if linked and self._last else replace(queried, rand=None)
-                self._file, self._lines = self._new("chain", ".jsonl", encode_line(first)), 1
+                self._file, self._lines = self._new_chain(first), 1
                 if not linked:
                     self._last = queried
                     return
@@ -219,24 +207,14 @@ class RoughEvidenceFiles:
 
     def report(self, chain: Sequence[Queried]) -> None:
         try:
-            path = self._new("report", ".json", encode_report(chain))
+            path = keep_numbered(self._directory, "report-", ".json", encode_report(chain), REPORTS_MAX)
         except OSError as problem:
             self._failed(problem)
         else:
             _log.error("roughtime-malfeasance report=%s", path)
 
-    def _new(self, kind: str, suffix: str, data: bytes) -> Path:
-        """Write the first bytes of the next file of a kind, and delete the oldest beyond the limit."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        kept = sorted(path for path in self._directory.glob(f"{kind}-*") if _NUMBERED.fullmatch(path.name))
-        number = int(kept[-1].stem.partition("-")[2]) + 1 if kept else 1
-        path = self._directory / f"{kind}-{number:08d}{suffix}"
-        with path.open("xb") as file:
-            file.write(data)
-        for old in kept[: max(0, len(kept) + 1 - self._most[kind])]:
-            with contextlib.suppress(FileNotFoundError):
-                old.unlink()
-        return path
+    def _new_chain(self, first: Queried) -> Path:
+        return keep_numbered(self._directory, "chain-", ".jsonl", encode_line(first), CHAINS_MAX)
 
     def _failed(self, problem: OSError) -> None:
         _log.warning("roughtime-evidence-not-kept directory=%s reason=%s", self._directory, problem.strerror)

@@ -27,7 +27,6 @@ from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Instant, Span, span_text
 
-from ..signedtime import ClockStatus
 from .port import Exchange, Sample
 
 PORT: Final = 323
@@ -140,10 +139,8 @@ class ChronySource:
         refuse_tracking(report, self._machine.realtime_ns(), self._cluster_time)
         radius = radius_of(report)
         return Sample(
-            self.name,
             TimeInterval(-radius, radius),
             boot_ns,
-            ClockStatus.SYNCHRONIZED,
             cluster_time=bool(self._cluster_time),
         )
 

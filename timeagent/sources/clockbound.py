@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from timeagent.clock import AgentClock
+from timeagent.clock import MachineClock, drift_ns
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Span, span_text
 
-from ..sampled import drift_ns
-from ..signedtime import ClockStatus
 from .port import Sample
 
 MAGIC: Final = bytes.fromhex("414d5a4e43420200")
@@ -71,7 +69,7 @@ class ClockBoundSource:
 
     name = "clockbound"
 
-    def __init__(self, clock: AgentClock, path: Path) -> None:
+    def __init__(self, clock: MachineClock, path: Path) -> None:
         """Take the segment's path: /var/run/clockbound/shm0."""
         self._clock = clock
         self._path = path
@@ -81,7 +79,7 @@ class ClockBoundSource:
         boot_ns = self._clock.boot_ns()
         segment = self._read()
         radius = radius_of(segment, self._clock.monotonic_ns())
-        return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval(-radius, radius), boot_ns)
 
     def _read(self) -> Segment:
         """Read a whole segment: the same twice, so that none was half written in between."""

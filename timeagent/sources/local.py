@@ -12,8 +12,7 @@ from timeagent.errors import BadTime, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, US, Instant, Span
 
-from ..signedtime import ClockStatus
-from .port import Sample
+from .port import Sample, offset_between
 
 SLEW_ALLOWANCE_NS: Final = MS
 """For a correction that the kernel was not told of. The chrony source, which reads it, needs no such guess."""
@@ -106,7 +105,7 @@ class KernelSource:
             )
         pending = abs(timex.offset) * (1 if timex.status & _STA_NANO else US)
         radius = timex.maxerror * US + pending + SLEW_ALLOWANCE_NS
-        return Sample(self.name, TimeInterval(-radius, radius), boot_ns, ClockStatus.SYNCHRONIZED)
+        return Sample(TimeInterval(-radius, radius), boot_ns)
 
 
 NOTHING_ASSUMED: Final = "no radius is stated: --assume-radius, or assumed_radius_ns in a cluster's policy"
@@ -137,7 +136,7 @@ class AssumedSource:
         if not self._radius_ns:
             raise BadTime("nothing-assumed", NOTHING_ASSUMED)
         offset = TimeInterval(-self._radius_ns, self._radius_ns)
-        return Sample(self.name, offset, self._machine.boot_ns(), ClockStatus.FREE_RUNNING, assumed=True)
+        return Sample(offset, self._machine.boot_ns(), assumed=True)
 
 
 GRANULARITY_NS: Final[Span] = 10 * MS
@@ -175,5 +174,5 @@ class MountSource:
             ) from None
         after = self._machine.realtime_ns()
         # The server's clock showed `stamped`, or up to a tick more, at some instant between the two readings.
-        offset = TimeInterval(min(stamped - after, stamped - before), stamped + GRANULARITY_NS - min(before, after))
-        return Sample(self.name, offset.widened(self._radius_ns), boot_ns, ClockStatus.SYNCHRONIZED)
+        offset = offset_between(TimeInterval(stamped, stamped + GRANULARITY_NS), before, after)
+        return Sample(offset.widened(self._radius_ns), boot_ns)

@@ -23,12 +23,11 @@ from typing import Final
 from timeagent.canonical import DIGEST_BYTES, digest
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.units import MS, Span
 
-from ..signedtime import ClockStatus, SignedTime, TimeFlags
+from ..signedtime import SignedTime, TimeFlags
 from .nonce import NonceKind, NonceQuestion, answers, encode_question, peer_digest, token_of
-from .port import Exchange, Sample
+from .port import Exchange, Sample, offset_between
 
 TIMEOUT_NS: Final[Span] = 500 * MS
 NONCE_CONTEXT: Final = "peer nonce"
@@ -92,15 +91,8 @@ class PeerSource:
         token = token_of(question, data, self.name)
         self._judge(token, peer_digest(nonce))
         self.asked = Asked(own, chance, token.encode())
-        said = token.interval
-        low, high = min(before, after), max(before, after)  # a step in between is found out by who compares the clocks
-        return Sample(
-            self.name,
-            TimeInterval(said.earliest - high, said.latest - low),
-            boot_ns,
-            ClockStatus.SYNCHRONIZED,
-            cluster_time=bool(token.flags & TimeFlags.CLUSTER),
-        )
+        cluster_time = bool(token.flags & TimeFlags.CLUSTER)
+        return Sample(offset_between(token.interval, before, after), boot_ns, cluster_time=cluster_time)
 
     def _judge(self, token: SignedTime, covered: bytes) -> None:
         reason = self._refuses(token, covered)

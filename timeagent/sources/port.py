@@ -14,19 +14,15 @@ from typing import Protocol
 
 from timeagent.errors import BadTime, Environment
 from timeagent.interval import TimeInterval
-from timeagent.units import SECOND, Span
-
-from ..signedtime import ClockStatus
+from timeagent.units import SECOND, Instant, Span
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """``true - CLOCK_REALTIME`` was inside ``offset`` (nanoseconds) when CLOCK_BOOTTIME was ``boot_ns``."""
 
-    source: str
     offset: TimeInterval
     boot_ns: int
-    status: ClockStatus
     assumed: bool = False
     cluster_time: bool = False
     """Relative to a named reference of this cluster, not to UTC."""
@@ -43,6 +39,14 @@ class Source(Protocol):
         """Ask once. Raises BadTime with the reason when the source has no bound to give. Blocks at most briefly."""
 
 
+def offset_between(said: TimeInterval, before: Instant, after: Instant) -> TimeInterval:
+    """Return ``true - CLOCK_REALTIME`` by an answer that was true at some instant between two readings of that clock.
+
+    A step in between is found out by who compares the clocks.
+    """
+    return TimeInterval(said.earliest - max(before, after), said.latest - min(before, after))
+
+
 _REPLY_BYTES_MAX = 65536
 
 
@@ -53,12 +57,32 @@ class Exchange(Protocol):
         """Blocks at most for its time-out. Raises BadTime when nobody answers."""
 
 
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where somebody listens for datagrams."""
+
+    host: str
+    port: int
+
+
+_PORT_MAX = 65535
+
+
+def parse_endpoint(text: str) -> Endpoint | None:
+    """Read ``host:port``; an IPv6 address may stand in brackets. None for anything else."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("["):
+        host = host[1:].removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) <= _PORT_MAX):
+        return None
+    return Endpoint(host, int(port))
+
+
 class UdpExchange:
     """A question to one address, from a socket of its own: nobody else can answer without having seen it."""
 
-    def __init__(self, host: str, port: int, *, timeout_ns: Span) -> None:
-        self._host = host
-        self._port = port
+    def __init__(self, endpoint: Endpoint, *, timeout_ns: Span) -> None:
+        self._host, self._port = endpoint.host, endpoint.port
         self._timeout = timeout_ns / SECOND
 
     def __call__(self, request: bytes, wanted: Callable[[bytes], bool]) -> bytes:

@@ -26,7 +26,7 @@ from appliance.node.releases import LOOK_NS, Releases
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import root_path
 from timeagent import VERSION
-from timeagent.clock import AgentClock, SystemClock, boot_id
+from timeagent.clock import MachineClock, SystemClock, boot_id
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
@@ -76,7 +76,9 @@ class ShardAnswer:
 class LiveSource:
     """A StateSource over a mount or a copy. Made without touching either."""
 
-    def __init__(self, where: MountLocation, machine: AgentClock, present: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self, where: MountLocation, machine: MachineClock, present: Callable[[int], bool] | None = None
+    ) -> None:
         """Ask nothing yet. ``present`` says whether a process runs on this machine."""
         self._where = where
         self._machine = machine
@@ -256,9 +258,8 @@ class LiveSource:
             except BadTime as refused:
                 problem = refused.message
             else:
-                sample = look.sample
-                status = sample.status.word
-                return ClockView(look.now, bounded=True, source=sample.source, status=status, assumed=sample.assumed)
+                status = look.status.word
+                return ClockView(look.now, bounded=True, source=look.source, status=status, assumed=look.assumed)
         now = TimeInterval.around(self._machine.realtime_ns(), 0)
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
 
@@ -345,7 +346,7 @@ class LiveRows:
     def __init__(self, present: Callable[[int], bool] | None = None) -> None:
         """Know nothing yet. ``present`` says whether a process runs on this machine."""
         self._present = present or process_is_present
-        self._boot = bytes.fromhex(boot_id().replace("-", ""))
+        self._boot = boot_id()
         self._processes: dict[int, bool] = {}
         self._made_from: tuple[list[object], list[object]] = ([], [])
         self._rows = LeaseRows()

@@ -41,10 +41,10 @@ from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import FILE as SETTINGS_FILE
 from auditor.evidence.opening import find_root
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import MachineClock
 from timeagent.errors import BadConfiguration, BadTime, Damaged, Environment, NotTrusted, TenureError
-from timeagent.keys import KeyInUse, Verifier
-from timeagent.sampled import EmbeddedTime
+from timeagent.keys import NoKey, Verifier
 from timeagent.units import DAY, Instant
 
 from ..model.state import BagCell, LogView, newest_bags
@@ -237,16 +237,6 @@ class WatchingStorage:
 
     ensure_directory = ensure_marker = publish = publish_stream = append = _refuse
     unlink = remove_directory = server_clock = _refuse
-
-
-class NoKey(KeyInUse):
-    """The key of whoever only looks: nothing is signed with it."""
-
-    def __init__(self) -> None:
-        """Have none."""
-
-    def signer_at(self, at: Instant) -> NoReturn:
-        raise NotTrusted("no-key", f"nothing is signed at {at}: whoever only looks signs nothing")
 
 
 BAGS_SHOWN: Final = 240

@@ -13,10 +13,10 @@ from typing import Final
 
 from appliance.cluster import Cluster
 from appliance.node.routes import TimeThere
-from timeagent.clock import MachineClock
+from timeagent.agent.bounded_clock import Look
+from timeagent.clock import DRIFT_PPM, MachineClock, drift_ns
 from timeagent.errors import ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DRIFT_PPM, Look, drift_ns
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import SECOND
 
@@ -56,8 +56,8 @@ def own_clock(node: str, look: Look, answered_ns: int) -> NodeClock:
         node,
         None,
         look.now.radius,
-        look.sample.status.word,
-        look.sample.assumed,
+        look.status.word,
+        look.assumed,
         0,
         reach=Reach.ANSWERS,
         ahead=ahead,

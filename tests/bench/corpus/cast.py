@@ -16,10 +16,10 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign
 from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, Half, head_digest, sign_batch
+from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.sampled import STALENESS_NS, TOKEN_PERIOD_NS
-from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
+from timeagent.signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import HOUR, MS, SECOND
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 START_NS: Final = 1_795_212_000 * SECOND
 """2026-11-20T22:00:00Z."""
-TICK_NS: Final = TOKEN_PERIOD_NS
+TICK_NS: Final = PERIOD_NS
 """Each node's page door has a new signed time so often: everything happens once per tick."""
 NODES: Final = ("n1", "n2", "n3", "n4")
 RADIUS_NS: Final = 2 * MS

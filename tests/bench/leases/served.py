@@ -21,9 +21,9 @@ from appliance.lease.store import LeaseStore
 from appliance.lease.witness_ledger import LedgerSpool
 from tests.support.shards import MemoryChain
 from tests.support.values import CLUSTER, TIME_KEY, WITNESS_KEY, trust_record
+from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.keys import Signer
-from timeagent.sampled import EmbeddedTime
 from timeagent.sources.local import AssumedSource
 from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND

@@ -96,7 +96,7 @@ def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, end
     leasing._holder = msgspec.structs.replace(leasing._holder, process=1, boot=bytes(16))
     leasing.session_leases.drop_from = 1 if ends == "drop" else 16
     try:
-        leases = leasing.acquire(wanted, POLICY.lease_term_max_ns, 0, together=together)
+        leases, _ = leasing.acquire(wanted, POLICY.lease_term_max_ns, 0, together=together)
     except TryAgain as problem:
         port.note("gets nothing", problem.code)
         return

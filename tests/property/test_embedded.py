@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from tests.support.machine import START_NS, HandMachine
 from tests.support.values import TIME_KEY
+from timeagent.agent.bounded_clock import EmbeddedTime
+from timeagent.clock import DRIFT_PPM
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
-from timeagent.sampled import DRIFT_PPM, STALENESS_NS, EmbeddedTime
-from timeagent.signedtime import ClockStatus
+from timeagent.signedtime import STALENESS_NS
 from timeagent.sources.port import Sample
 from timeagent.units import DAY, HOUR, MS, SECOND
 
@@ -28,7 +29,7 @@ class HonestSource:
 
     def sample(self) -> Sample:
         offset = TimeInterval.around(self.truth - self.machine.real + self.error, 5 * MS)
-        return Sample(self.name, offset, self.machine.boot, ClockStatus.SYNCHRONIZED)
+        return Sample(offset, self.machine.boot)
 
 
 @given(st.data())

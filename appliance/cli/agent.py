@@ -12,7 +12,6 @@ from typing import Final
 
 from appliance.cluster import Cluster
 from timeagent.agent.agent import Agent
-from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.discipline import Listed, Rules
@@ -102,7 +101,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
         listed,
         PageWriter(directory / PAGE_NAME),
         evidence,
-        Limits(cluster.policy.radius_ns_max, settings.liars, Rules(drift_ppm=settings.drift_ppm)),
+        Rules(cluster.policy.radius_ns_max, settings.liars, settings.drift_ppm),
     )
     cluster.policy.on_change(lambda policy: agent.limit_radius(policy.radius_ns_max))
     cluster.policy.on_change(lambda policy: assumed.state(policy.assumed_radius_ns))

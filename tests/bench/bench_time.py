@@ -48,12 +48,11 @@ AGENT = """
 import sys
 from pathlib import Path
 from timeagent.agent.agent import Agent
-from timeagent.agent.bounded_clock import Limits
 from timeagent.clock import SystemClock, boot_id
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.evidence import EvidenceFiles
-from timeagent.agent.discipline import OWN_GROUP, Listed
+from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.sources.nonce import bind_unix, nonce_door
@@ -70,7 +69,7 @@ directory, clock = Path(sys.argv[1]), SystemClock()
 listed = [Listed(Steady(), group=OWN_GROUP)]
 evidence = QueuedEvidence(EvidenceFiles(directory / "evidence"))
 agent = Agent(clock, Signer(sys.argv[2].encode()), listed, PageWriter(directory / PAGE_NAME), evidence,
-              Limits(250_000_000))
+              Rules(250_000_000))
 doors = [nonce_door(bind_unix(directory), agent, local_door=True)]
 Daemon(agent, clock, listed, doors, evidence, Notifier({})).run(lambda: False)
 """

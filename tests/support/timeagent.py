@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.machine import HandMachine, StatedSource
 from timeagent.agent import page as page_module
 from timeagent.agent.agent import Agent
-from timeagent.agent.bounded_clock import PERIOD_NS, Limits
+from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.agent.page import Page, PageFields
 from timeagent.clock import boot_id
@@ -89,7 +89,7 @@ class HandAgent:
             listed,
             self.page,
             self.evidence,
-            Limits(radius_ns_max, liars, Rules()),
+            Rules(radius_ns_max, liars),
             clock_epoch=100,
         )
 

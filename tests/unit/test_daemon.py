@@ -8,10 +8,9 @@ import pytest
 
 from tests.support.timeagent import KEY, HandEvidence
 from timeagent.agent.agent import Agent
-from timeagent.agent.bounded_clock import Limits
 from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
-from timeagent.agent.discipline import Listed
+from timeagent.agent.discipline import Listed, Rules
 from timeagent.agent.page import PAGE_NAME, PageReader, PageWriter
 from timeagent.clock import SystemClock, boot_id
 from timeagent.notify import Notifier
@@ -50,7 +49,7 @@ class Running:
         clock = SystemClock()
         listed = [Listed(AssumedSource(clock, 5 * MS), Weight.ASSUMED), *map(Listed, sources)]
         evidence = QueuedEvidence(HandEvidence())
-        agent = Agent(clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, Limits(250 * MS))
+        agent = Agent(clock, KEY, listed, PageWriter(directory / PAGE_NAME), evidence, Rules(250 * MS))
         self.stop = threading.Event()
         self.raised: BaseException | None = None
         daemon = Daemon(agent, clock, listed, [], evidence, Notifier({}))

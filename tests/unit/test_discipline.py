@@ -24,7 +24,7 @@ from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
 
-RULES = Rules()
+RULES = Rules(SECOND)
 THEN = ClockMoment(1000 * SECOND)
 NOW = ClockMoment(1001 * SECOND)
 BOUND = Bound(TimeInterval(-5, 5), THEN)

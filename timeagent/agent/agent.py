@@ -30,7 +30,7 @@ from ..keys import KeyInUse, Signer
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.peer import PeerSource
 from ..units import Span
-from .bounded_clock import Answer, BoundedClock, Limits, ask
+from .bounded_clock import Answer, BoundedClock, ask
 from .combine import Agreed, Contradicted, Unheard, Verdict, Voice
 from .discipline import (
     Bound,
@@ -163,10 +163,10 @@ class Agent(BoundedClock):
         listed: Sequence[Listed],
         page: PageSink,
         evidence: EvidenceSink,
-        limits: Limits,
+        rules: Rules,
         clock_epoch: int | None = None,
     ) -> None:
-        super().__init__(clock, signer, listed, limits, clock_epoch)
+        super().__init__(clock, signer, listed, rules, clock_epoch)
         self._page = page
         self._evidence = evidence
         self._boot = boot_id()

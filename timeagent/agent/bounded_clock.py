@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
 
@@ -57,16 +57,6 @@ STEP_NS: Final[Span] = 50 * MS
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What the cluster and the agent's settings allow."""
-
-    radius_ns_max: Span
-    liars: int | None = None
-    """How many voices may be wrong; None: fewer than half."""
-    rules: Rules = field(default_factory=Rules)
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """What a source said, or why it said nothing, and the clocks before and after."""
 
@@ -94,16 +84,14 @@ class BoundedClock:
         clock: MachineClock,
         signer: Signer | KeyInUse,
         listed: Sequence[Listed],
-        limits: Limits,
+        rules: Rules,
         clock_epoch: int | None = None,
     ) -> None:
         """``clock_epoch``: the first epoch's name; without it, one that no other process of this node has."""
         self._clock = clock
         self._signer = signer
-        self._radius_ns_max = limits.radius_ns_max
-        self._liars = limits.liars
-        self._rules = limits.rules
-        self._hearing = Hearing(listed, self._rules)
+        self._rules = rules
+        self._hearing = Hearing(listed, rules)
         self._state = AgentState(ClockStatus.UNKNOWN, _epoch_of_process(clock) if clock_epoch is None else clock_epoch)
         self._last: ClockSample | None = None
         self._slewed_ns = 0
@@ -114,7 +102,7 @@ class BoundedClock:
 
     def limit_radius(self, radius_ns_max: Span) -> None:
         """Refuse, from now on, time that is known less well than this."""
-        self._radius_ns_max = radius_ns_max
+        self._rules = replace(self._rules, radius_ns_max=radius_ns_max)
 
     def _asking(self) -> tuple[int, Span]:
         """Return what ``_note`` wants of the moment before a source is asked: moves and slews so far."""
@@ -183,7 +171,7 @@ class BoundedClock:
         if not self._hearing.changed:
             return Passed()
         self._hearing.changed = False
-        self._verdict = combine(self._hearing.voices(now), self._liars)
+        self._verdict = combine(self._hearing.voices(now), self._rules.liars)
         return self._verdict
 
     def _step(self, event: Event, now: ClockMoment) -> Outcome:
@@ -202,11 +190,11 @@ class BoundedClock:
         if bound is None:
             raise self._silence(reading)
         interval = self._interval(bound, reading, now)
-        if interval.radius > self._radius_ns_max:
+        if interval.radius > self._rules.radius_ns_max:
             raise BadTime(
                 "radius-too-wide",
                 f"the clock is known to {span_text(interval.radius)} (source {bound.source}); "
-                f"the policy allows {span_text(self._radius_ns_max)}",
+                f"the policy allows {span_text(self._rules.radius_ns_max)}",
                 hint="wait for the clock to settle, or mend its time service; "
                 "tenure time sources says what each source knows",
             )
@@ -265,8 +253,6 @@ def _epoch_of_process(machine: MachineClock) -> int:
 SAMPLE_PERIOD_NS: Final[Span] = SECOND
 """How long what the sources said counts: then they are asked again."""
 
-_RULES: Final = Rules(void_after_ns=SAMPLE_PERIOD_NS - 1, stall_ns=1000 * DAY, combine_ns=0)
-"""Decided when a source was asked; who does not look for hours has not stalled."""
 _ROUNDS_MAX: Final = 4
 _SIGNINGS_MAX: Final = 3
 
@@ -303,7 +289,9 @@ class EmbeddedTime(BoundedClock):
     ) -> None:
         """Take the sources in order of preference: the first that has a bound is used. Asks none of them yet."""
         listed = [Listed(source, group=OWN_GROUP) for source in sources]
-        super().__init__(machine, signer, listed, Limits(radius_ns_max, rules=_RULES), clock_epoch)
+        # Decided when a source was asked; who does not look for hours has not stalled.
+        rules = Rules(radius_ns_max, void_after_ns=SAMPLE_PERIOD_NS - 1, stall_ns=1000 * DAY, combine_ns=0)
+        super().__init__(machine, signer, listed, rules, clock_epoch)
         self._lock = Lock()
         self._ask_at = 0
         self._token: SignedTime | None = None

@@ -49,8 +49,12 @@ COMBINE_PERIOD_NS: Final[Span] = SECOND
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The numbers of the machine."""
+    """The numbers that one clock goes by."""
 
+    radius_ns_max: Span
+    """Time that is known less well is refused."""
+    liars: int | None = None
+    """How many voices may be wrong; None: fewer than half."""
     drift_ppm: int = DRIFT_PPM
     fresh_ns: Span = FRESH_NS
     void_after_ns: Span = VOID_AFTER_NS

@@ -24,7 +24,6 @@ from .ceiling import RightToGrant, ShardIdentity
 from .going_by import GoingBy
 from .suspension import Suspension
 
-
 HOLD_NS: Final = 20 * MS
 """For how long the ends of leases wait for a turn that signs, where nothing else was to be signed."""
 

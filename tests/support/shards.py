@@ -18,8 +18,8 @@ from appliance.formats.witness import Ended, SignedWitness, Witness, WitnessKind
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.witness_ledger import HOLD_NS
 from appliance.lease.wire import Acquire, Age, Granted, Relinquish, Renew, Reply, Request, Upgrade
+from appliance.lease.witness_ledger import HOLD_NS
 from tests.support.clocks import HandTime
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY
 from timeagent.canonical import decode

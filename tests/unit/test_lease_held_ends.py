@@ -1,6 +1,6 @@
 """Ends that no answer needs a witness of: the next batch signs them, soon, and never by a time before they were."""
 
-from typing import Any
+from typing import Never
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_clock_that_nobody_may_use_signs_what_ended_before(world: World, monkeyp
     shard = world.started()
     given_back(world, shard)
 
-    def unusable(*_: Any) -> Any:
+    def unusable() -> Never:
         raise BadTime("planted", "no bound")
 
     monkeypatch.setattr(world.time, "now", unusable)

@@ -429,7 +429,7 @@ class Shard:
         return [self._handler.without_time(request, code, message) for request in requests]
 
     def due_in(self) -> Span | None:
-        """Return how long until ``serve`` has to be called, for who waits or for what is to be signed; None: neither."""
+        """Return how long until ``serve`` has to be called, for who waits or what is to be signed; None: neither."""
         until, waits = self._batch_signer.held_until_boot_ns, self._waiting.due_in()
         if until is None or waits == 0:
             return waits

@@ -10,8 +10,8 @@ from appliance.lease.ceiling import Deposed
 from appliance.lease.shard import Shard
 from appliance.lease.wire import Over, Unavailable
 from appliance.lease.witness_ledger import HELD_MAX, HOLD_NS
-from tests.support.shards import NODE, World, acquire, ended, granted, one, relinquish
-from tests.support.values import CLUSTER
+from tests.support.shards import World, acquire, ended, granted, one, relinquish
+from tests.support.values import CLUSTER, NODE
 from timeagent.errors import BadTime
 from timeagent.units import MS, SECOND
 

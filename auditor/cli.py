@@ -1,24 +1,37 @@
-"""The auditor's commands. They are in ``commands/``."""
+"""The auditor's commands. They are in ``commands/``, and each is loaded when it is asked for."""
 
 from __future__ import annotations
 
-from typing import Final
+import importlib
+import os
+from functools import partial
+from typing import Any, Final
 
 from timeagent.console import Command
 
-from .commands import audit, explain, replay
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+"""numpy starts threads for linear algebra when it is loaded. There is none here, and they cost half of its start."""
+
+
+def _command(summary: str, module: str, add_arguments: str = "add_arguments", run: str = "run") -> Command:
+    def call(name: str, given: object) -> Any:  # noqa: ANN401 - whatever it returns
+        return getattr(importlib.import_module(module), name)(given)
+
+    return Command(summary, partial(call, add_arguments), partial(call, run))
+
 
 COMMANDS: Final[dict[str, Command]] = {
-    "audit": Command(
-        "Judge a copy of a tree: what was violated, when and by whom, or that nothing was.",
-        audit.add_arguments,
-        audit.run,
+    "audit": _command(
+        "Judge a copy of a tree: what was violated, when and by whom, or that nothing was.", "auditor.commands.audit"
     ),
-    "bundle": Command(
-        "One finding's signed objects and keys in a tar file.", explain.add_bundle_arguments, explain.run_bundle
+    "bundle": _command(
+        "One finding's signed objects and keys in a tar file.",
+        "auditor.commands.explain",
+        "add_bundle_arguments",
+        "run_bundle",
     ),
-    "explain": Command("Show one finding's evidence in words.", explain.add_arguments, explain.run),
-    "replay": Command(
-        "The state of a copied cluster at an instant, step by step, and what if.", replay.add_arguments, replay.run
+    "explain": _command("Show one finding's evidence in words.", "auditor.commands.explain"),
+    "replay": _command(
+        "The state of a copied cluster at an instant, step by step, and what if.", "auditor.commands.replay"
     ),
 }

@@ -11,13 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.marker import ROOT_VARIABLE
-from auditor import selftest
 from auditor.audit import Options, audit
-from auditor.evidence.opening import open_tree, whereabouts
+from auditor.evidence.opening import TarTree, open_tree, whereabouts
 from auditor.evidence.tree import Tree
-from auditor.explain.bundle import manifest_of, shows
-from auditor.report.comparing import DIFF_SCHEMA, compare, compared, diff_lines, read_report
-from auditor.report.export import export
 from auditor.report.formats import (
     SCHEMA,
     VERSION,
@@ -29,7 +25,6 @@ from auditor.report.formats import (
     text_lines,
 )
 from auditor.report.result import DEFAULT, Audit, FailOn, by_id, exit_status, only
-from auditor.selftest import Case
 from timeagent.console import Progress, note, print_json, say, say_all
 from timeagent.errors import BadRequest
 
@@ -106,10 +101,13 @@ def run(arguments: argparse.Namespace) -> int:
             raise BadRequest("no-path", "there is no PATH to audit", hint=hint)
         arguments.path = Path(named)
     tree, result = run_audit(arguments)
-    manifest = manifest_of(tree)
     about: dict[str, Any] = {"tree": whereabouts(tree)}
-    if manifest is not None:
-        return _bundle(manifest, result, arguments, about)
+    if isinstance(tree, TarTree):  # a bundle is one
+        from auditor.explain.bundle import manifest_of
+
+        manifest = manifest_of(tree)
+        if manifest is not None:
+            return _bundle(manifest, result, arguments, about)
     if arguments.against is not None:
         twin = open_tree(arguments.against)
         result = against(arguments, tree, twin, result)
@@ -128,6 +126,8 @@ def _is_word(word: str, arguments: argparse.Namespace) -> bool:
 
 def _bundle(manifest: dict[str, Any], result: Audit, arguments: argparse.Namespace, about: dict[str, Any]) -> int:
     """Report of a bundle whether its finding holds. What else is not there was left out by whoever made it."""
+    from auditor.explain.bundle import shows
+
     confirmed = shows(result, manifest["finding"])
     note(f"this is a bundle, of finding {manifest['finding']}: of {len(result.findings)} findings no other is shown")
     result = by_id(result, [manifest["finding"]] if confirmed else [])
@@ -143,6 +143,8 @@ def _diff(reports: list[Path], form: str) -> int:
         raise BadRequest(
             "bad-diff", "audit diff compares two reports, in text or JSON", hint="audit diff A.json B.json"
         )
+    from auditor.report.comparing import DIFF_SCHEMA, compare, diff_lines, read_report
+
     diff = compare(*map(read_report, reports))
     if form == "json":
         print_json(DIFF_SCHEMA, diff)
@@ -183,6 +185,8 @@ def run_export(arguments: argparse.Namespace) -> int:
             hint="tenure audit export PATH --parquet DIR",
         )
     (arguments.path,) = arguments.reports
+    from auditor.report.export import export
+
     with closing(read_archive_of(arguments).timeline) as timeline:
         rows = export(timeline, arguments.parquet)
     if arguments.format == "json":
@@ -195,6 +199,8 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 def against(arguments: argparse.Namespace, tree: Tree, twin: Tree, result: Audit) -> Audit:
     """Return the audit of a tree with what another copy contradicts it in. Raises as an audit does."""
+    from auditor.report.comparing import compared
+
     other = audit(twin, root_key=pinned(arguments.root_key), options=Options(jobs=arguments.jobs))
     if other.findings:
         note(f"{arguments.against} has {len(other.findings)} findings of its own: audit it too")
@@ -205,8 +211,10 @@ def run_selftest(form: str) -> int:
     """Audit the packed trees, report in text or JSON. Returns 0 where exactly what is planted was found, else 1."""
     if form not in ("text", "json"):
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
+    from auditor import selftest
+
     progress = Progress("selftest")
-    tried: list[Case] = []
+    tried: list[selftest.Case] = []
     for case in selftest.cases():
         tried.append(case)
         progress.show(len(tried), case.planted)

@@ -6,20 +6,22 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
 from auditor.parts import Narrowing
 from auditor.pool import JOBS_MAX, AuditProgress
 from auditor.report.result import Audit
-from auditor.timeline.timeline_reader import open_audited
 from timeagent.console import Progress
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
+
+if TYPE_CHECKING:
+    from auditor.explain.archive import Archive
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
@@ -107,6 +109,9 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     Reads the tree once, and once more where only a part of it is to be audited.
     """
+    from auditor.explain.archive import Archive
+    from auditor.timeline.timeline_reader import open_audited
+
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
     if arguments.db is not None and asked.whole:
         result = _audited(arguments, tree)

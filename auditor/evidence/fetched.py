@@ -9,7 +9,6 @@ listing and its turn is not there, as of a tree in use that rsync copies.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -33,7 +32,6 @@ from .tree import Opened, Tree, open_at, text_of_bytes
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore
 
-_FOLDED: Final = re.compile(r"(s3|gs|az):/(?=[^/])")
 _CLIENT: Final[ClientConfig] = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
 _AT_ONCE: Final = 16
 _AHEAD: Final = 32
@@ -44,12 +42,6 @@ _KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 """and so many bytes of them: a larger object is fetched when it is its turn."""
 _DATAGRAM_MAX: Final = 64 * 1024
 _LIST, _HERE, _GONE, _FAILED = b"/", b"+", b"-", b"!"
-
-
-def address_of(path: Path) -> str | None:
-    """Return the address that a path stands for, or None: a Path makes one slash of two."""
-    folded = _FOLDED.match(str(path))
-    return None if folded is None else f"{folded[1]}://{str(path)[folded.end() :]}"
 
 
 class _Listed(msgspec.Struct, array_like=True):

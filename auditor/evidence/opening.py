@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,6 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged, Environment
 
-from .fetched import FetchedTree, address_of
 from .tree import LINK, NOT_REGULAR, TOPS, Opened, Tree, is_hidden, open_at, text_of_bytes
 
 NAME_BYTES_MAX: Final = 1024 * 1024
@@ -23,6 +23,7 @@ LEVELS_MAX: Final = 16
 """Nothing of ours lies deeper: what does is not looked at, and a path of a million parts costs no more than another."""
 _ENCODING: Final = ("utf-8", "surrogateescape")
 """What names in it are read by, whatever the locale is."""
+_FOLDED: Final = re.compile(r"(s3|gs|az):/(?=[^/])")
 _OF_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
 
 
@@ -286,6 +287,12 @@ def find_root(path: Path, *, part: bool = False) -> Path:
     raise Damaged("not-a-tree", f"{what}; {there}", hint=f"name it: {names}" if len(below) == 1 else "name one of them")
 
 
+def address_of(path: Path) -> str | None:
+    """Return the address that a path stands for, or None: a Path makes one slash of two."""
+    folded = _FOLDED.match(str(path))
+    return None if folded is None else f"{folded[1]}://{str(path)[folded.end() :]}"
+
+
 def open_tree(path: Path, stores: Sequence[Path] = ()) -> Tree:
     """Return the tree at a path, or at the address that it stands for.
 
@@ -297,6 +304,8 @@ def open_tree(path: Path, stores: Sequence[Path] = ()) -> Tree:
         return JoinedTree(open_tree(path), [open_tree(each) for each in stores])
     address = address_of(path)
     if address is not None:
+        from .fetched import FetchedTree  # noqa: PLC0415 - and all that it loads
+
         return _of_our_format(FetchedTree(address))
     return _of_our_format(TarTree(path) if path.is_file() else Tree(find_root(path, part=True)))
 

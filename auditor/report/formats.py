@@ -5,10 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
-from urllib.parse import quote
-from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
@@ -163,6 +160,8 @@ def sarif_fields(audit: Audit, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("tenure")
     except PackageNotFoundError:
@@ -199,6 +198,8 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
 
 
 def _location(place: Evidence) -> dict[str, Any]:
+    from urllib.parse import quote
+
     physical: dict[str, Any] = {"artifactLocation": {"uri": quote(printable(place.path)), "uriBaseId": _BASE}}
     if place.length:
         physical["region"] = {"byteOffset": place.offset, "byteLength": place.length}
@@ -226,6 +227,8 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
 
     ``about``: what was judged, and the exit code.
     """
+    from xml.sax.saxutils import quoteattr
+
     found = {finding.code for finding in audit.findings}
     passed = [code for code in RULES if code not in found]
     counts = {
@@ -249,6 +252,8 @@ def junit_lines(audit: Audit, about: dict[str, Any]) -> Iterator[str]:
 
 
 def _case(finding: Finding) -> Iterator[str]:
+    from xml.sax.saxutils import escape, quoteattr
+
     name = quoteattr(f"{finding.code} {finding.id}")
     yield f'  <testcase classname="tenure.audit" name={name} file={quoteattr(_path(finding))}>'
     element = _element(finding)

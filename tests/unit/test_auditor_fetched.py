@@ -12,8 +12,8 @@ import pytest
 from appliance.bag.objects import ObjectStorage, RemoteBucket
 from auditor.audit import Options, audit
 from auditor.evidence import fetched
-from auditor.evidence.fetched import FetchedTree, address_of
-from auditor.evidence.opening import open_tree
+from auditor.evidence.fetched import FetchedTree
+from auditor.evidence.opening import address_of, open_tree
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_fields
 from tests.fault_injection.fixtures import eventful_tree, small_tree

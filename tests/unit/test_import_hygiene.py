@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.corpus.build import build
+
 
 def modules_after(statement: str, root: Path) -> set[str]:
     """Names in sys.modules of a fresh interpreter after that statement."""
@@ -28,10 +30,28 @@ def loaded(modules: set[str], *unwanted: str) -> list[str]:
 
 
 def test_auditor_loads_nothing_of_the_accused(repository: Path) -> None:
-    modules = modules_after("import auditor.cli", repository)
-    assert "auditor.cli" in modules
+    modules = modules_after("import auditor.cli, auditor.commands.explain, auditor.commands.replay", repository)
+    assert "auditor.commands.explain" in modules
     assert loaded(modules, "textual", "watchdog", "tui", "appliance.bag", "appliance.lease") == []
     assert set(loaded(modules, "tenure")) <= {"tenure", "tenure._core"}  # names, and the native core
+
+
+# What a tree is fetched by, other forms of report, other commands: a third of the start of an ordinary audit.
+def test_audit_loads_nothing_that_it_does_not_use(repository: Path, tmp_path: Path) -> None:
+    build(tmp_path / "tree", 100)
+    ran = f"import tenure.__main__ as m\nassert m.main(['audit', {str(tmp_path / 'tree')!r}, '--jobs', '1']) == 0"
+    modules = modules_after(ran, repository)
+    assert loaded(modules, "urllib", "http", "email", "ssl", "xml", "concurrent", "importlib.metadata") == []
+    assert loaded(modules, "auditor.explain", "auditor.selftest", "auditor.report.comparing") == []
+    assert "auditor.report.formats" in modules
+
+
+# Its threads spin: half of what loading numpy costs.
+def test_audit_starts_no_threads_for_linear_algebra(repository: Path) -> None:
+    script = (
+        "import auditor.cli, numpy\nfrom pathlib import Path\nassert len(list(Path('/proc/self/task').iterdir())) == 1"
+    )
+    modules_after(script, repository)
 
 
 def test_command_loads_no_family_before_it_is_called(repository: Path) -> None:

@@ -257,9 +257,10 @@ class Sessions:
             assert not isinstance(answer, SessionWitness)
             return answer
         self._put(turn, session)
+        entry = turn.answers[session.session_id] = len(turn.entries)
         turn.entries.append(answer)
         reply = SessionGranted(request_id=session.answered, signed=b"", leases=session.leases)
-        return Later(reply, len(turn.entries) - 1)
+        return Later(reply, entry)
 
     def expiry_for(self, request: Acquire) -> Instant | Refused | Unavailable | None:
         """Return the expiry that a lease has which is asked for under a session lease; None: under none."""

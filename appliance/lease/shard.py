@@ -244,6 +244,8 @@ class Shard:
         To be called several times in a ceiling period. Touches the mount when it extends.
         """
         self._store.write_some()
+        if self._batch_signer.held_until_boot_ns is not None and self.due_in() == 0:
+            self._flush()
         if self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return self._chain.deposed
         try:
@@ -287,6 +289,7 @@ class Shard:
             return True
         if going.half is Half.COMING and half is not Half.COMING and not self._risen(follows):
             return False
+        self._publish(self._batch_signer.sign_held())
         if half in (Half.LEAVING, None) and going.half is not Half.LEAVING:
             going.alone_until_ns = self._store.latest_expiry() or 0
         if half is not going.half:
@@ -398,6 +401,7 @@ class Shard:
             unavailable = ("not-running", f"shard {self._identity.shard} at node {self._identity.node} is not running")
         if turn is None or unavailable is not None:
             assert unavailable is not None
+            self._publish(self._batch_signer.sign_held())
             self._waiting.dismiss_due(*unavailable)
             return self.unserved(requests, *unavailable)
         coming = () if self._handler.stopping else requests
@@ -411,7 +415,9 @@ class Shard:
             drafts = self._plain.answered(turn, requests, waiters, unknown, queues, recalled)
             if self._waiting.count:
                 self._call_in(turn)
-            batch = self._batch_signer.sign(turn.entries, turn.token)
+            batch = None
+            if turn.answers or not self._held(turn):
+                batch = self._batch_signer.sign(turn.entries, turn.token)
         self._publish(batch)
         witness = no_witness if batch is None else batch.encoded_witnesses()
         for waiter, draft in self._waiting.take_woken():
@@ -423,8 +429,12 @@ class Shard:
         return [self._handler.without_time(request, code, message) for request in requests]
 
     def due_in(self) -> Span | None:
-        """Return how long until ``serve`` has to be called for those who wait; None: nobody waits."""
-        return self._waiting.due_in()
+        """Return how long until ``serve`` has to be called, for who waits or what is to be signed; None: neither."""
+        until, waits = self._batch_signer.held_until_boot_ns, self._waiting.due_in()
+        if until is None or waits == 0:
+            return waits
+        signs = max(0, until - self._time.boot_ns())
+        return signs if waits is None else min(signs, waits)
 
     def abandon(self, waiters: Iterable[Waiter]) -> None:
         """Forget those who wait and are gone. Whoever is behind them is looked at in the next turn."""
@@ -449,6 +459,7 @@ class Shard:
                 f"{rfc3339(self._batch_signer.not_before_ns)}",
                 hint="wait until the clock is there again, or mend its time service",
             )
+        self._publish(self._batch_signer.sign_held(token))
         if not token.status.usable or max(now.radius, token.radius_ns) > self._policy.radius_ns_max:
             raise BadTime(
                 "unusable-time",
@@ -480,6 +491,13 @@ class Shard:
             batch = self._batch_signer.sign(turn.entries, turn.token)
         self._publish(batch)
 
+    def _held(self, turn: Turn) -> bool:
+        """Leave the ends of leases to the next turn's signature, if one comes soon. With a log each turn is kept.
+
+        What is lost with a run that crashes before is not more than what its ledger's thread had not written yet.
+        """
+        return self._log is None and self._batch_signer.hold(turn.entries, turn.token, self._time.boot_ns())
+
     def _publish(self, batch: Batch | None) -> None:
         """Hand a batch out, once the log keeps what it rests on. Raises LogLost: neither it nor a later one is."""
         self._batch_signer.publish(batch, self._keep)
@@ -499,6 +517,7 @@ class Shard:
         return extension
 
     def _drop(self, deposed: Deposed) -> Deposed:
+        self._publish(self._batch_signer.sign_held())
         self._waiting.close("deposed", deposed.reason)
         self._store.clear()
         return deposed

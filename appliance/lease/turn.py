@@ -30,7 +30,7 @@ class Turn(msgspec.Struct):
     entries: list[Entry | bytes]
     """Bytes: one that is encoded already."""
     answers: dict[bytes, int] = msgspec.field(default_factory=dict)
-    """Which entry is the newest witness of a lease, by correlation id, of those that this turn has a witness of."""
+    """Which entry is the newest witness of a lease or session lease, by its id, of those that this turn witnesses."""
 
     def note_hints(self, before: State, after: State) -> None:
         """Take account of what a decision has added to the hints: it is not left for others of this turn."""

@@ -16,13 +16,19 @@ from typing import Final, Protocol
 from timeagent.errors import Environment, TenureError
 from timeagent.keys import KeyInUse, Signer
 from timeagent.signedtime import SignedTime
-from timeagent.units import SECOND, Instant, Span
+from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.ledger import block_bytes
 from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, head_digest, sign_batch
 from .ceiling import RightToGrant, ShardIdentity
 from .going_by import GoingBy
 from .suspension import Suspension
+
+HOLD_NS: Final = 20 * MS
+"""For how long the ends of leases wait for a turn that signs, where nothing else was to be signed."""
+
+HELD_MAX: Final = 256
+"""How many entries wait so at most."""
 
 
 class BatchSigner:
@@ -47,7 +53,10 @@ class BatchSigner:
         """The time by which that was signed."""
         self.block_bytes = 0
         self._signing_ns: Instant = 0
-        self._first: list[CeilingCopy | Resumed] = []
+        self._first: list[Entry | bytes] = []
+        self._held: SignedTime | None = None
+        self.held_until_boot_ns: int | None = None
+        """By when what is held has to be signed; None: nothing is."""
         self.not_before_ns: Instant = 0
         """What a run before signed last: nothing is signed by an earlier time, wherever the clock steps."""
         self.batches = 0
@@ -72,6 +81,27 @@ class BatchSigner:
     def waiting(self) -> list[Entry | bytes]:
         """Return what the next batch has to begin with."""
         return list(self._first)
+
+    def hold(self, entries: Sequence[Entry | bytes], time: SignedTime, boot_ns: int) -> bool:
+        """Keep a turn's entries, which begin with what was waiting, for the next batch; False: it is time to sign.
+
+        For a turn that no answer needs a witness of. ``time``: that of the turn; ``boot_ns``: now.
+        """
+        if not 0 < len(entries) <= HELD_MAX or boot_ns >= (self.held_until_boot_ns or boot_ns + HOLD_NS):
+            return False
+        self._first, self._held = list(entries), time
+        self.held_until_boot_ns = self.held_until_boot_ns or boot_ns + HOLD_NS
+        return True
+
+    def sign_held(self, time: SignedTime | None = None) -> Batch | None:
+        """Sign what is held by the time of its own turn; None: there is nothing, or a turn at ``time`` may sign it.
+
+        No end is signed by a time before it.
+        """
+        held = self._held
+        if held is None or (time is not None and time.midpoint_ns >= held.midpoint_ns):
+            return None
+        return self.sign(self._first, held)
 
     def sign(self, entries: Sequence[Entry | bytes], time: SignedTime) -> Batch | None:
         """Sign a turn's entries, which begin with what was waiting; None where there are none.
@@ -109,6 +139,7 @@ class BatchSigner:
         self.head = head_digest(batch.head)
         self.signed_ns = self._signing_ns
         self._first.clear()
+        self._held = self.held_until_boot_ns = None
         block = block_bytes(batch)
         self.block_bytes = len(block)
         keep(block)

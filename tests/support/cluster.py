@@ -20,6 +20,7 @@ from appliance.lease.ceiling import NOTHING_BEFORE, CeilingChain, Extended, Shar
 from appliance.lease.domain import HINT_BYTES_MAX
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
+from appliance.lease.witness_ledger import HOLD_NS
 from appliance.node.runtime import daemon_lock
 from appliance.node.settings import ROOT_KEY, Settings, save_settings
 from appliance.session.open_logs import LogBook
@@ -259,6 +260,13 @@ class HandSite:
             background=False,
             session_leases=session_leases,
         )
+
+    def sign_held(self, shard: int) -> None:
+        """Wait until a shard signs the ends that it has left to a next turn."""
+        running = self.transport(shard).shard
+        assert running is not None
+        self.time.advance(HOLD_NS)
+        running.housekeeping()
 
     def ledger_of(self, shard: int) -> list[Entry]:
         """What the running incarnation of a shard has told its ledger."""

@@ -19,6 +19,7 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import Acquire, Age, Granted, Relinquish, Renew, Reply, Request, Upgrade
+from appliance.lease.witness_ledger import HOLD_NS
 from tests.support.clocks import HandTime
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY
 from timeagent.canonical import decode
@@ -142,6 +143,11 @@ class World:
     @property
     def ledger(self) -> ListLedger:
         return self.ledgers[-1]
+
+    def sign_held(self, shard: Shard) -> None:
+        """Wait until a shard signs the ends that it has left to a next turn."""
+        self.time.advance(HOLD_NS)
+        shard.housekeeping()
 
     def request_id(self) -> bytes:
         return self.chance.randbytes(16)

@@ -340,6 +340,7 @@ def test_ledger_says_who_revoked_and_why_once(world: World) -> None:
     request = revoke(world, lease, msgspec.structs.replace(OTHER, purpose="node-h burns"))
     first, again = one(shard, request), one(shard, request)
     assert first == again
+    world.sign_held(shard)
     said = [each for each in world.ledger.entries() if isinstance(each, Ended | Revoked)]
     assert [type(each) for each in said] == [Ended, Revoked]
     assert isinstance(said[1], Revoked)

@@ -205,7 +205,8 @@ def test_session_that_was_dropped_leaves_one_watermark_everywhere(world: World) 
     reply = one(shard, asked)
     assert isinstance(reply, Over)
     assert reply.outcome is LeaseOutcome.DROPPED
-    (said,) = world.ledger.entries()[entries:]
+    world.sign_held(shard)
+    said, *_ = world.ledger.entries()[entries:]
     assert isinstance(said, SessionEnded)
     assert (said.outcome, said.leases, said.messages, said.watermark_ns) == (LeaseOutcome.DROPPED, 4, 3, watermark)
     assert (world.stores[0].leases, world.stores[0].dead_leases) == (1, 4)
@@ -451,7 +452,7 @@ def test_turn_that_cannot_be_written_leaves_sessions_as_they_were(
     def full(*_: object) -> None:
         raise Environment("store-full", "planted", hint="")
 
-    monkeypatch.setattr(shard._batch_signer, "sign", full)
+    monkeypatch.setattr(shard._batch_signer, "hold", full)
     with pytest.raises(Environment):
         shard.turn([drop(world, session), under(world, session, "b")])
     monkeypatch.undo()

@@ -330,6 +330,7 @@ def test_sticky_lease_and_stronger_mode_stay_together(site: HandSite) -> None:
     grow(site, session, 15 * SECOND)
     assert isinstance(session.publish("log", [b"m"], under=[again]), Committed)
     session.close()
+    site.sign_held(0)
     ended = [each for each in site.ledger_of(0) if isinstance(each, SessionEnded)]
     assert [each.outcome for each in ended] == [LeaseOutcome.DROPPED]
     assert [each.payload for each in site.settled("log")] == [b"m"]

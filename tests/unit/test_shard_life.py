@@ -199,6 +199,7 @@ def test_evicted_domain_comes_back_above_everything_it_was(world: World) -> None
     first = granted(shard, acquire(world, "a"))
     world.time.advance(2 * TERM)
     assert isinstance(one(shard, acquire(world, "b")), Unavailable)
+    world.sign_held(shard)
     assert [each.outcome for each in ended(world)] == [LeaseOutcome.EXPIRED]
     granted(shard, acquire(world, "b"))
     world.time.advance(3 * TERM)

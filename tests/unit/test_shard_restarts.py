@@ -100,6 +100,7 @@ def test_leases_are_renewed_and_given_back_by_who_goes_on_in_the_same_incarnatio
     shared = granted(shard, acquire(world, "b", mode=Mode.S))
     given = granted(shard, acquire(world, "c"))
     assert isinstance(one(shard, relinquish(world, given, written := world.time.midpoint_ns + 7)), Over)
+    world.sign_held(shard)
     before = world.ledger.blocks()
     after = restarted(world, shard)
     again = granted(after, renew(world, first))

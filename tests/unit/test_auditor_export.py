@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,11 +97,8 @@ def test_void_frame_is_found_by_query(tmp_path: Path, duckdb: ModuleType) -> Non
 def test_without_the_library_it_says_which_extra_to_install(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def absent(_name: str) -> None:
-        raise ImportError
-
     granted_while_held(tmp_path / "tree")
-    monkeypatch.setattr(importlib, "import_module", absent)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     assert run("export", tmp_path / "tree", "--parquet", tmp_path / "out") == 78
     assert "tenure[export]" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -19,6 +19,7 @@ from timeagent.clock import NodeTime
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.keys import KeyInUse, Signer
+from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span, rfc3339
 
 from ..formats.policy import PolicyNumbers
@@ -448,9 +449,9 @@ class Shard:
 
         self._waiting.call_in(changed, again, turn.bounds.now)
 
-    def _begin_turn(self, now: TimeInterval | None = None) -> Turn:
-        """Read the clock, if it was not read just now. Raises BadTime, also where the witness key has ended."""
-        now, token = now or self._time.now(), self._time.token()
+    def _begin_turn(self, looked: tuple[TimeInterval, SignedTime] | None = None) -> Turn:
+        """Look at the clock, if that was not done just now. Raises BadTime, also where the witness key has ended."""
+        now, token = looked or self._time.now_and_token()
         self._signer.signer_at(token.midpoint_ns)
         if token.midpoint_ns < self._batch_signer.not_before_ns:
             raise BadTime(
@@ -526,21 +527,21 @@ class Shard:
         """How much higher the ceiling of a record linked now would be."""
         return now.latest + self._policy.lease_term_max_ns + self._policy.ceiling_ahead_ns - self._chain.ceiling_ns
 
-    def _make_reach(self, requests: Sequence[Task]) -> TimeInterval | None:
+    def _make_reach(self, requests: Sequence[Task]) -> tuple[TimeInterval, SignedTime] | None:
         """Extend the ceiling before the turn if it would shorten a term, or lies at the shard floor. Raises BadTime.
 
-        Returns the time, where that was asked and none has passed since.
+        Returns what the clock said, where it was asked and no time has passed since.
         """
         nobody = not self._waiting.count and all(isinstance(each, _GRANTS_NOTHING) for each in requests)
         if nobody or self._handler.stopping or self._chain.number == 0 or self._chain.deposed is not None:
             return None
         # Twice, because the first may only take up what has come of an extension that was begun long ago.
         for _ in range(2):
-            now = self._time.now()
-            gain = self._gain_ns(now)
+            looked = self._time.now_and_token()
+            gain = self._gain_ns(looked[0])
             low = gain > 0 and self._eviction.floor_ns >= self._chain.ceiling_ns
             if gain <= self._policy.ceiling_ahead_ns and not low:
-                return now
+                return looked
             if not isinstance(self._linked(self._chain.extend()), Extended):
                 break
         return None

@@ -21,7 +21,7 @@ from appliance.bag.reader import Message
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseDenied, Reading
+from appliance.lease.client import ClockReading, LeaseDenied
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -175,7 +175,7 @@ class Session:
             if misfits:
                 self._give_back(misfits)
             if leases:
-                came = Reading.of(self._time)
+                came = ClockReading.of(self._time)
             else:
                 leases, came = self._recalls.in_no_circle(
                     lambda stuck: self._leasing.acquire(

@@ -246,8 +246,8 @@ class WaitingRoom:
             self._call_in_firsts(domain, again, now, boot)
             while self._send_away(domain, again, boot):
                 self._call_in_firsts(domain, again, now, boot)
-            for place in list(self.domains.get(domain, ())):
-                self._look_at(domain, place.until_boot_ns)
+            if domain in self.domains:
+                self._look_at(domain, min(place.until_boot_ns for place in self.domains[domain]))
 
     def _call_in_firsts(
         self, domain: str, again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval, boot: int

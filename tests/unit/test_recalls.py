@@ -46,9 +46,8 @@ def busy(site: HandSite, domain: str = "a", mode: Mode = Mode.X) -> None:
 
 
 def endings(site: HandSite) -> list[Ended]:
-    shard = site.transports[0].shard
-    assert shard is not None
-    return [each for each in shard._batch_signer._ledger.entries() if isinstance(each, Ended)]  # type: ignore[attr-defined]
+    site.sign_held(0)
+    return [each for each in site.ledger_of(0) if isinstance(each, Ended)]
 
 
 def acquires(site: HandSite) -> int:

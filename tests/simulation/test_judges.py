@@ -39,7 +39,7 @@ def test_lease_that_was_lost_is_judged_up_to_the_instant_of_its_loss() -> None:
     mutant = next(each for each in MUTANTS if each.name == "a lease is granted to another shortly before it is over")
     with pytest.MonkeyPatch.context() as patch:
         mutant.plant(patch)
-        world = SCENARIOS[mutant.scenario](0)
+        world = SCENARIOS[mutant.scenario](3)
         world.run()
     assert "overlap" in {checker for checker, _ in violations(world)}
     for hold in world.history.holds:

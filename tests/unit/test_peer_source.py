@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.cli.clock import COMMANDS
-from tests.support.machine import HandMachine, StatedSource
+from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
 from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.combine import Weight
@@ -18,7 +18,7 @@ from timeagent.agent.evidence import Exchanged, judge_exchange
 from timeagent.errors import BadTime, Damaged
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line
-from timeagent.signedtime import ClockStatus
+from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.nonce import NonceKind, NonceQuestion, encode_question, peer_digest
 from timeagent.sources.peer import PeerSource
@@ -267,3 +267,28 @@ def test_command_says_what_a_file_of_evidence_proves(
     record["schema"] = "another"
     with pytest.raises(Damaged):
         judged(contradicted, HERE, THERE)
+
+
+# What is signed over a peer's answer is evidence in this node's own name.
+def test_what_is_signed_over_a_peer_that_disagrees_counts_the_slew_since_the_last_turn() -> None:
+    machine, other = HandMachine(), HandMachine()
+    other.real += 3600 * SECOND
+    there = HandAgent(other, own(StatedSource(other, 100 * US)), signer=THERE)
+
+    def way() -> None:
+        machine.pass_time(MS)
+        other.pass_time(MS)
+
+    peer = Listed(peer_source(machine, "there", lambda: there, lambda: here, way))
+    here = HandAgent(machine, own(StatedSource(machine, 100 * US)), peer)
+    there.ask()
+    here.ask()
+    here.agent.turn()
+    machine.pass_time(45 * MS)
+    other.pass_time(45 * MS)
+    machine.slew(3_750 * US)
+    here.agent.poll(peer)
+    (exchanged,) = here.agent._exchanged.values()
+    signed = SignedTime.decode(exchanged.after)
+    true_ns = START_NS + machine.raw - 100 * SECOND
+    assert signed.interval.earliest <= true_ns <= signed.interval.latest

@@ -30,7 +30,7 @@ from ..keys import KeyInUse, Signer
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.peer import PeerSource
 from ..units import Span
-from .bounded_clock import Answer, BoundedClock, ask
+from .bounded_clock import BoundedClock, ask
 from .combine import Agreed, Contradicted, Unheard, Verdict, Voice
 from .discipline import (
     Bound,
@@ -187,16 +187,16 @@ class Agent(BoundedClock):
         with self._lock:
             bound = self._note(listed, asking, answer)
             if isinstance(bound, Bound):
-                self._keep_exchange(listed, bound, answer)
+                self._keep_exchange(listed, bound)
 
-    def _keep_exchange(self, listed: Listed, bound: Bound, answer: Answer) -> None:
+    def _keep_exchange(self, listed: Listed, bound: Bound) -> None:
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
         if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
             return
-        asked, reading = listed.source.asked, answer.after
-        after = b""
-        now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
-        own = self._own_voice(now)
+        asked, after = listed.source.asked, b""
+        reading = read_clocks(self._clock)  # slewed since the last decision and the answer, perhaps
+        moved, now = self._since(reading)
+        own = self._own_voice(now) if moved is None else None
         theirs = bound.aged(now, self._rules.drift_ppm)
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence

@@ -364,6 +364,7 @@ class EmbeddedTime(BoundedClock):
 
     def _decide_anew(self) -> ClockSample:
         """Ask the sources, in their order, until one has a bound; again, a few times, if the clocks moved meanwhile."""
+        self._ask_at = 0  # whatever comes between, who looks next asks again
         _, moved, _ = self._decide()
         for _ in range(_ROUNDS_MAX):
             self._hearing.forget()

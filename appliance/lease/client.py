@@ -520,7 +520,7 @@ class LeaseClient:
     ) -> list[Result]:
         """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
         results: list[Result] = []
-        head, judged, contradicted = b"", before, None
+        head, judged, contradicted = b"", None, None
         for reply, each in zip(replies, about, strict=True):
             if type(reply) is not wire.Granted:
                 results.append(self._judge(reply, each))

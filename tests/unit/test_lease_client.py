@@ -287,6 +287,20 @@ def test_damaged_witness_is_no_grant_and_keeps_no_other_from_being_one(world: Wo
         assert each.ask is not None
 
 
+def test_witness_without_a_head_is_no_grant(world: World) -> None:
+    line = Line(world.started())
+    line.change = lambda reply: (
+        msgspec.structs.replace(
+            reply, signed=encode(msgspec.structs.replace(decode(SignedWitness, reply.signed), head=b""))
+        )
+        if isinstance(reply, wire.Granted)
+        else reply
+    )
+    (found,) = client_of(world, line).acquire(["a"])
+    assert isinstance(found, LeaseUnavailable)
+    assert found.code == "answer-damaged"
+
+
 def test_each_pair_of_clocks_is_judged_for_itself() -> None:
     good, early, late = page_token(NOW_NS), page_token(NOW_NS - 5 * SECOND), page_token(NOW_NS + 5 * SECOND)
     assert contradiction(good, good, good) is None

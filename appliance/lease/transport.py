@@ -38,6 +38,8 @@ from .wire import (
 
 _CHUNK_BYTES = 64 * 1024
 """As the server's ``RECEIVE_BYTES``."""
+_SENT_AT_ONCE = 4096
+"""So much goes into any buffer: whoever sends more may have waited for who reads."""
 _CLOSED: Final = "the shard closed the connection"
 _TCP_USER_TIMEOUT_MS = 10_000
 """How long what was sent may stay unacknowledged before the kernel gives the connection up."""
@@ -184,6 +186,8 @@ class SocketTransport(ABC):
     def _exchange(self, connection: socket.socket, frame: bytes, until: int) -> tuple[memoryview, bool]:
         """Return the answer's body, and whether more came behind it: then a word to all ends the connection."""
         connection.sendall(frame)
+        if len(frame) > _SENT_AT_ONCE:
+            self._arm(connection, until)
         data: bytes | bytearray = self._some(connection)
         while len(data) < LENGTH_BYTES:
             self._arm(connection, until)

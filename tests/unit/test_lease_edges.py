@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from appliance.lease.connection import ClientLimits, Connection, Peer
-from appliance.lease.transport import UnixTransport
+from appliance.lease.transport import SocketTransport, UnixTransport
 from appliance.lease.wire import (
     PROTOCOL_VERSION,
     REPLY_FRAME_BYTES_MAX,
@@ -21,16 +21,18 @@ from appliance.lease.wire import (
     Granted,
     Hello,
     Refused,
+    Unavailable,
     Welcome,
     body_length,
+    encode_answer,
     encode_call,
 )
 from tests.support.loops import HandServer
 from tests.support.nodes import read_answer
-from tests.support.shards import acquire
+from tests.support.shards import World, acquire
 from tests.support.values import CLUSTER
 from timeagent.clock import SystemClock
-from timeagent.errors import Damaged
+from timeagent.errors import Damaged, ShardUnavailable
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
@@ -331,3 +333,40 @@ def test_own_version_is_said_with_the_map_under_which_the_shard_works(serve: Ser
     (welcome,) = read_answer(line)
     assert isinstance(welcome, Welcome)
     assert (welcome.version, welcome.map_number, welcome.shard) == (PROTOCOL_VERSION, 1, 0)
+
+
+class SentLate(SocketTransport):
+    """Its answer is there already; time jumps while a call is sent."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(self, None)
+        self.here, self.there = socket.socketpair()
+        self.there.sendall(answer)
+        self.readings = iter([0, 0])
+
+    def __str__(self) -> str:
+        return "a shard in this test"
+
+    def boot_ns(self) -> int:
+        return next(self.readings, 2 * SECOND)
+
+    def _connect(self, until: int) -> socket.socket:
+        assert until == SECOND
+        return self.here
+
+
+@pytest.mark.parametrize(("calls", "in_time"), [(1, True), (100, False)])
+def test_large_call_that_took_its_time_to_be_sent_is_not_waited_for_once_more(
+    world: World, calls: int, *, in_time: bool
+) -> None:
+    requests = [acquire(world, f"d{n}") for n in range(calls)]
+    late = SentLate(
+        encode_answer([Unavailable(request_id=each.request_id, code="planted", message="") for each in requests])
+    )
+    if in_time:
+        assert len(late.call([*requests], SECOND)) == calls
+    else:
+        with pytest.raises(ShardUnavailable, match="timed out"):
+            late.call([*requests], SECOND)
+    late.close()
+    late.there.close()

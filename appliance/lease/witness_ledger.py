@@ -54,7 +54,8 @@ class BatchSigner:
         self.block_bytes = 0
         self._signing_ns: Instant = 0
         self._first: list[Entry | bytes] = []
-        self._held: SignedTime | None = None
+        self._held: tuple[SignedTime, tuple[int, Instant], int] | None = None
+        """The turn's time, the right to grant that it had, and how many of the first entries it left."""
         self.held_until_boot_ns: int | None = None
         """By when what is held has to be signed; None: nothing is."""
         self.not_before_ns: Instant = 0
@@ -89,27 +90,31 @@ class BatchSigner:
         """
         if not 0 < len(entries) <= HELD_MAX or boot_ns >= (self.held_until_boot_ns or boot_ns + HOLD_NS):
             return False
-        self._first, self._held = list(entries), time
+        self._first, self._held = list(entries), (time, self._right(), len(entries))
         self.held_until_boot_ns = self.held_until_boot_ns or boot_ns + HOLD_NS
         return True
 
     def sign_held(self, time: SignedTime | None = None) -> Batch | None:
-        """Sign what is held by the time of its own turn; None: there is nothing, or a turn at ``time`` may sign it.
+        """Sign what is held as its own turn would have; None: there is nothing, or a turn at ``time`` may sign it.
 
-        No end is signed by a time before it.
+        No end is signed by a time before it; and who is deposed has no right any more that a head could name.
         """
-        held = self._held
-        if held is None or (time is not None and time.midpoint_ns >= held.midpoint_ns):
+        if self._held is None or (time is not None and time.midpoint_ns >= self._held[0].midpoint_ns):
             return None
-        return self.sign(self._first, held)
+        then, right, count = self._held
+        return self._signed(self._first[:count], then, right)
 
     def sign(self, entries: Sequence[Entry | bytes], time: SignedTime) -> Batch | None:
         """Sign a turn's entries, which begin with what was waiting; None where there are none.
 
         Whoever begins a turn sees first that the key has not ended.
         """
-        if not entries:
-            return None
+        return self._signed(entries, time, self._right()) if entries else None
+
+    def _right(self) -> tuple[int, Instant]:
+        return self._chain.number, self._chain.ceiling_ns
+
+    def _signed(self, entries: Sequence[Entry | bytes], time: SignedTime, right: tuple[int, Instant]) -> Batch:
         self._signing_ns = time.midpoint_ns
         return sign_batch(
             entries,
@@ -121,8 +126,8 @@ class BatchSigner:
             incarnation=self._identity.incarnation,
             going_by=self._going.number,
             half=self._going.half,
-            ceiling_number=self._chain.number,
-            ceiling_ns=self._chain.ceiling_ns,
+            ceiling_number=right[0],
+            ceiling_ns=right[1],
             sequence=self.batches + 1,
             previous=self.head,
             time=time,
@@ -138,7 +143,7 @@ class BatchSigner:
         self.batches += 1
         self.head = head_digest(batch.head)
         self.signed_ns = self._signing_ns
-        self._first.clear()
+        del self._first[: len(batch.entries)]
         self._held = self.held_until_boot_ns = None
         block = block_bytes(batch)
         self.block_bytes = len(block)

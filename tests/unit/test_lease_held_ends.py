@@ -5,12 +5,12 @@ from typing import Never
 import pytest
 
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import Ended, Witness
-from appliance.lease.ceiling import Deposed
+from appliance.formats.witness import CeilingCopy, Ended, Witness
+from appliance.lease.ceiling import Deposed, Extended
 from appliance.lease.shard import Shard
 from appliance.lease.wire import Over, Unavailable
 from appliance.lease.witness_ledger import HELD_MAX, HOLD_NS
-from tests.support.shards import World, acquire, ended, granted, one, relinquish
+from tests.support.shards import World, acquire, ceiling_of, ended, granted, one, relinquish
 from tests.support.values import CLUSTER, NODE
 from timeagent.errors import BadTime
 from timeagent.units import MS, SECOND
@@ -112,6 +112,34 @@ def test_shard_that_is_deposed_signs_what_ended_before(world: World) -> None:
     ends = [each for each in ledger.entries() if isinstance(each, Ended)]
     assert [each.ending.correlation_id for each in ends] == [lease.correlation_id]
     assert isinstance(one(shard, relinquish(world, other)), Unavailable)
+
+
+# Whoever grants finds the chain taken before the end is due; the auditor compares each head with its record.
+def test_head_over_what_ended_before_names_the_right_of_then(world: World) -> None:
+    shard, ledger = world.started(), world.ledger
+    lease = granted(shard, acquire(world, "a"))
+    world.time.advance(4 * SECOND)
+    world.started("node-b")
+    one(shard, relinquish(world, lease))
+    world.time.advance(5 * MS)
+    assert isinstance(one(shard, acquire(world, "c")), Unavailable)
+    assert len([each for each in ledger.entries() if isinstance(each, Ended)]) == 1
+    for head in [each.batch_head("a head") for each in ledger.blocks()]:
+        assert head.ceiling_ns == ceiling_of(world, head.ceiling_number)
+
+
+def test_record_that_was_linked_meanwhile_is_left_to_the_turn_that_knows_of_it(world: World) -> None:
+    shard = world.started()
+    given_back(world, shard)
+    world.time.advance(MS)
+    before = world.chain.records.copy()
+    assert isinstance(shard._linked(shard._chain.extend()), Extended)
+    world.time.midpoint_ns -= SECOND
+    granted(shard, acquire(world, "b"))
+    *_, ends, grant = world.ledger.blocks()
+    assert ends.batch_head("a head").ceiling_number == max(before)
+    assert [type(each) for each in ends.decoded("the ends")] == [Ended]
+    assert [type(each) for each in grant.decoded("the grant")] == [CeilingCopy, Witness]
 
 
 def test_what_ended_by_a_map_is_signed_by_it(world: World) -> None:

@@ -215,6 +215,40 @@ def kept_by(path: Path) -> str | None:
     return f"process {process} of this machine" if process else "another process of this machine"
 
 
+class Wakes:
+    """The logs of one node that were woken and not yet taken up: a file on tmpfs for each. Thread-safe.
+
+    By it the processes of a machine wake its daemon's metronome. The daemon takes the files away as it takes the logs
+    up, so that none is lost; at most one for each log is left where no daemon runs. Nothing depends on it.
+    """
+
+    def __init__(self, runtime: Path) -> None:
+        """Take the node's directory on tmpfs. Touches nothing yet."""
+        self._path = runtime / "woken"
+
+    def open(self) -> None:
+        """Make it possible to wake: a daemon has begun. Raises OSError."""
+        self._path.mkdir(mode=0o700, exist_ok=True)
+
+    def wake(self, log: str) -> None:
+        """Have the daemon look at a log soon, if one has run here. Never raises, never waits."""
+        with contextlib.suppress(OSError):
+            (self._path / log).touch(0o600)
+
+    def taken(self) -> list[str]:
+        """Return the logs that were woken since this was called last. Never raises.
+
+        A file is taken away before its log is looked at: who wakes it later makes a new one.
+        """
+        names = []
+        with contextlib.suppress(OSError):
+            for path in self._path.iterdir():
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    names.append(path.name)
+        return names
+
+
 class LocalLock:
     """An exclusive lock of this machine; held until ``release`` or the end of the process."""
 

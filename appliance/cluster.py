@@ -40,7 +40,7 @@ from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.storage import Storage
 from .bag.writing import Writer
 from .doctor.machine import is_local
-from .doctor.store_probe import refuse_unfit
+from .doctor.probes import refuse_unfit
 from .formats.birth import BagKind, store_of
 from .formats.paths import Grid
 from .formats.policy import Policy

@@ -41,6 +41,8 @@ from ..bag.roots import cluster_storage_at, is_address, parse_root
 from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
 from ..doctor.directory import (
     Probe,
+    TrialDirectory,
+    checked,
     directory_of,
     judge_directory,
     judge_exclusive,
@@ -66,8 +68,7 @@ from ..doctor.machine import (
     mount_of,
     parse_mountinfo,
 )
-from ..doctor.store_probe import probe_store
-from ..doctor.two_client_probe import LocalHands, TwoHands
+from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.etcd import Etcd
@@ -454,7 +455,7 @@ class FarHands:
         return answer
 
 
-def serve(hands: LocalHands) -> int:
+def serve(hands: TrialDirectory) -> int:
     for line in sys.stdin:
         try:
             verb, *words = json.loads(line)
@@ -488,11 +489,11 @@ def run_probe(options: Namespace) -> int:
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
-        return serve(LocalHands(path, options.serve))
+        return serve(TrialDirectory(path, f"probe.{checked(options.serve)}"))
     token = os.urandom(6).hex()
     try:
         with (
-            LocalHands(path, token) as here,
+            TrialDirectory(path, f"probe.{token}") as here,
             contextlib.closing(FarHands(_other(options, token))) as there,
         ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter

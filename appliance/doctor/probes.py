@@ -30,8 +30,8 @@ from timeagent.units import Span
 from ..bag.objects import Bucket
 from ..bag.roots import Root
 from .check import CheckVerdict, HealthCheck, failed, passed, unsure
-from .directory import Probe, judge_exclusive, judge_linked, judge_listed
-from .machine import MOUNTINFO, judge_kind, mount_of, parse_mountinfo
+from .directory import Probe
+from .machine import judge_kind, mount_of
 
 RACERS: Final = 16
 ROUNDS: Final = 12
@@ -172,14 +172,10 @@ def refuse_unfit(place: Root, token: str) -> None:
 
 def _tried(directory: Path, token: str) -> Iterable[HealthCheck]:
     try:
-        mount = mount_of(str(directory.resolve()), parse_mountinfo(MOUNTINFO.read_text("utf-8", "replace")))
+        mount = mount_of(directory.resolve())
         with Probe(directory, f"probe.{token}") as probe:
-            return [
-                *([] if mount is None else [judge_kind(mount)]),
-                judge_linked(probe.linked()),
-                judge_exclusive(refused=probe.exclusive()),
-                judge_listed(listed=probe.listed()),
-            ]
+            kind = [] if mount is None else [judge_kind(mount)]
+            return [*kind, probe.linked(), probe.exclusive(), probe.listed()]
     except OSError as problem:
         hint = "make it, or mount it, on every node; tenure doctor says more"
         raise Environment("store-unfit", f"{directory}: {problem.strerror}", hint=hint) from None

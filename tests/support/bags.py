@@ -80,7 +80,8 @@ class FixedRecords:
     keyrings: dict[int, Keyring] = field(default_factory=lambda: {1: Keyring(KEYS)})
     policies: dict[int, Policy] = field(default_factory=lambda: {1: POLICY})
 
-    def known(self) -> RecordNumbers:
+    @property
+    def known(self) -> RecordNumbers | None:
         return self.newest()
 
     def newest(self) -> RecordNumbers:

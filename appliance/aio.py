@@ -39,8 +39,8 @@ from .formats.lease import Mode
 from .lease.client import LeaseDenied
 from .recipes.exclusion import PATIENCE_S, Hold, Tool
 from .recipes.mount_election import MountElection, MountLeadership
+from .session.asking import Leases
 from .session.held import Lease, Listener, Loss, Recall
-from .session.lease_set import Leases
 from .session.session import Session
 
 WAITS_MAX: Final = 64

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.frame import Frame
+from appliance.formats.framing import Frame
 from appliance.formats.lease import Holder, Phase
 from appliance.formats.merkle import root_of_path
 from appliance.formats.paths import Bag, DataName

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from appliance.formats.frame import LEASES_MAX, Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
+from appliance.formats.framing import LEASES_MAX, Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
 from appliance.formats.paths import Bag, DataName, Grid
 from appliance.formats.policy import Policy, PolicyNumbers
 from appliance.formats.witness import SignedWitness

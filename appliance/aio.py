@@ -31,9 +31,9 @@ from typing import Final, Self, TypedDict, Unpack, overload
 from timeagent.errors import BadRequest
 from timeagent.units import Instant, Seconds
 
-from .bag.outcome import Outcome
 from .bag.reader import Message
 from .bag.storage import Storage
+from .bag.writing import Outcome
 from .cluster import Cluster
 from .formats.lease import Mode
 from .lease.client import LeaseDenied

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome

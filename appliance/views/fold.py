@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from appliance.bag.batch import MessageBatch
+from appliance.bag.message import MessageBatch
 from appliance.formats.names import check_log, check_view
 from appliance.formats.view import FoldIdentity, LogStart
 from timeagent.errors import BadRequest, check_callable, check_type

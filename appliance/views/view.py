@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from appliance.bag.batch import MessageBatch, merged
+from appliance.bag.message import MessageBatch, merged
 from appliance.bag.reader import Reader
 from appliance.bag.storage import Published
 from appliance.formats.paths import TMP

@@ -257,7 +257,7 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 
 
 def _assumed_radius(path: Path | None) -> Span:
-    return assumed_radius_ns(path) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
+    return assumed_radius_ns(str(path)) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
 
 
 def _randomness() -> list[HealthCheck]:

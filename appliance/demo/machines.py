@@ -100,7 +100,7 @@ def set_up_place(
     storage = storage_at(root)
     root_key = Signer.generate()
     policy = demo_policy(cluster_id)
-    registers = found_cluster(storage, root, policy, root_key, cluster_id)
+    registers = found_cluster(storage, root, policy, root_key)
     save_private_key(machines / ROOT_KEY, root_key)
     names = [f"node{number}" for number in range(1, nodes + 1)]
     runtimes = {name: default_directory(cluster_id, name) for name in names}

@@ -98,7 +98,7 @@ class SteppedCluster:
         root, self._keys = Signer(self._random.randbytes(32)), {each: self._signer() for each in _PURPOSES}
         self.time = SteppedTime(self, self._keys[Purpose.TIME])
         self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
-        self._records = found_cluster(self.storage, Path("/"), self.policy, root, self.policy.cluster_id)
+        self._records = found_cluster(self.storage, Path("/"), self.policy, root)
         admit(self._records, root, NODE, self._keys, BEGINS_NS)
         publish_map(self._records, root, [NODE] * shards)
         self.map: ShardMap = self._records.newest_map()

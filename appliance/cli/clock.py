@@ -205,7 +205,6 @@ def _stated_radius(text: str) -> Span:
 
 
 def _known(asking: _Asking, *, quiet: bool = False) -> Known:
-    """Ask the agent where one runs; else the sources."""
     directory = asking.find_agent()
     if directory is not None:
         try:

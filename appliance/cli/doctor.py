@@ -87,7 +87,6 @@ class MountHangsError(Exception):
 
 
 def run_doctor(options: Namespace) -> int:
-    """Look at everything, say a line for each."""
     if is_address(options.path):
         raise BadRequest("no-mount", f"{options.path} is no directory", hint=f"tenure probe {options.path}")
     checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
@@ -95,7 +94,6 @@ def run_doctor(options: Namespace) -> int:
 
 
 def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: Namespace) -> int:
-    """Print the lines, or one object; return the exit code."""
     counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in CheckVerdict}
     width = max(len(check.name) for check in checks)
     lines = []
@@ -368,7 +366,6 @@ class FarHands:
     """The other client's hands, over a pipe."""
 
     def __init__(self, command: Sequence[str], patience_s: float = PROBE_PATIENCE_S) -> None:
-        """Start it. Raises Environment."""
         self._patience_s = patience_s
         try:
             self._process = subprocess.Popen(  # noqa: S603 - ssh, or this program, with words of their own
@@ -466,7 +463,6 @@ def _other(options: Namespace, token: str) -> list[str]:
 
 
 def run_probe(options: Namespace) -> int:
-    """Run every experiment, say a line for each."""
     path = parse_root(options.path)
     if not isinstance(path, Path):
         return told("tenure.probe", {"path": path, "other": None}, probe_store(path, os.urandom(6).hex()), options)

@@ -92,8 +92,6 @@ _RUNS_ALREADY: Final = 100
 
 
 class Release(msgspec.Struct):
-    """What a package says of itself."""
-
     release: str
     root_format: int
 

@@ -56,16 +56,12 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a visitor gets."""
-
     status: int
     body: bytes
     type: str = TEXT
 
 
 class _Bad(Exception):
-    """The request cannot be answered."""
-
     def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(answer.status)
         self.answer = answer
@@ -134,7 +130,6 @@ class HttpServer(BoundedListener[Visitor]):
         return listener
 
     def start(self) -> None:
-        """Begin to answer, in threads of its own."""
         self.thread.start()
 
     def close(self) -> None:

@@ -51,8 +51,6 @@ class Course:
 
 
 class Director:
-    """Runs one demo."""
-
     def __init__(
         self,
         place: DemoPlace,
@@ -76,7 +74,6 @@ class Director:
         self._killed_ns = 0
 
     def open_cluster(self) -> Cluster:
-        """Return the cluster as the first machine sees it."""
         first = self.place.machines[0]
         return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
 
@@ -200,7 +197,6 @@ class Director:
         self.narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
 
     def close(self) -> None:
-        """Stop the daemons orderly."""
         for machine in self.machines:
             machine.finish_daemon()
         for machine in self.machines:
@@ -250,8 +246,6 @@ class Director:
 
 @dataclass(frozen=True, slots=True)
 class DemoVerdict:
-    """What was found."""
-
     transfers_acknowledged: int
     transfers_read: int
     lost: list[str]
@@ -274,7 +268,6 @@ def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes
 
 
 def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:
-    """Return the settled messages as one node reads them, in order."""
     settings = place.machines[node]
     words = ["read", LOG, "--json", "--allow-root", "--root", str(settings.root), "--node-dir", str(settings.directory)]
     done = _tenure(words, READ_SECONDS)

@@ -62,8 +62,6 @@ MACHINES_NAME: Final = "machines"
 
 @dataclass(frozen=True, slots=True)
 class DemoPlace:
-    """A demo's directory, set up."""
-
     directory: Path
     root: Root
     policy: Policy
@@ -163,7 +161,6 @@ class Machine:
         Thread(target=self._relay, args=(self.agent.stdout, "agent"), daemon=True).start()
 
     def start_rogue(self, role: str) -> subprocess.Popen[bytes]:
-        """Start a process of this machine that breaks a rule."""
         process = self._start(["-m", ROGUE, role, *self._place()], stdin=subprocess.DEVNULL)
         self._follow(process, "rogue")
         self.rogues.append(process)
@@ -179,7 +176,6 @@ class Machine:
         self._follow(self.teller, "teller")
 
     def freeze_teller(self) -> None:
-        """Stop the teller where it stands."""
         _signal(self.teller, signal.SIGSTOP)
 
     def thaw_teller(self) -> None:
@@ -260,7 +256,6 @@ class Machine:
             )
 
     def _last_words(self) -> str:
-        """Return the last line that this machine's processes wrote to stderr."""
         lines = (self.settings.directory / "stderr.log").read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 

@@ -136,7 +136,6 @@ class StoreProbe:
 
     @staticmethod
     def _raced(runs: Sequence[Callable[[], bool]]) -> list[bool]:
-        """Call all of them at once, each in a thread."""
         gate = Barrier(len(runs))
 
         def racing(run: Callable[[], bool]) -> bool:
@@ -221,7 +220,6 @@ class TwoHands:
         return passed(name, "each finds and reads what the other made")
 
     def names_seen(self) -> HealthCheck:
-        """Say whether opening the directory shows every name that was there before."""
         name, missed = "names after opening", 0
         for number in range(MOUNT_ROUNDS):
             maker, looker = self._turns(number)
@@ -253,7 +251,6 @@ class TwoHands:
         return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
 
     def bytes_seen(self) -> HealthCheck:
-        """Say whether opening a file shows all that was closed."""
         name, short = "bytes after closing", 0
         for number in range(MOUNT_ROUNDS // 2):
             writer, reader = self._turns(number)
@@ -279,7 +276,6 @@ class TwoHands:
         )
 
     def exclusive_race(self) -> HealthCheck:
-        """Say whether O_EXCL has one winner."""
         return self._race(
             "exclusive race", lambda hands, who, number: hands.make(f"exclusive.{number}", who), "exclusive"
         )

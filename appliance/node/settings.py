@@ -82,8 +82,6 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """How an etcd is reached."""
-
     endpoints: tuple[str, ...]
     ca: str = ""
     cert: str = ""
@@ -92,8 +90,6 @@ class EtcdAccess:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What this node knows of itself."""
-
     directory: Path
     node: str
     root: Root
@@ -171,7 +167,6 @@ def find_settings(cluster_id: bytes, root: Root, directory: Path | None = None) 
 
 
 def is_there(path: Path) -> bool:
-    """Whether a local path exists, as far as this user may know: what is in another user's directory is not ours."""
     try:
         return path.exists()
     except OSError:

@@ -208,9 +208,7 @@ def _handed(answer: WriterAnswer, incarnation: bytes) -> Handed:
 class WriterDoor(Protocol):
     """The node's writer, as a process reaches it."""
 
-    def submit(self, bag: Bag, frames: bytes) -> Handed:
-        """Hand whole frames of a bag in and wait for what becomes of them."""
-        ...
+    def submit(self, bag: Bag, frames: bytes) -> Handed: ...
 
 
 class SharedWriter:

@@ -175,14 +175,10 @@ class WritableLog(Protocol):
     """An open log, as far as a writer needs it."""
 
     @property
-    def grid(self) -> Grid:
-        """Where its bags lie."""
-        ...
+    def grid(self) -> Grid: ...
 
     @property
-    def writer(self) -> Writer:
-        """What writes into them."""
-        ...
+    def writer(self) -> Writer: ...
 
 
 class NodeWriter:
@@ -340,7 +336,6 @@ class NodeWriterServer:
         self.threads += threads
 
     def start(self) -> None:
-        """Begin to answer."""
         for thread in self.threads:
             thread.start()
 

@@ -69,8 +69,6 @@ class Submit(Record, frozen=True, tag="submit"):
 
 
 class WriterAnswer(Record, frozen=True, tag="answer"):
-    """What became of a submission."""
-
     number: U64
     said: WriterSaid
     reason: str
@@ -118,7 +116,6 @@ def decode_answer(body: bytes) -> Incoming:
 
 
 def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> WriterAnswer:
-    """Put an outcome into words."""
     match outcome:
         case Committed(file_name):
             return WriterAnswer(number=number, said=WriterSaid.COMMITTED, reason="", file_name=file_name or "")

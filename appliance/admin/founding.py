@@ -19,7 +19,7 @@ import msgspec
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
 from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
-from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
+from timeagent.keys import Signer, Verifier, fingerprint, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
 from timeagent.units import Instant
 
@@ -231,6 +231,18 @@ def enroll(
     return settings
 
 
+def load_root_key(file: Path, public: bytes, root: Root) -> Signer:
+    """Read the root key of a cluster. Raises NotTrusted for that of another one, and what reading a key raises."""
+    key = load_private_key(file)
+    if key.public != public:
+        raise NotTrusted(
+            "other-cluster",
+            f"{file} is not the root key of the cluster at {root} ({fingerprint(public)})",
+            hint="take root.key from the machine that ran tenure init",
+        )
+    return key
+
+
 def join_cluster(
     storage: Storage,
     root: Root,
@@ -242,13 +254,7 @@ def join_cluster(
 ) -> Settings:
     """What ``tenure join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
     marker = read_marker(storage, root)
-    root_key = load_private_key(root_key_file)
-    if root_key.public != marker.root_key:
-        raise NotTrusted(
-            "other-cluster",
-            f"{root_key_file} is not the root key of the cluster at {root} ({marker.fingerprint})",
-            hint="take root.key from the machine that ran tenure init",
-        )
+    root_key = load_root_key(root_key_file, marker.root_key, root)
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
     place = directory or new_directory(marker.cluster_id)
     return enroll(registers, root, root_key, node, now, place, listen)

@@ -29,7 +29,7 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .check import CheckVerdict, HealthCheck, failed, passed, unsure
+from .check import CheckVerdict, HealthCheck, failed, judged, passed, unsure
 from .directory import Probe
 from .machine import judge_kind, mount_of
 
@@ -86,13 +86,13 @@ class StoreProbe:
         if double:
             what = f"races: of {RACERS} puts under one name up to {most} won, in {double} of {ROUNDS} rounds"
             return failed(name, what, _NO_ROOT)
-        if other:
-            return failed(name, f"in {other} of {ROUNDS} rounds the winner's bytes were not what was read", _NO_ROOT)
-        return passed(name, f"one of {RACERS} won in each of {ROUNDS} rounds, and was read")
+        good = f"one of {RACERS} won in each of {ROUNDS} rounds, and was read"
+        bad = f"in {other} of {ROUNDS} rounds the winner's bytes were not what was read"
+        return judged(name, good, bad, _NO_ROOT, holds=not other)
 
     def seen_at_once(self) -> HealthCheck:
         """Say whether what was put, or deleted, is seen at once by who looked in vain before, also in a listing."""
-        name, late = "seen at once", 0
+        late, all_of_them = 0, NAMES + NAMES // 3
         for number in range(NAMES):
             maker, looker = self._buckets[number % 2], self._buckets[1 - number % 2]
             key = f"{self._place}/seen/{number}"
@@ -102,13 +102,13 @@ class StoreProbe:
         for number in range(0, NAMES, 3):
             self._buckets[0].delete(f"{self._place}/seen/{number}")
             late += str(number) in self._buckets[1].names(f"{self._place}/seen")
-        if late:
-            return failed(name, f"{late} of {NAMES + NAMES // 3} changes were not seen at once", _NO_ROOT)
-        return passed(name, f"all of {NAMES + NAMES // 3} changes were seen at once, also in listings")
+        good = f"all of {all_of_them} changes were seen at once, also in listings"
+        bad = f"{late} of {all_of_them} changes were not seen at once"
+        return judged("seen at once", good, bad, _NO_ROOT, holds=not late)
 
     def closing_race(self) -> HealthCheck:
         """Say whether of a writer and a closer that race at least one sees the other: what every bag rests on."""
-        name, blind = "writer and closer", 0
+        blind = 0
         for number in range(ROUNDS):
             place = f"{self._place}/bag.{number}"
 
@@ -123,9 +123,9 @@ class StoreProbe:
                 return "message" in bucket.names(place)
 
             blind += not any(self._raced([write, close]))
-        if blind:
-            return failed(name, f"in {blind} of {ROUNDS} rounds neither saw what the other had put", _NO_ROOT)
-        return passed(name, f"in each of {ROUNDS} rounds one saw what the other had put")
+        good = f"in each of {ROUNDS} rounds one saw what the other had put"
+        bad = f"in {blind} of {ROUNDS} rounds neither saw what the other had put"
+        return judged("writer and closer", good, bad, _NO_ROOT, holds=not blind)
 
     def _racers(self) -> list[Bucket]:
         return [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
@@ -220,51 +220,41 @@ class TwoHands:
         return passed(name, "each finds and reads what the other made")
 
     def names_seen(self) -> HealthCheck:
-        name, missed = "names after opening", 0
+        missed, way_out = 0, "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor"
         for number in range(MOUNT_ROUNDS):
             maker, looker = self._turns(number)
             maker.make(f"seen.{number}", "x")
             missed += not looker.sees_afresh(f"seen.{number}")
-        if missed:
-            return failed(
-                name,
-                f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened",
-                "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor",
-            )
-        return passed(name, f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened")
+        good = f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened"
+        bad = f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened"
+        return judged("names after opening", good, bad, way_out, holds=not missed)
 
     def absences(self) -> HealthCheck:
         """Say for how many names an absence is remembered, and whether opening the directory cures it."""
-        name, remembered, kept = "absent names", 0, 0
+        remembered, kept = 0, 0
         for number in range(ABSENCES):
             maker, looker = self._turns(number)
             looker.sees(f"absent.{number}")
             maker.make(f"absent.{number}", "x")
             remembered += not looker.sees(f"absent.{number}")
             kept += not looker.sees_afresh(f"absent.{number}")
-        if kept:
-            return failed(
-                name,
-                f"{kept} of {ABSENCES} names stayed absent though the directory was opened",
-                "this mount cannot carry a root: see its options with tenure doctor",
-            )
-        return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
+        good = f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it"
+        bad = f"{kept} of {ABSENCES} names stayed absent though the directory was opened"
+        way_out = "this mount cannot carry a root: see its options with tenure doctor"
+        return judged("absent names", good, bad, way_out, holds=not kept)
 
     def bytes_seen(self) -> HealthCheck:
-        name, short = "bytes after closing", 0
-        for number in range(MOUNT_ROUNDS // 2):
+        short, files = 0, MOUNT_ROUNDS // 2
+        for number in range(files):
             writer, reader = self._turns(number)
             writer.make(f"bytes.{number}", "a" * 100)
             reader.read(f"bytes.{number}")
             writer.append(f"bytes.{number}", "b" * 100)
             short += reader.read(f"bytes.{number}") != "a" * 100 + "b" * 100
-        if short:
-            return failed(
-                name,
-                f"{short} of {MOUNT_ROUNDS // 2} files were read as they had been before they were closed",
-                "mount without nocto; NFSv4 without delegations, or vers=3",
-            )
-        return passed(name, f"all of {MOUNT_ROUNDS // 2} files were read as they were closed last")
+        good = f"all of {files} files were read as they were closed last"
+        bad = f"{short} of {files} files were read as they had been before they were closed"
+        way_out = "mount without nocto; NFSv4 without delegations, or vers=3"
+        return judged("bytes after closing", good, bad, way_out, holds=not short)
 
     def link_race(self) -> HealthCheck:
         """Say whether link(2) has one winner, and who both say it was."""

@@ -58,8 +58,10 @@ class Sharing(StrEnum):
     NEVER = "never"
 
 
-class _EtcdToml(msgspec.Struct, forbid_unknown_fields=True):
-    endpoints: list[str]
+class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an etcd is reached."""
+
+    endpoints: tuple[str, ...]
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -76,16 +78,8 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     node_writer: Sharing = Sharing.AUTO
     pack: bool = True
     retention_days: int = 0
-    etcd: _EtcdToml | None = None
+    etcd: EtcdAccess | None = None
     peers: dict[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAccess:
-    endpoints: tuple[str, ...]
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +202,7 @@ def load_settings(directory: Path) -> Settings:
         raw.node_writer,
         raw.pack,
         raw.retention_days,
-        None if raw.etcd is None else _etcd(path, raw.etcd),
+        None if raw.etcd is None else _checked(path, raw.etcd),
     )
 
 
@@ -219,12 +213,12 @@ def _address(path: Path, entry: str, text: str) -> Address:
         raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
 
 
-def _etcd(path: Path, raw: _EtcdToml) -> EtcdAccess:
-    wrong = [each for each in raw.endpoints if not _is_endpoint(each)]
-    if wrong or not raw.endpoints:
-        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else raw.endpoints!r}"
+def _checked(path: Path, access: EtcdAccess) -> EtcdAccess:
+    wrong = [each for each in access.endpoints if not _is_endpoint(each)]
+    if wrong or not access.endpoints:
+        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else []!r}"
         raise BadConfiguration("bad-settings", said, hint='addresses as "http://10.0.0.1:2379", one at least')
-    return EtcdAccess(tuple(raw.endpoints), raw.ca, raw.cert, raw.key)
+    return access
 
 
 def _is_endpoint(text: str) -> bool:

@@ -214,27 +214,25 @@ class Director:
         """Wait until somebody says what is wanted. Raises Environment, naming ``what``, when nobody does."""
         deadline = self.clock.boot_ns() + PATIENCE_NS
         while self.clock.boot_ns() < deadline:
-            try:
-                name, event = self._events.get_nowait()
-            except Empty:
+            event = self._next()
+            if event is None:
                 self.clock.sleep(_POLL_NS)
-                continue
-            self._take(name, event)
-            if wanted(event):
+            elif wanted(event):
                 return
         raise Environment(
             "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
         )
 
     def _drain(self) -> None:
-        while True:
-            try:
-                name, event = self._events.get_nowait()
-            except Empty:
-                return
-            self._take(name, event)
+        while self._next() is not None:
+            pass
 
-    def _take(self, name: str, event: Event) -> None:
+    def _next(self) -> Event | None:
+        """Take note of the next thing that somebody said, and return it; None: there is nothing new."""
+        try:
+            name, event = self._events.get_nowait()
+        except Empty:
+            return None
         course = self.course
         if event.get("event") == "acknowledged":
             course.acknowledged.append(event["id"])
@@ -242,6 +240,7 @@ class Director:
                 for domain in (event["source"], event["target"]):
                     if domain in course.held_by_victim and domain not in course.takeover_ns:
                         course.takeover_ns[domain] = event["boot_ns"] - self._killed_ns
+        return event
 
 
 @dataclass(frozen=True, slots=True)

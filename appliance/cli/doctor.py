@@ -359,7 +359,6 @@ def _bind_problem(host: str, port: int) -> str | None:
 
 
 PROBE_PATIENCE_S: Final = 60.0
-VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
 
 
 class FarHands:
@@ -376,24 +375,6 @@ class FarHands:
                 "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
             ) from None
 
-    def make(self, name: str, data: str) -> bool:
-        return bool(self._ask("make", name, data))
-
-    def append(self, name: str, data: str) -> bool:
-        return bool(self._ask("append", name, data))
-
-    def link(self, name: str, source: str) -> bool:
-        return bool(self._ask("link", name, source))
-
-    def sees(self, name: str) -> bool:
-        return bool(self._ask("sees", name))
-
-    def sees_afresh(self, name: str) -> bool:
-        return bool(self._ask("sees_afresh", name))
-
-    def read(self, name: str) -> str:
-        return str(self._ask("read", name))
-
     def close(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -406,7 +387,7 @@ class FarHands:
             self._process.wait()
         self._process.stdout.close()
 
-    def _ask(self, verb: str, *words: str) -> object:
+    def ask(self, verb: str, *words: str) -> bool | str:
         try:
             answer = within(self._patience_s, lambda: self._exchange(verb, words))
         except MountHangsError:
@@ -415,7 +396,8 @@ class FarHands:
             ) from None
         if "problem" in answer:
             raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
-        return answer["said"]
+        said: bool | str = answer["said"]
+        return said
 
     def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -439,10 +421,7 @@ class FarHands:
 def serve(hands: TrialDirectory) -> int:
     for line in sys.stdin:
         try:
-            verb, *words = json.loads(line)
-            if verb not in VERBS:
-                raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
-            answer: dict[str, Any] = {"said": getattr(hands, verb)(*words)}
+            answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
         except OSError as problem:
             answer = {"problem": problem.strerror or str(problem)}
         except (TenureError, ValueError, TypeError) as problem:

@@ -48,6 +48,9 @@ def checked(name: str) -> str:
     return name
 
 
+VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
+
+
 class TrialDirectory:
     """A directory below ``tmp`` to try things in, on one mount; gone, with all that is in it, at the end of the block.
 
@@ -79,6 +82,13 @@ class TrialDirectory:
         if self._made_tmp:
             with contextlib.suppress(OSError):
                 os.rmdir(self._tmp)
+
+    def ask(self, verb: str, *words: str) -> bool | str:
+        """Do what one of VERBS says, which may have come over a pipe."""
+        if verb not in VERBS:
+            raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
+        said: bool | str = getattr(self, verb)(*words)
+        return said
 
     def make(self, name: str, data: str) -> bool:
         """Create a file that nobody else has; return whether nobody had it."""

@@ -189,12 +189,7 @@ JITTER_NS: Final = 4_000_000
 class Hands(Protocol):
     """One client's verbs: those of a ``TrialDirectory``, or the same over a pipe."""
 
-    def make(self, name: str, data: str) -> bool: ...
-    def append(self, name: str, data: str) -> bool: ...
-    def link(self, name: str, source: str) -> bool: ...
-    def sees(self, name: str) -> bool: ...
-    def sees_afresh(self, name: str) -> bool: ...
-    def read(self, name: str) -> str: ...
+    def ask(self, verb: str, *words: str) -> bool | str: ...
 
 
 class TwoHands:
@@ -209,13 +204,13 @@ class TwoHands:
     def same_place(self) -> HealthCheck:
         """Say whether both look at one directory: without that nothing else means anything."""
         name = "one directory"
-        self._here.make("from.here", "here")
-        self._there.make("from.there", "there")
-        if not (self._there.sees_afresh("from.here") and self._here.sees_afresh("from.there")):
+        self._here.ask("make", "from.here", "here")
+        self._there.ask("make", "from.there", "there")
+        if not (self._there.ask("sees_afresh", "from.here") and self._here.ask("sees_afresh", "from.there")):
             return failed(
                 name, "what one client makes the other does not find", "is the same export mounted at both paths?"
             )
-        if (self._there.read("from.here"), self._here.read("from.there")) != ("here", "there"):
+        if (self._there.ask("read", "from.here"), self._here.ask("read", "from.there")) != ("here", "there"):
             return failed(name, "what one client writes the other reads otherwise", "see dmesg on both machines")
         return passed(name, "each finds and reads what the other made")
 
@@ -223,8 +218,8 @@ class TwoHands:
         missed, way_out = 0, "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor"
         for number in range(MOUNT_ROUNDS):
             maker, looker = self._turns(number)
-            maker.make(f"seen.{number}", "x")
-            missed += not looker.sees_afresh(f"seen.{number}")
+            maker.ask("make", f"seen.{number}", "x")
+            missed += not looker.ask("sees_afresh", f"seen.{number}")
         good = f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened"
         bad = f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened"
         return judged("names after opening", good, bad, way_out, holds=not missed)
@@ -234,10 +229,10 @@ class TwoHands:
         remembered, kept = 0, 0
         for number in range(ABSENCES):
             maker, looker = self._turns(number)
-            looker.sees(f"absent.{number}")
-            maker.make(f"absent.{number}", "x")
-            remembered += not looker.sees(f"absent.{number}")
-            kept += not looker.sees_afresh(f"absent.{number}")
+            looker.ask("sees", f"absent.{number}")
+            maker.ask("make", f"absent.{number}", "x")
+            remembered += not looker.ask("sees", f"absent.{number}")
+            kept += not looker.ask("sees_afresh", f"absent.{number}")
         good = f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it"
         bad = f"{kept} of {ABSENCES} names stayed absent though the directory was opened"
         way_out = "this mount cannot carry a root: see its options with tenure doctor"
@@ -247,10 +242,10 @@ class TwoHands:
         short, files = 0, MOUNT_ROUNDS // 2
         for number in range(files):
             writer, reader = self._turns(number)
-            writer.make(f"bytes.{number}", "a" * 100)
-            reader.read(f"bytes.{number}")
-            writer.append(f"bytes.{number}", "b" * 100)
-            short += reader.read(f"bytes.{number}") != "a" * 100 + "b" * 100
+            writer.ask("make", f"bytes.{number}", "a" * 100)
+            reader.ask("read", f"bytes.{number}")
+            writer.ask("append", f"bytes.{number}", "b" * 100)
+            short += reader.ask("read", f"bytes.{number}") != "a" * 100 + "b" * 100
         good = f"all of {files} files were read as they were closed last"
         bad = f"{short} of {files} files were read as they had been before they were closed"
         way_out = "mount without nocto; NFSv4 without delegations, or vers=3"
@@ -259,18 +254,18 @@ class TwoHands:
     def link_race(self) -> HealthCheck:
         """Say whether link(2) has one winner, and who both say it was."""
         for number in range(MOUNT_ROUNDS):
-            self._here.make(f"link.{number}.here", "here")
-            self._there.make(f"link.{number}.there", "there")
+            self._here.ask("make", f"link.{number}.here", "here")
+            self._there.ask("make", f"link.{number}.there", "there")
         return self._race(
-            "link race", lambda hands, who, number: hands.link(f"link.{number}", f"link.{number}.{who}"), "link"
+            "link race", lambda hands, who, number: hands.ask("link", f"link.{number}", f"link.{number}.{who}"), "link"
         )
 
     def exclusive_race(self) -> HealthCheck:
         return self._race(
-            "exclusive race", lambda hands, who, number: hands.make(f"exclusive.{number}", who), "exclusive"
+            "exclusive race", lambda hands, who, number: hands.ask("make", f"exclusive.{number}", who), "exclusive"
         )
 
-    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool], prefix: str) -> HealthCheck:
+    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool | str], prefix: str) -> HealthCheck:
         wins = {"here": 0, "there": 0}
         with ThreadPoolExecutor(2) as both:
             for number in range(MOUNT_ROUNDS):
@@ -287,7 +282,8 @@ class TwoHands:
                     )
                 # Opened anew: what the winner says is what is there, for both.
                 held = {
-                    hands.sees_afresh(f"{prefix}.{number}") and hands.read(f"{prefix}.{number}") for hands in self._both
+                    hands.ask("sees_afresh", f"{prefix}.{number}") and hands.ask("read", f"{prefix}.{number}")
+                    for hands in self._both
                 }
                 if held != {won[0]}:
                     return failed(
@@ -302,10 +298,10 @@ class TwoHands:
         return passed(name, said)
 
     def _late(
-        self, span: Span, attempt: Callable[[Hands, str, int], bool], hands: Hands, who: str, number: int
+        self, span: Span, attempt: Callable[[Hands, str, int], bool | str], hands: Hands, who: str, number: int
     ) -> bool:
         self._clock.sleep(span)
-        return attempt(hands, who, number)
+        return bool(attempt(hands, who, number))
 
     @property
     def _both(self) -> tuple[Hands, Hands]:

@@ -23,8 +23,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from appliance.formats.frame import FrameHead
-from appliance.formats.framing import Kind, pack
+from appliance.formats.framing import FrameHead, Kind, pack
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry

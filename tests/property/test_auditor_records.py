@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.frame import FrameHead
+from appliance.formats.framing import FrameHead
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
 from auditor.columns import records as columns
 from auditor.columns.records import Shapes

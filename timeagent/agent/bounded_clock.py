@@ -183,9 +183,9 @@ class BoundedClock:
         return outcome
 
     def _interval(self, bound: Bound, reading: ClockSample, now: ClockMoment) -> TimeInterval:
+        if bound.assumed:  # a statement for any instant: no reading, and no age, makes it wider
+            return bound.ahead.shifted(reading.boot_ns)
         ahead = bound.aged(now, self._rules.drift_ppm)
-        if bound.assumed:  # a statement for any instant: no reading makes it wider
-            return ahead.shifted(reading.boot_ns)
         return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
 
     def _said(self, reading: ClockSample, now: ClockMoment) -> tuple[TimeInterval, Bound]:

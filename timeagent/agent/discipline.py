@@ -18,7 +18,7 @@ group is one voice, that of its first member with something to say; more would m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, assert_never
 
@@ -107,13 +107,13 @@ class AgentState:
     apart_ns: Span = 0
     """While disrupted: by how much what was heard contradicts what was said; 0: sources contradict each other."""
 
+    bound: Bound | None = field(init=False, compare=False, repr=False)
+    """What is said now."""
+
     def __post_init__(self) -> None:
         assert self.said is not None or not self.status.usable
         assert (self.until_ns != 0) == (self.status is ClockStatus.DISRUPTED)
-
-    @property
-    def bound(self) -> Bound | None:
-        return self.said if self.status.usable else None
+        object.__setattr__(self, "bound", self.said if self.status.usable else None)
 
 
 # ---- events ----

@@ -195,7 +195,6 @@ def _conclude(
 
 
 def run_read(options: Namespace) -> int:
-    """Print a log's messages, one a line; with --json one object a line."""
     after = _position(options.after, options.log)
     until = parse_instant(options.until) if options.until else None
     if options.limit is not None and options.limit < 0:

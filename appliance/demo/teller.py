@@ -31,8 +31,6 @@ WAIT_NS: Final = SECOND
 
 
 class Teller:
-    """Serves one customer after the other."""
-
     def __init__(
         self, cluster: Cluster, session: Session, accounts: int, journal: Path, seed: int, wait_ns: Span = WAIT_NS
     ) -> None:

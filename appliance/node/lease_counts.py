@@ -96,12 +96,10 @@ class CountedLedger(StoredLedger):
     """A run's ledger that counts what it appends."""
 
     def __init__(self, storage: Storage, map_number: int, shard: int, incarnation: bytes) -> None:
-        """Name the run. Touches nothing yet."""
         super().__init__(storage, map_number, shard, incarnation)
         self.lease_counts = LeaseCounts()
 
     def append(self, data: bytes) -> None:
-        """Append whole blocks, then count them."""
         super().append(data)
         with contextlib.suppress(Damaged):  # what cannot be counted costs numbers, not the ledger
             self.lease_counts.count(data)

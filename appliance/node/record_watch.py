@@ -106,11 +106,9 @@ class MapWatch(RecordWatch):
 
     @property
     def newest(self) -> ShardMap:
-        """Return the newest map known. Never blocks."""
         return self._known
 
     def look(self) -> None:
-        """Have the newest map read soon. Never blocks."""
         self.start()
         super().look()
 
@@ -213,12 +211,10 @@ class TrustWatch(RecordWatch):
 
     @property
     def number(self) -> int:
-        """Return the number of the newest record known."""
         return self._known[0]
 
     @property
     def keyring(self) -> Keyring:
-        """Return the keys of the newest record known."""
         return self._known[1]
 
     def node_of(self, key_id: bytes) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.views import view as module
+from appliance import views as module
 from tests.simulation.planting import Planter
 from tests.support.bags import T0
 from tests.support.view_world import ViewWorld, nodes, view

@@ -588,7 +588,6 @@ class ClusterFacts:
     policies: Policies = field(default_factory=Policies)
     follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
     """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
-
     counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
     """The first batch by which each such chain counts by itself."""
 

@@ -22,9 +22,8 @@ from timeagent.units import MS, Span
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
-from .formats.sessionlease import SessionWitness
 from .formats.shardmap import shard_text
-from .formats.witness import SignedWitness
+from .formats.witness import SessionWitness, SignedWitness
 from .lease.client import ATTEMPTS
 from .lease.wire import (
     PAGE_LEASES_MAX,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome
@@ -31,8 +31,6 @@ WAIT_NS: Final = SECOND
 
 
 class Teller:
-    """Serves one customer after the other."""
-
     def __init__(
         self, cluster: Cluster, session: Session, accounts: int, journal: Path, seed: int, wait_ns: Span = WAIT_NS
     ) -> None:

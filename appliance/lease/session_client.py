@@ -11,8 +11,7 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
-from ..formats.sessionlease import SessionWitness
-from ..formats.witness import Revoked, SignedWitness
+from ..formats.witness import Revoked, SessionWitness, SignedWitness
 from . import wire
 from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseOver, LeaseUnavailable, contradiction
 from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted

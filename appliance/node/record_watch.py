@@ -18,8 +18,8 @@ from timeagent.keys import key_id as id_of
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import SECOND, Instant, Span
 
-from ..formats.address import Address, parse_address
 from ..formats.framing import Kind
+from ..formats.names import Address, parse_address
 from ..formats.policy import Policy
 from ..formats.shardmap import ShardMap
 from .records import Registers
@@ -106,7 +106,6 @@ class MapWatch(RecordWatch):
         """The newest map known."""
 
     def look(self) -> None:
-        """Have the newest map read soon. Never blocks."""
         self.start()
         super().look()
 
@@ -209,12 +208,10 @@ class TrustWatch(RecordWatch):
 
     @property
     def number(self) -> int:
-        """Return the number of the newest record known."""
         return self._known[0]
 
     @property
     def keyring(self) -> Keyring:
-        """Return the keys of the newest record known."""
         return self._known[1]
 
     def node_of(self, key_id: bytes) -> str | None:

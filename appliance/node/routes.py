@@ -184,11 +184,9 @@ class ShardRoutes:
 
     @property
     def map(self) -> ShardMap:
-        """The newest map that is known here."""
         return self._map
 
     def own_shards(self) -> list[int]:
-        """Return the shards that the map gives to this node."""
         newest = self._map
         return [shard for shard in newest.shards if newest.owner_of(shard) == self._settings.node]
 
@@ -429,7 +427,6 @@ class ShardRoutes:
         return f"no process of {node} runs it now: tenure node run, on {node}"
 
     def close(self) -> None:
-        """Close the connections; stop what is hosted here, orderly."""
         self.host.close()
         with self._lock:
             for transport in self._sockets:

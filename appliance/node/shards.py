@@ -316,7 +316,6 @@ class ShardHost:
         return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
 
     def everything(self) -> dict[int, HostedShard]:
-        """Return the shards that run here now."""
         with self._lock:
             return {shard: hosted for shard, (hosted, _) in self._hosted.items()}
 
@@ -396,7 +395,6 @@ class ShardHost:
             raise
 
     def _fresh(self, shard: int) -> ShardIdentity:
-        """Return who begins with a shard here now."""
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)

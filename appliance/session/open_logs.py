@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from appliance.bag.batch import MessageBatch
 from appliance.bag.horizon import Horizon
+from appliance.bag.message import MessageBatch
 from appliance.bag.reader import Level, Message, Reader
 from appliance.formats.birth import BagKind, store_of
 from appliance.formats.names import check_log

@@ -16,8 +16,8 @@ from threading import RLock
 from types import TracebackType
 from typing import Final, Self
 
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.bag.reader import Message
+from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers

@@ -24,7 +24,7 @@ from timeagent.errors import Damaged
 from timeagent.lazily import NDArray, np
 
 from .framing import CHECKSUM_BYTES, Kind, Piece, measure, open_frame, pack, piece_at
-from .lockfile import LockEntry, LockFile, open_lock, open_seal
+from .lockfile import LockEntry, open_lock, open_seal
 
 PACK: Final = "pack"
 """The file's name, in its rack's directory."""
@@ -69,8 +69,6 @@ class PackHead(Record, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ListedFile:
     bag: str
-    lock: LockFile
-    """The bag's lock file."""
     entry: LockEntry
 
 
@@ -133,7 +131,7 @@ class PackMaker:
         seal, _ = open_seal(seal_raw, where)
         opened = [(each.bag, open_lock(each.lock, f"{where}, {each.bag}")[0]) for each in seal.entries]
         self.bags = tuple(bag for bag, _ in opened)
-        self.listed = tuple(ListedFile(bag, lock, entry) for bag, lock in opened for entry in lock.entries)
+        self.listed = tuple(ListedFile(bag, entry) for bag, lock in opened for entry in lock.entries)
         self.seal_digest = sha256(seal_raw).digest()
         self.rack = seal.rack
         self._file_counts = [len(lock.entries) for _, lock in opened]

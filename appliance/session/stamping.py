@@ -244,7 +244,7 @@ class FrameStamper:
         for lease in leases:
             if start + count > lease.expiry_ns:
                 lease.lose("expired", lease.trouble or LossReason.EXPIRED)
-            lease.check_held(now, self._policy.holder_margin_ns)
+                lease.check_held(now, self._policy.holder_margin_ns)
         return start
 
     def _encoded(

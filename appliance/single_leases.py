@@ -44,7 +44,7 @@ from .lease.wire import (
     SessionGranted,
     Unavailable,
 )
-from .session.no_lease import check_in_time, denial_text
+from .session.asking import check_in_time, denial_text
 
 if TYPE_CHECKING:
     import random

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from appliance.recipes.mount_election import MountElection, MountLeadership
     from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
+    from appliance.session.asking import Leases
     from appliance.session.held import Lease, Recall
-    from appliance.session.lease_set import Leases
     from appliance.session.session import Session
     from appliance.views import Fold
     from timeagent.errors import (
@@ -59,7 +59,7 @@ _HOMES: Final = {
     "Leadership": "appliance.recipes.election",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
-    "Leases": "appliance.session.lease_set",
+    "Leases": "appliance.session.asking",
     "Message": "appliance.bag.message",
     "MessageBatch": "appliance.bag.message",
     "Mode": "appliance.formats.lease",

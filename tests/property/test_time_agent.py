@@ -16,7 +16,7 @@ from tests.support.chrony import Report
 from tests.support.machine import HandMachine
 from tests.support.timeagent import KEY, HandAgent
 from timeagent.agent import bounded_clock as bounded_module
-from timeagent.agent import combine as combine_module
+from timeagent.agent import discipline as combine_module
 from timeagent.agent import discipline as discipline_module
 from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.discipline import OWN_GROUP, Listed, Verdict, Voice

@@ -16,7 +16,7 @@ from timeagent.clock import MachineClock
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
-from .model.state import AuditedCopy, ClusterState, Freshness, Reach
+from .model.state import ClusterState, Freshness, Reach
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
@@ -40,7 +40,7 @@ class StateSource(Protocol):
         """Return what is known of a subject at an instant. Blocks as long as the mount does; raises TenureError."""
 
     @property
-    def record(self) -> AuditedCopy | None:
+    def record(self) -> Archive | None:
         """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
 
 
@@ -116,7 +116,7 @@ class Feed:
         self._instant: Instant | None = None
 
     @property
-    def record(self) -> AuditedCopy | None:
+    def record(self) -> Archive | None:
         return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
@@ -239,17 +239,9 @@ class ArchiveLoader:
         self.problem: TenureError | None = None
 
     def take_record(self) -> None:
-        """Use a copy that the feed has read already, once."""
-        record = self._feed.record
-        if record is None or self.busy or self.archive is not None or self.problem is not None:
-            return
-
-        def body() -> Archive:
-            from auditor.explain.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
-
-            return Archive(record.tree, record.audit, record.timeline)
-
-        self._begin("looking through the copy", body)
+        """Use a copy that the feed has read already."""
+        if self.archive is None and not self.busy and self.problem is None:
+            self.archive = self._feed.record
 
     def audit_now(self, state: ClusterState) -> None:
         """Read and audit the whole root that a state is of, again if that was done before."""
@@ -262,7 +254,8 @@ class ArchiveLoader:
 
             return read_archive(open_tree(Path(state.path)), step=self._step)
 
-        self._begin("opening the tree", body)
+        self.busy, self._done, self.problem = True, "opening the tree", None
+        self._work(body, self._take)
 
     def words(self, state: ClusterState | None) -> str:
         if self.busy:
@@ -273,10 +266,6 @@ class ArchiveLoader:
         if state is not None and state.mount.problem:
             return f"not known yet: {state.mount.problem}"
         return "not audited yet: a audits the whole tree now, as tenure audit does"
-
-    def _begin(self, words: str, body: Callable[[], Archive]) -> None:
-        self.busy, self._done, self.problem = True, words, None
-        self._work(body, self._take)
 
     def _take(self, found: Archive | TenureError) -> None:
         self.busy = False

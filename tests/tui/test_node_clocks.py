@@ -7,7 +7,7 @@ import pytest
 from textual.pilot import Pilot
 
 import tui.model.clocks
-import tui.sources.node_clocks
+import tui.sources.live
 from appliance.cluster import Cluster
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
@@ -23,7 +23,7 @@ from timeagent.units import HOUR, MS, SECOND
 from tui.model.clocks import Agreement, ClockRows, agreement_words
 from tui.model.overview import health
 from tui.model.state import NodeClock, Reach, ViewKind
-from tui.sources.node_clocks import CLOCK_PERIOD_NS, NodeClocks, told_clock
+from tui.sources.live import CLOCK_PERIOD_NS, NodeClocks, told_clock
 
 BOOT_NS = 1_000 * SECOND
 
@@ -311,13 +311,13 @@ def _ends(told: TimeThere) -> tuple[int, int]:
 
 def test_silence_shown_as_the_last_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = "said is None or freshness.reach is not Reach.ANSWERS"
-    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks.told", silent, "said is None")
+    plant(monkeypatch, tui.sources.live, "NodeClocks.told", silent, "said is None")
     with pytest.raises(AssertionError):
         test_node_that_does_not_answer_has_no_interval()
 
 
 def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks._by_now", "drift_ns(age, DRIFT_PPM)", "0")
+    plant(monkeypatch, tui.sources.live, "NodeClocks._by_now", "drift_ns(age, DRIFT_PPM)", "0")
     with pytest.raises(AssertionError):
         test_answer_is_carried_to_now_and_ages()
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.policy import Policy
 from appliance.formats.witness import Half
 from timeagent.console import printable
 from timeagent.interval import TimeInterval
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.survey import ClosingState
     from appliance.doctor.check import HealthCheck
-    from auditor.evidence.tree import Tree
-    from auditor.report.result import Audit
     from auditor.rules.finding import Finding
-    from auditor.timeline.timeline_reader import Timeline
     from timeagent.showing import SourceView
 
 
@@ -461,14 +457,3 @@ class ClusterState:
     @property
     def shards(self) -> tuple[ShardView, ...]:
         return tuple(sorted((s for node in self.nodes for s in node.shards), key=lambda s: s.shard))
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedCopy:
-    """What was read. Nothing in it changes."""
-
-    tree: Tree | None
-    """None: there is only the index of its audit. Reading takes time, and may hang: never from the screen's thread."""
-    audit: Audit
-    timeline: Timeline
-    policy: Policy

@@ -57,8 +57,7 @@ from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
 from .session.session import Session
-from .views.fold import Fold
-from .views.view import View
+from .views.view import Fold, View
 
 """The only environment variable that is read."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from appliance.session.held import Lease, Recall
     from appliance.session.lease_set import Leases
     from appliance.session.session import Session
-    from appliance.views.fold import Fold
+    from appliance.views.view import Fold
     from timeagent.errors import (
         BadConfiguration,
         BadRequest,
@@ -54,7 +54,7 @@ _HOMES: Final = {
     "Election": "appliance.recipes.election",
     "Environment": "timeagent.errors",
     "FenceGate": "appliance.recipes.fence_gate",
-    "Fold": "appliance.views.fold",
+    "Fold": "appliance.views.view",
     "Hold": "appliance.recipes.exclusion",
     "Leader": "appliance.recipes.election",
     "Leadership": "appliance.recipes.election",

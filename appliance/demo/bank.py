@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from appliance.bag.batch import MessageBatch
-from appliance.views.fold import Fold
+from appliance.views.view import Fold
 
 LOG: Final = "bank"
 

@@ -12,8 +12,7 @@ from appliance.formats.framing import Kind, unpack
 from appliance.formats.paths import Grid
 from appliance.formats.view import VIEWS, Checkpoint, parse_horizon
 from appliance.session.open_logs import LogBook
-from appliance.views.fold import Fold
-from appliance.views.view import View
+from appliance.views.view import Fold, View
 from tests.support.bags import LOG, T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.readings import fill

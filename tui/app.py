@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -336,9 +337,19 @@ class TopApp(App[None]):
         instant = self.instant
         self.work(lambda: self.feed.details(subject, instant), take)
 
-    def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
-        """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
-        self.feed.do(body, lambda found: self.call_later(take, found), self._failed)
+    def work[T](
+        self, body: Callable[[], T], take: Callable[[T | TenureError], None], within: float | None = None
+    ) -> None:
+        """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing.
+
+        ``within``: so many seconds all stands still for it: what has come by then is drawn with what is shown already.
+        """
+        answer: Future[T | TenureError] = Future()
+        self.feed.do(body, answer.set_result, self._failed)
+        if within and wait((answer,), within).done:
+            take(answer.result())
+        else:
+            answer.add_done_callback(lambda _: self.call_later(take, answer.result()))
 
     def complain(self, problem: TenureError, what: str = "") -> None:
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -48,7 +49,7 @@ from ..model.replaying import (
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
-from ..widgets.lines import BatchedRedraw, TabLine, TitleBar, Words, WordsLine
+from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
 
@@ -251,6 +252,8 @@ class WhatIfScreen(ModalScreen[Switches | None]):
 
 TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
+WAITED: Final = 0.05
+"""Seconds for which bars are waited for: mostly they are there by then, and all is drawn at once."""
 SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
 """Which of replaying.SPANS the bars show."""
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
@@ -295,7 +298,6 @@ class ReplayScreen(EvidenceScreen):
         self._span = SPAN_AT_FIRST
         self._moment: ReplayMoment | None = None
         self._busy = False
-        self._holding = BatchedRedraw(self)
         self._wanted: tuple[Instant | None, str | None] | None = None
 
     def parts(self) -> Iterable[Widget]:
@@ -402,8 +404,8 @@ class ReplayScreen(EvidenceScreen):
             return
         timeline, leases, copy = reading.timeline, reading.leases, reading.archive.copy
         self._busy = True
-        self._holding.begin()
-        self.top.work(lambda: moment_of(timeline, leases, copy, wish), lambda found: self._take(timeline, found))
+        asked = partial(moment_of, timeline, leases, copy, wish)
+        self.top.work(asked, lambda found: self._take(timeline, found), WAITED)
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
         self._busy = False
@@ -412,18 +414,11 @@ class ReplayScreen(EvidenceScreen):
                 self._moment = found
                 self.query_one(MomentParts).show(found, self._logs)
             self._ask()
-        if not self._busy:
-            self._holding.end()
-
-    def on_screen_suspend(self) -> None:
-        self._holding.end()
 
     @property
     def idle(self) -> bool:
         """Whether everything that was asked for is drawn."""
-        return (
-            not self._busy and not self._holding.on and self._moment is not None and self._moment.wish == self._wish()
-        )
+        return not self._busy and self._moment is not None and self._moment.wish == self._wish()
 
     # Keys.
 

@@ -325,6 +325,8 @@ class ReplayScreen(EvidenceScreen):
         return None if self._reading is None else self._reading.timeline
 
     def look(self) -> None:
+        if not self._whole:
+            return
         archive = self.top.archives.archive
         self._waiting = archive is None or self.top.archives.busy
         if archive is None or self._waiting:

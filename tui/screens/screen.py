@@ -268,10 +268,10 @@ class EvidenceScreen(TopScreen):
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
     def draw(self, state: ClusterState) -> None:
-        """Take the evidence when it is there."""
+        """Take the evidence when it is there; it is shown once the parts have their room."""
         del state
         self.top.archives.take_record()
-        self.look()
+        self.call_after_refresh(self.look)
 
     def look(self) -> None:
         """Show the evidence that there is, or how far its reading is."""

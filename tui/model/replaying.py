@@ -364,8 +364,6 @@ class ReplayedCopy:
         self._lens: WhatIf | None = None
         self._changes: Changes | None = None
         self._problem = ""
-        self._judged: tuple[int, tuple[Finding, ...]] | None = None
-        """Up to which finding, and those: -1 at the end of the copy, where there may be more of no instant."""
         self._show_as_it_was()
 
     def _show_as_it_was(self) -> None:
@@ -405,10 +403,6 @@ class ReplayedCopy:
 
     def findings_by(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings of the audit whose evidence was complete at an instant; at the end all there are."""
-        timeline = self.archive.timeline
-        at_end = instant >= timeline.end_ns
-        count = -1 if at_end else timeline.findings_by(instant)
-        if self._judged is None or self._judged[0] != count:
-            found = self.archive.audit.findings if at_end else timeline.findings_until(instant)
-            self._judged = count, tuple(found)
-        return self._judged[1]
+        archive = self.archive
+        at_end = instant >= archive.timeline.end_ns
+        return archive.audit.findings if at_end else archive.timeline.findings_until(instant)

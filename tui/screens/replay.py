@@ -20,7 +20,7 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import Instant, rfc3339, span_text
 
-from ..model.gantt import ScrubberGround, ground_of
+from ..model.gantt import Scrubber
 from ..model.replaying import (
     BAG_MARK_WORDS,
     EVENT_MARKS,
@@ -63,16 +63,16 @@ class ScrubberLine(WordsLine):
 
     def __init__(self) -> None:
         super().__init__(id="scrubber")
-        self._counted: tuple[Timeline, int, ScrubberGround] | None = None
+        self._counted: tuple[Timeline, int, Scrubber] | None = None
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
         width = self.content_size.width
         if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
-            self._counted = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
-        drawn = self._counted[2].with_cursor(instant)
-        self.say_lines([drawn.axis, drawn.density])
-        return drawn.findings_here
+            self._counted = timeline, width, Scrubber(timeline, timeline.start_ns, timeline.end_ns, width)
+        axis, density, findings_here = self._counted[2].drawn(instant)
+        self.say_lines([axis, density])
+        return findings_here
 
 
 class InstantField(Input):

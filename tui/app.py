@@ -149,7 +149,7 @@ class ExportScreen(ModalScreen[ExportForm | None]):
         Binding("j", "choose('jsonl')", "JSONL"),
         Binding("c", "choose('csv')", "CSV"),
         Binding("s", "choose('svg')", "SVG"),
-        Binding("escape,e", "leave", "Nothing"),
+        Binding("escape,e", "dismiss", "Nothing"),
     ]
 
     def __init__(self, what: str) -> None:
@@ -168,9 +168,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
         if form == ExportForm.SVG or self._what:
             self.dismiss(ExportForm(form))
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
 
 REASON_BYTES_MAX = 128
 
@@ -178,7 +175,7 @@ REASON_BYTES_MAX = 128
 class RevokeScreen(ModalScreen[tuple[str, str] | None]):
     """Returns the name as it was typed, and the reason; None: nothing is to change."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave it")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Leave it")]
     AUTO_FOCUS = "#typed"
 
     def __init__(self, row: LeaseRow) -> None:
@@ -216,9 +213,6 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
     def _refuse(self, why: str, field: str) -> None:
         self.query_one("#dialog-keys", WordsLine).say(Cell(why, Tone.BAD))
         self.set_focus(self.query_one(field, Input))
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 # -- the program -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -49,7 +49,6 @@ from ..model.tables import (
     LeaseGroup,
     LeaseOptions,
     LeaseOrder,
-    ListOptions,
     arrange,
     cells_of,
     fitted,
@@ -83,9 +82,9 @@ class LeaseTable(PickTable):
     def subject_of(self, row: LeaseRow) -> Subject:
         return DomainSubject(row.domain)
 
-    def show(self, state: ClusterState) -> None:
+    def show(self, state: ClusterState, wanted: LeaseOptions) -> None:
         """Show a state. Many rows stay as they are until a thread has arranged them."""
-        self._state = state
+        self._state, self.wanted = state, wanted
         made = self._made
         if made is not None and made.wanted == self.wanted and made.leases is state.leases:
             self._fill()
@@ -103,11 +102,6 @@ class LeaseTable(PickTable):
             and not self.wanted.words.split()
         )
         return whole or len(state.leases) <= INLINE_MAX
-
-    def want(self, wanted: LeaseOptions) -> None:
-        self.wanted = wanted
-        if self._state is not None:
-            self.show(self._state)
 
     def _arrange_behind(self, state: ClusterState) -> None:
         wanted = self.wanted
@@ -285,6 +279,7 @@ class LeaseScreen(TopScreen):
     FILTERS = True
     REVOKES = True
     TABLE: ClassVar[type[LeaseTable]] = LeaseTable
+    options: LeaseOptions = LeaseOptions()
 
     @property
     def table(self) -> LeaseTable:
@@ -292,14 +287,6 @@ class LeaseScreen(TopScreen):
 
     def lease(self) -> LeaseRow | None:
         return self.table.row if self.table.has_focus else None
-
-    @property
-    def options(self) -> LeaseOptions:
-        return self.table.wanted
-
-    def want(self, options: ListOptions[Any, Any]) -> None:
-        assert isinstance(options, LeaseOptions)
-        self.table.want(options)
 
 
 class OverviewScreen(LeaseScreen):
@@ -314,7 +301,7 @@ class OverviewScreen(LeaseScreen):
     def draw(self, state: ClusterState) -> None:
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
-        self.table.show(state)
+        self.table.show(state, self.options)
         self.query_one(BagStrip).show(state)
         self.query_one(ClockLine).show(state)
 
@@ -336,16 +323,12 @@ class LeasesScreen(LeaseScreen):
         return LeaseList(), LeaseFacts()
 
     def draw(self, state: ClusterState) -> None:
-        self.table.show(state)
+        self.table.show(state, self.options)
         self.query_one(LeaseFacts).show(self.table.row, state)
 
     def on_pick_table_moved(self) -> None:
         if self.state is not None:
             self.query_one(LeaseFacts).show(self.table.row, self.state)
-
-    def action_turn(self) -> None:
-        super().action_turn()
-        self.on_pick_table_moved()  # drawn with it, where the table's word would come after the next drawing
 
 
 NAME_LEAST: Final = 8

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.message import Message
 from textual.widget import Widget
 
 from auditor.rules.finding import Finding
@@ -89,12 +88,6 @@ class FindingTable(PickTable):
         after = self._rows[self.cursor :]
         return next((row for row in after if isinstance(row, Finding)), None)
 
-    class Entered(Message):
-        """Enter was pressed on a finding."""
-
-    def action_choose(self) -> None:
-        self.post_message(self.Entered())
-
     def next_finding(self, rows: int) -> None:
         """Go to the next finding (-1: the one before), over headings."""
         place = self.cursor + rows
@@ -103,11 +96,6 @@ class FindingTable(PickTable):
                 self.cursor = place
                 return
             place += rows
-
-    def choose(self, name: str) -> None:
-        for place, row in enumerate(self._rows):
-            if isinstance(row, Finding) and row.id == name:
-                self.cursor = place
 
 
 def _key(row: FindingRow) -> object:
@@ -178,11 +166,6 @@ class ChainTable(DetailTable):
     def link(self) -> Link | None:
         return self._ways[self.cursor][1] if self._ways else None
 
-    @property
-    def whole(self) -> str:
-        line = self.line
-        return "" if line is None else "".join(cell.text for cell in line.cells).strip()
-
     def action_close_link(self) -> None:
         """Hide what is inside the link; of one that is closed, go to the one that it is in."""
         if not self._ways:
@@ -220,6 +203,7 @@ class FindingsScreen(EvidenceScreen):
     FILTERS = True
     LEGENDS = (("Findings", FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
+    options = FindingOptions()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "explain", "Explain"),
         Binding("t,R", "replay", "Replay", key_display="t"),
@@ -233,7 +217,6 @@ class FindingsScreen(EvidenceScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._wanted = FindingOptions()
         self._looked: dict[str, FindingEvidence | TenureError] = {}
         self._asked: str | None = None
         self._archive: Archive | None = None
@@ -262,7 +245,7 @@ class FindingsScreen(EvidenceScreen):
             words = self.top.archives.words(state)
             self._archive = None  # what was read before comes back where this reading fails
             self.query_one("#audit-line", WordsLine).say(words)
-            self.query_one(FindingTable).show((), {}, self._wanted, words)
+            self.query_one(FindingTable).show((), {}, self.options, words)
             self.query_one(ChainTable).show_nothing("")
             return
         if archive is not self._archive:
@@ -279,7 +262,7 @@ class FindingsScreen(EvidenceScreen):
         findings = archive.audit.findings
         nothing = "nothing matches the filter" if findings else "● nothing found: every promise was kept"
         times = {finding.id: instant for instant, finding in archive.timeline.findings}
-        self.query_one(FindingTable).show(findings, times, self._wanted, nothing)
+        self.query_one(FindingTable).show(findings, times, self.options, nothing)
         self._about()
 
     # The finding under the cursor.
@@ -329,18 +312,14 @@ class FindingsScreen(EvidenceScreen):
     def _whole(self) -> None:
         """Show what the cursor is on without a cut."""
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding
-        text = table.whole if table.has_focus else printable(finding.explanation) if finding else ""
+        text = table.text if table.has_focus else printable(finding.explanation) if finding else ""
         self.query_one("#link-whole", WordsLine).say(text)
 
     # Keys.
 
-    @property
-    def options(self) -> FindingOptions:
-        return self._wanted
-
     def want(self, options: ListOptions[Any, Any]) -> None:
         assert isinstance(options, FindingOptions)
-        self._wanted = options
+        self.options = options
         self._fill()
 
     def action_explain(self) -> None:
@@ -365,9 +344,13 @@ class FindingsScreen(EvidenceScreen):
         )
         self.top.replay_at(instant, domains[0] if domains else None)
 
-    def on_finding_table_entered(self) -> None:
-        self.set_focus(self.query_one(ChainTable))
-        self._whole()
+    def on_pick_table_chosen(self) -> None:
+        """Go from the list to the chain; from there, to what the link leads to."""
+        if self.query_one(ChainTable).has_focus:
+            super().on_pick_table_chosen()
+        else:
+            self.set_focus(self.query_one(ChainTable))
+            self._whole()
 
     def action_back(self) -> None:
         if self.query_one(ChainTable).has_focus:
@@ -382,9 +365,6 @@ class FindingsScreen(EvidenceScreen):
             return chain.subject
         finding = self.query_one(FindingTable).finding
         return None if finding is None else FindingSubject(finding.id)
-
-    def choose(self, name: str) -> None:
-        self.query_one(FindingTable).choose(name)
 
     def exported(self) -> ExportSheet:
         return ExportSheet("findings", [finding.fields() for finding in self.query_one(FindingTable).findings])

@@ -150,9 +150,7 @@ class EventTable(PickTable):
     def show(self, events: Sequence[Event], position: int, follow: str | None, nothing: str) -> None:
         """Show events, the cursor on the last of so many that have happened. What is not followed steps back."""
         if self._events is not events or not events or self._follow != follow:
-            if self._events is not events:
-                self._events, self._key = events, None
-            self._follow = follow
+            self._events, self._follow, self._key = events, follow, None
             self.show_title("Events" if follow is None else f"Events; about {printable(follow)} in plain")
             self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
@@ -213,7 +211,7 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         Binding("left,h", "turn(-1)", "Less"),
         Binding("right,l,space", "turn(1)", "More, or on and off"),
         Binding("0", "clear", "All as it was"),
-        Binding("escape,w", "leave", "Leave it"),
+        Binding("escape,w", "dismiss", "Leave it"),
     ]
     AUTO_FOCUS = "#switches"
 
@@ -245,9 +243,6 @@ class WhatIfScreen(ModalScreen[Switches | None]):
 
     def action_apply(self) -> None:
         self.dismiss(self._switches)
-
-    def action_leave(self) -> None:
-        self.dismiss(None)
 
 
 TICK: Final = 0.1

@@ -206,12 +206,13 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     # Lists.
 
-    @property
-    def options(self) -> ListOptions[Any, Any]:
-        raise NotImplementedError
+    options: ListOptions[Any, Any]
+    """How the rows should be arranged, of a screen that has some that can be."""
 
     def want(self, options: ListOptions[Any, Any]) -> None:
-        raise NotImplementedError
+        self.options = options
+        if self.state is not None:
+            self.draw(self.state)
 
     def action_sort(self) -> None:
         self.want(self.options.next_order())
@@ -317,7 +318,4 @@ class DetailScreen(TopScreen):
         return self.query_one(DetailTable).subject
 
     def copied(self) -> str:
-        subject, line = self.subject(), self.query_one(DetailTable).line
-        if subject is not None:
-            return subject.identifier
-        return "" if line is None else "".join(cell.text for cell in line.cells).strip()
+        return super().copied() or self.query_one(DetailTable).text

@@ -84,12 +84,9 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]
         return [
-            dict(zip(names, (_plain(field) for field in self.fields_at(row)), strict=False))
+            dict(zip(names, (_plain(field) for field in self._row_at(row)), strict=False))
             for row in range(min(self._count, ROWS_WRITTEN_MAX))
         ]
-
-    def fields_at(self, row: int) -> Sequence[Field]:
-        return self._row_at(row)
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
@@ -341,22 +338,20 @@ class DetailTable(PickTable):
     def show_lines(self, lines: Sequence[DetailLine], nothing: str) -> None:
         """Show lines. ``nothing``: why there are none."""
         self._lines = lines
-        self.show_picks(len(lines), lambda _index: (), nothing, lambda index: index)
+        self.show_picks(len(lines), lambda index: (lines[index].cells,), nothing, lambda index: index)
 
     @property
     def subject(self) -> Subject | None:
         return self._lines[self.cursor].subject if self._lines else None
 
     @property
-    def line(self) -> DetailLine | None:
-        return self._lines[self.cursor] if self._lines else None
+    def text(self) -> str:
+        """The line under the cursor."""
+        return "".join(cell.text for cell in self._lines[self.cursor].cells).strip() if self._lines else ""
 
     @property
     def lines(self) -> Sequence[DetailLine]:
         return self._lines
-
-    def fields_at(self, row: int) -> Sequence[Field]:
-        return (tuple(self._lines[row].cells),)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         line = self._lines[index]

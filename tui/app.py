@@ -117,8 +117,6 @@ def _packed(legend: str) -> str:
 
 
 class HelpScreen(ModalScreen[None]):
-    """A list of keys over the screen; any of its own keys closes it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close"),
         Binding("question_mark", "dismiss", "Close", show=False),
@@ -126,7 +124,6 @@ class HelpScreen(ModalScreen[None]):
     ]
 
     def __init__(self, keys: Sequence[tuple[str, str]], legends: Sequence[tuple[str, str]]) -> None:
-        """Take each key as it is printed, and what it does; of what there are symbols, and what they mean."""
         super().__init__()
         self._keys = keys
         self._legends = legends
@@ -196,7 +193,6 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
             yield WordsLine("enter goes on and, with both said, revokes; esc leaves it", id="dialog-keys")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go on to the reason; with both said, close."""
         typed = self.query_one("#typed", Input).value
         reason = self.query_one("#reason", Input)
         if typed != self._row.domain:
@@ -249,13 +245,11 @@ class TopApp(App[None]):
         self.feed = feed
         self._revoke = revoke
         self.state: ClusterState | None = None
-        """The newest that is shown."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
         self.archives = ArchiveLoader(feed, self.work, self.complain)
         """The evidence that was read, for the screens that show it."""
         self.export_to = EXPORT_DIRECTORY
-        """Where exports are written."""
         self._first = first
         self._one_more = False
         self._owed = False
@@ -327,7 +321,6 @@ class TopApp(App[None]):
             self.feed.look_at(instant)
 
     def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None:
-        """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
         instant = self.instant
         self.work(lambda: self.feed.details(subject, instant), take)
 
@@ -365,12 +358,10 @@ class TopApp(App[None]):
             self.switch_screen(name)
 
     def go(self, name: str) -> TopScreen:
-        """Go to one of the screens, and return it: to put its cursor somewhere."""
         self.action_go(name)
         return self.get_screen(name, TopScreen)
 
     def open(self, subject: Subject) -> None:
-        """Open what is known of a subject, over what is seen."""
         trail = [
             self.main.NAME,
             *(screen.about.title for screen in self.screen_stack if isinstance(screen, DetailScreen)),
@@ -416,7 +407,6 @@ class TopApp(App[None]):
             self.pop_screen()
 
     def export(self, sheet: ExportSheet | None) -> None:
-        """Ask in which form, and write what is seen into the directory that this was started in."""
         picture = self.export_screenshot(title=self.TITLE)
         instant = self.state.clock.now.midpoint if self.state is not None else 0
         if self.of_record and self.instant is not None:
@@ -467,7 +457,6 @@ class TopApp(App[None]):
         self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Yield what the keys of a screen do, for the palette."""
         for active, keys in bound(screen):
             action = partial(self.run_action, active.binding.action, active.node)
             yield SystemCommand(f"{active.binding.description}  ({keys[0]})", "", action)
@@ -479,7 +468,6 @@ class TopApp(App[None]):
 
     @property
     def of_record(self) -> bool:
-        """Whether a copy is shown, not a live cluster."""
         return self.state is not None and self.state.view is ViewKind.RECORD
 
 

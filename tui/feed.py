@@ -234,7 +234,6 @@ class ArchiveLoader:
         self._complain = complain
         self._done = ""
         self.busy = False
-        """Whether something is being read."""
         self.archive: Archive | None = None
         self.problem: TenureError | None = None
 

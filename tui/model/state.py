@@ -40,7 +40,6 @@ class Tone(StrEnum):
     BAD = "bad"
     DIM = "dim"
     STRONG = "strong"
-    """A heading."""
     ACCENT = "accent"
     """A key, or where one is."""
 
@@ -54,8 +53,6 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """What a name is enough for."""
-
     name: str
     WHAT: ClassVar[str] = ""
 
@@ -87,8 +84,6 @@ class ClockSubject(NamedSubject):
 
 
 class FindingSubject(NamedSubject):
-    """One finding of the audit, by its id."""
-
     WHAT = "finding"
 
 
@@ -177,14 +172,8 @@ class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
     @cached_property
     def fading(self) -> NDArray[np.int64]:
         """Which of them nobody will renew: the holder's process is gone, or the shard does not answer for it."""
-        return np.array(
-            [
-                index
-                for index, row in enumerate(self)
-                if row.holder_present is False or row.origin in ("last answer", "earlier run")
-            ],
-            np.int64,
-        )
+        faded = [row.holder_present is False or row.origin in ("last answer", "earlier run") for row in self]
+        return np.flatnonzero(faded)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -198,8 +187,6 @@ NO_LEASES: Final = LeaseRows()
 
 
 class ViewKind(StrEnum):
-    """Where a state is from."""
-
     LIVE = "live"
     """The mount and the shards, now."""
     OFFLINE = "offline"
@@ -209,8 +196,6 @@ class ViewKind(StrEnum):
 
 
 class Reach(StrEnum):
-    """Whether a question has an answer."""
-
     WAITING = "waiting"
     """Asked for the first time, not for long."""
     ANSWERS = "answers"
@@ -288,8 +273,6 @@ class NodeView:
 
 
 class LeaseOrigin(StrEnum):
-    """How we know of a lease."""
-
     SHARD = "shard"
     """Its shard says so, now."""
     LAST_ANSWER = "last answer"
@@ -335,7 +318,6 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     watermark_ns: Instant | None = None
     """The highest timestamp that is known to be written under it."""
     session: str | None = None
-    """The session lease that it is under."""
     where: PlaceSubject | None = None
     """Of its newest witness, where the bytes of that are known."""
 
@@ -373,7 +355,6 @@ class LogView:
     horizon_ns: Instant | None
     problem: str = ""
     span_ns: Span = SECOND
-    """How long a bag of it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +376,6 @@ class NodeClock:
     epochs: int | None = None
     """How many clock epochs are known: each after the first is a step, a suspend, a boot or a long stall."""
     widest_ns: Span | None = None
-    """The largest radius until then."""
     remark: str = ""
     """What the audit found about it."""
     reach: Reach = Reach.NOT_ASKED
@@ -433,7 +413,6 @@ class ClusterState:
     offline: str = ""
     """Why no shard is asked; empty: they are asked."""
     radius_ns_max: Span | None = None
-    """Of the policy."""
     nodes: tuple[NodeView, ...] = ()
     leases: LeaseRows = NO_LEASES
     """In order of domain. A tuple of rows is taken too."""

@@ -153,8 +153,6 @@ class LeaseTable(PickTable):
 
 
 class LeaseList(LeaseTable):
-    """The table of the leases screen."""
-
     def __init__(self) -> None:
         super().__init__(MANY_LEASE_COLUMNS, "lease-list")
 
@@ -197,36 +195,25 @@ class LeaseFacts(WordsLine):
             return
         self.show_title(row.domain)
         near = state.clock.now.midpoint
+        instants = row.granted_ns, row.floor_ns, row.settle_to_ns, row.expiry_ns, row.resumes_ns
+        granted, floor, settle_to, expiry, free_by = (moment(instant, near) for instant in instants)
+        holder = f"{row.node}/{row.process}"
         waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
         written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
         before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
-            (
-                "holder",
-                f"{row.node}/{row.process}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}",
-            ),
+            ("holder", f"{holder}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}"),
             ("lease", f"{row.correlation_id}   fence {row.fence}"),
-            (
-                "from",
-                (
-                    f"granted {moment(row.granted_ns, near)}   floor {moment(row.floor_ns, near)}   "
-                    f"settle to {moment(row.settle_to_ns, near)}"
-                ),
-            ),
-            (
-                "until",
-                (f"expiry {moment(row.expiry_ns, near)}   free by {moment(row.resumes_ns, near)}   waiting {waiting}"),
-            ),
+            ("from", f"granted {granted}   floor {floor}   settle to {settle_to}"),
+            ("until", f"expiry {expiry}   free by {free_by}   waiting {waiting}"),
             ("stands", f"{lease_words(row, state.clock.now) or 'held'}   the one before: {before}{written}"),
         )
         self.say_lines((Cell(f"{label:7} ", Tone.DIM), text) for label, text in lines)
 
 
 class NodeTable(PickTable):
-    """One row per shard, and one for each node without shards."""
-
     def __init__(self) -> None:
         super().__init__(NODE_COLUMNS, "Nodes", id="nodes")
 
@@ -290,8 +277,6 @@ class LeaseScreen(TopScreen):
 
 
 class OverviewScreen(LeaseScreen):
-    """One glance at a cluster, worst news first."""
-
     NAME = "overview"
     AUTO_FOCUS = "#leases"
 
@@ -307,8 +292,6 @@ class OverviewScreen(LeaseScreen):
 
 
 class LeasesScreen(LeaseScreen):
-    """Many leases, and all that is known of the one under the cursor."""
-
     NAME = "leases"
     TABLE = LeaseList
     LEGENDS = (LEASE_LEGEND,)
@@ -336,8 +319,6 @@ NAME_LEAST: Final = 8
 
 
 class BagsScreen(TopScreen):
-    """One log's bags, and what is known of the one under the cursor."""
-
     NAME = "bags"
     FILTERS = True
     LEGENDS = (("Bags", BAG_GRID_LEGEND),)
@@ -383,7 +364,6 @@ class BagsScreen(TopScreen):
             self.draw(self.state)
 
     def _ask_about(self, bag: BagCell | None) -> None:
-        """Ask once for each bag, and again when it has come further."""
         if bag == self._shown:
             return
         self._shown = bag
@@ -421,8 +401,6 @@ SIGNED_WORDS: Final = "each about its own middle: signed at different instants, 
 
 
 class TimeScreen(TopScreen):
-    """Clocks; enter opens what one of them signed."""
-
     NAME = "time"
     FILTERS = True
     LEGENDS = (("Clocks", CLOCK_LEGEND),)
@@ -434,7 +412,6 @@ class TimeScreen(TopScreen):
         self._words = ""
 
     def parts(self) -> Iterable[Widget]:
-        """The nodes and what they agree on, this machine's sources, the history of one clock."""
         return (
             ClockLine(),
             ClockTable(),

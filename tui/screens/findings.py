@@ -72,7 +72,6 @@ class FindingTable(PickTable):
         return () if isinstance(self._rows[index], GroupHeading) else super().in_sight(index)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
-        """Return a row's text: a heading goes over all columns."""
         row = self._rows[index]
         if isinstance(row, GroupHeading):
             return cut((Cell(f"{row.name} ({row.count})", Tone.STRONG),), room)
@@ -89,7 +88,6 @@ class FindingTable(PickTable):
         return next((row for row in after if isinstance(row, Finding)), None)
 
     def next_finding(self, rows: int) -> None:
-        """Go to the next finding (-1: the one before), over headings."""
         place = self.cursor + rows
         while 0 <= place < len(self._rows):
             if isinstance(self._rows[place], Finding):
@@ -143,7 +141,6 @@ class ChainTable(DetailTable):
             self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
 
     def show_text(self, finding: Finding, lines: Sequence[str]) -> None:
-        """Show a finding's explanation, in the width there is."""
         fresh = self._explanation is None or self._explanation[0] != finding
         self._explanation, self._finding, self._root, self._ways = (finding, lines), finding, None, []
         self.show_title(f"Explanation of {finding.id}; x: the evidence again")
@@ -268,7 +265,6 @@ class FindingsScreen(EvidenceScreen):
     # The finding under the cursor.
 
     def on_pick_table_moved(self, event: PickTable.Moved) -> None:
-        """Show the chain of the finding, or the whole of the link, that the cursor is on."""
         if isinstance(event.table, FindingTable):
             self._about()
         else:
@@ -310,7 +306,6 @@ class FindingsScreen(EvidenceScreen):
         self._whole()
 
     def _whole(self) -> None:
-        """Show what the cursor is on without a cut."""
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding
         text = table.text if table.has_focus else printable(finding.explanation) if finding else ""
         self.query_one("#link-whole", WordsLine).say(text)
@@ -323,7 +318,6 @@ class FindingsScreen(EvidenceScreen):
         self._fill()
 
     def action_explain(self) -> None:
-        """Show the explanation instead of the chain, or the chain again."""
         self._explaining = not self._explaining
         self._about()
 
@@ -345,7 +339,6 @@ class FindingsScreen(EvidenceScreen):
         self.top.replay_at(instant, domains[0] if domains else None)
 
     def on_pick_table_chosen(self) -> None:
-        """Go from the list to the chain; from there, to what the link leads to."""
         if self.query_one(ChainTable).has_focus:
             super().on_pick_table_chosen()
         else:

@@ -76,8 +76,6 @@ class ScrubberLine(WordsLine):
 
 
 class InstantField(Input):
-    """Seen only while it is typed in."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Go there"),
         Binding("escape", "screen.back", "Leave it"),
@@ -166,7 +164,6 @@ class EventTable(PickTable):
         self._moved(after + 1)
 
     def name_of(self, index: int) -> object:
-        """What has not happened yet looks otherwise."""
         return index, index > self.cursor
 
     def line_of(self, index: int, room: int) -> list[Cell]:
@@ -255,8 +252,6 @@ PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events",
 
 
 class ReplayScreen(EvidenceScreen):
-    """One place in a record, and everything as it was then."""
-
     NAME = "replay"
     READS_STATE = False
     LEGENDS = REPLAY_LEGENDS
@@ -342,7 +337,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def begin_at(self, instant: Instant | None, follow: str | None) -> None:
-        """Go to an instant, following a domain, as soon as there is something."""
         self.playing = False
         self._wanted = instant, follow
         if self.is_mounted:
@@ -440,7 +434,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def action_play(self) -> None:
-        """Let time pass, or stop it; at the end begin anew."""
         if self.timeline is None:
             return
         if not self.playing and self.place.instant_ns >= self.timeline.end_ns:
@@ -470,7 +463,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def action_follow(self) -> None:
-        """Follow the domain of the event under the cursor; nothing where it is followed already."""
         domain = self.query_one(EventTable).domain
         self.follow = None if domain == self.follow else domain
         self._paint()
@@ -517,7 +509,6 @@ class ReplayScreen(EvidenceScreen):
             self._show_reading(reading)
 
     def _show_reading(self, reading: ReplayedCopy) -> None:
-        """Look at the same instant of what is another record now."""
         self._moment = None
         self._go(at_instant(reading.timeline, self.place.instant_ns))
 
@@ -545,7 +536,6 @@ class ReplayScreen(EvidenceScreen):
                 self.notify(f"the record goes from {rfc3339(timeline.start_ns)} to {rfc3339(timeline.end_ns)}")
 
     def action_back(self) -> None:
-        """Leave the field; else what is followed; else go back."""
         if self.query_one(InstantField).display:
             self._leave_instant()
         elif self.follow is not None:

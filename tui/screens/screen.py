@@ -26,8 +26,6 @@ from ..widgets.row_table import DetailTable, PickTable, RowTable
 
 
 class ScreenEntry(NamedTuple):
-    """One screen."""
-
     key: str
     name: str
     title: str
@@ -105,7 +103,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         Binding("R", "revoke", "Revoke"),
     ]
     state: ClusterState | None = None
-    """The newest that it was given."""
     _theme = ""
     _seen: tuple[int, bool, Size] | None = None
     """What is drawn: going to and fro draws nothing anew."""
@@ -120,7 +117,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         yield KeysLine()
 
     def parts(self) -> Iterable[Widget]:
-        """Return what stands between title and footer."""
         raise NotImplementedError
 
     def show(self, state: ClusterState, *, paused: bool) -> None:
@@ -137,7 +133,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.draw(state)
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state in the screen's own parts."""
         raise NotImplementedError
 
     def on_screen_resume(self, event: ScreenResume) -> None:
@@ -162,7 +157,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
     # Filter.
 
     def filter_words(self, words: str) -> None:
-        """Narrow the rows to those that match."""
         self.want(self.options.narrowed(words))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -195,7 +189,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
             self.filter_words(event.value)
 
     def on_input_submitted(self, event: FilterField.Submitted) -> None:
-        """Keep the filter, and go back to the rows."""
         if isinstance(event.input, FilterField):
             self._leave_filter()
 
@@ -275,7 +268,6 @@ class EvidenceScreen(TopScreen):
         self.call_after_refresh(self.look)
 
     def look(self) -> None:
-        """Show the evidence that there is, or how far its reading is."""
         raise NotImplementedError
 
     def action_audit(self) -> None:
@@ -285,8 +277,6 @@ class EvidenceScreen(TopScreen):
 
 
 class DetailScreen(TopScreen):
-    """Lines about a subject."""
-
     FILTERS = True
     AUTO_FOCUS = "#details"
 
@@ -297,7 +287,6 @@ class DetailScreen(TopScreen):
         self._trail = trail
 
     def parts(self) -> Iterable[Widget]:
-        """The way here, and the lines."""
         yield WordsLine(self._trail, id="trail", cut=True)
         yield DetailTable(id="details")
 
@@ -305,7 +294,6 @@ class DetailScreen(TopScreen):
         self.ask()
 
     def ask(self) -> None:
-        """Ask what is known now, or as of the instant that is looked at."""
         self.query_one(DetailTable).ask(self.about, self.top.look_up)
 
     def draw(self, state: ClusterState) -> None:

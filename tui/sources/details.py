@@ -48,7 +48,6 @@ LABEL: Final = 12
 
 
 def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
-    """Return a line: what, and how it is."""
     return DetailLine((Cell(f"{label:{LABEL}} ", Tone.DIM), Cell(text, tone)), subject)
 
 
@@ -67,7 +66,6 @@ LEASES_SHOWN: Final = 1_000
 
 
 def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLine]:
-    """Yield who holds a domain."""
     rows = [row for row in state.leases if row.domain == domain.name]
     yield BLANK
     yield heading("Holds it now" if rows else "Nobody is known to hold it")
@@ -77,7 +75,6 @@ def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLi
 
 
 def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[DetailLine]:
-    """Yield where a holder runs, and its leases."""
     rows = [row for row in state.leases if (row.node, row.process) == (subject.node, subject.process)]
     yield fact("node", subject.node, NodeSubject(subject.node))
     yield fact("process", str(subject.process))
@@ -89,7 +86,6 @@ def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[Deta
 
 
 def held_on(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    """Yield the leases of a node's processes."""
     rows = [row for row in state.leases if row.node == node]
     known = state.view is ViewKind.RECORD or all(s.freshness.reach is Reach.ANSWERS for s in state.shards)
     yield from _rows(state, rows, f"Holds {counted(len(rows), 'lease')}" + ("" if known else ", as far as is known"))

@@ -93,7 +93,6 @@ class LiveSource:
         self._nodes: AskedQuestion[Mapping[str, str | None]] | None = None
         self._others: Releases | None = None
         self._shards: dict[int, AskedQuestion[ShardAnswer]] = {}
-        """By the number of the shard."""
         self._clocks = NodeClocks(machine)
         self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
@@ -244,7 +243,6 @@ class LiveSource:
         return live_details(self.state_at(), self.mount.answer, subject)
 
     record = None
-    """A live cluster was not read as a whole."""
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"

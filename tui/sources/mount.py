@@ -72,8 +72,6 @@ class LedgerLease:
 
 @dataclass(frozen=True, slots=True)
 class LedgersTell:
-    """What all ledgers together say."""
-
     leases: tuple[LedgerLease, ...]
     """The last known lease of each domain that is not known to have ended."""
     fences: dict[str, int]
@@ -254,8 +252,6 @@ _LEDGERS_READ: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class MountLocation:
-    """What the command line names."""
-
     path: Path
     """A root, a copy of one, or the directory that holds either."""
     node_dir: Path | None = None
@@ -274,8 +270,6 @@ class ChainEnd:
 
 @dataclass(frozen=True, slots=True)
 class MountAnswer:
-    """All that was read in one go."""
-
     root: Path
     cluster_id: bytes
     own_node: str

@@ -129,7 +129,6 @@ class KeptLines(Widget):
 
 
 type Words = str | Cell
-"""Text, plain or in a tone."""
 
 
 def _cells(parts: Iterable[Words]) -> tuple[Cell, ...]:
@@ -210,8 +209,6 @@ REASONS_SHOWN: Final = 5
 
 
 class TitleBar(WordsLine):
-    """Which cluster, where, live or not, what time."""
-
     def __init__(self) -> None:
         super().__init__(id="title")
 
@@ -295,8 +292,6 @@ class HealthLine(WordsLine):
 
 
 class ClockLine(WordsLine):
-    """This node's interval, its radius, source and status."""
-
     def __init__(self) -> None:
         super().__init__(id="clock")
         self.show_title("Time")
@@ -350,8 +345,6 @@ class KeysLine(WordsLine):
 
 
 class FilterField(Input):
-    """Filters while it is typed."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Keep the filter"),
         Binding("escape", "screen.unfilter", "No filter"),

@@ -44,7 +44,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
 
     TONES = STYLES | {Tone.GOOD: "$text-success"}  # in tables much is good
     headed: ClassVar[bool] = True
-    """Whether the columns have titles."""
     indent: ClassVar[int] = 0
     """How many cells stand before the columns."""
 
@@ -216,7 +215,6 @@ class PickTable(RowTable, inherit_bindings=False):
         return max(0, min(cursor, self._count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
-        """Bring the row into sight, and tell."""
         self._key = self.key
         if not self.bring_into_sight():
             self.refresh_lines(before + self.headed)
@@ -336,7 +334,6 @@ class DetailTable(PickTable):
             self.show_lines((), "" if self.about is None else "asking …")
 
     def show_lines(self, lines: Sequence[DetailLine], nothing: str) -> None:
-        """Show lines. ``nothing``: why there are none."""
         self._lines = lines
         self.show_picks(len(lines), lambda index: (lines[index].cells,), nothing, lambda index: index)
 

@@ -322,7 +322,7 @@ class TopApp(App[None]):
 
     def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None:
         instant = self.instant
-        self.work(lambda: self.feed.details(subject, instant), take)
+        self.work(lambda: self.feed.source.details(subject, instant), take)
 
     def work[T](
         self, body: Callable[[], T], take: Callable[[T | TenureError], None], within: float | None = None
@@ -357,10 +357,6 @@ class TopApp(App[None]):
             self.delay_update(SETTLING)
             self.switch_screen(name)
 
-    def go(self, name: str) -> TopScreen:
-        self.action_go(name)
-        return self.get_screen(name, TopScreen)
-
     def open(self, subject: Subject) -> None:
         trail = [
             self.main.NAME,
@@ -371,9 +367,8 @@ class TopApp(App[None]):
     def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
         from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
 
-        screen = self.go("replay")
-        assert isinstance(screen, ReplayScreen)
-        screen.begin_at(instant, follow)
+        self.action_go("replay")
+        self.get_screen("replay", ReplayScreen).begin_at(instant, follow)
 
     @property
     def writable(self) -> bool:

@@ -104,20 +104,16 @@ REST_NS_MAX: Final[Span] = 10 * SECOND
 
 
 class Feed:
-    """The threads behind a screen. Only ``details`` blocks."""
+    """The threads behind a screen. Nothing here blocks."""
 
     def __init__(self, source: StateSource, clock: MachineClock, frame_ns: Span = FRAME_NS) -> None:
-        self._source = source
+        self.source = source
         self._clock = clock
         self._frame_ns = frame_ns
         self._stop = Event()
         self._wakes: list[Event] = []
         self._frame = Event()
         self._instant: Instant | None = None
-
-    @property
-    def record(self) -> Archive | None:
-        return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
@@ -137,9 +133,6 @@ class Feed:
         """Hand over the states of another instant from now on; None: of now, or of a record's end."""
         self._instant = instant
         self._frame.set()
-
-    def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
-        return self._source.details(subject, instant)
 
     def do[T](
         self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
@@ -171,11 +164,11 @@ class Feed:
     def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
-            for question in self._source.questions()[len(self._wakes) :]:
+            for question in self.source.questions()[len(self._wakes) :]:
                 wake = Event()
                 self._wakes.append(wake)
                 self._thread(f"top {question.name}", self._asking(question, wake), failed)
-            state = self._source.state_at(self._instant)
+            state = self.source.state_at(self._instant)
             if state is not told:  # of a record, nothing is new until another instant is looked at
                 told = state
                 take(state)
@@ -240,7 +233,7 @@ class ArchiveLoader:
     def take_record(self) -> None:
         """Use a copy that the feed has read already."""
         if self.archive is None and not self.busy and self.problem is None:
-            self.archive = self._feed.record
+            self.archive = self._feed.source.record
 
     def audit_now(self, state: ClusterState) -> None:
         """Read and audit the whole root that a state is of, again if that was done before."""

@@ -14,7 +14,16 @@ from appliance.lease.wire import ClockTold
 from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant
-from tests.support.screens import NOW_NS, HandFeed, busy_state, node_clock, signed_clock, silent_clock, state
+from tests.support.screens import (
+    NOW_NS,
+    HandFeed,
+    RecordedSource,
+    busy_state,
+    node_clock,
+    signed_clock,
+    silent_clock,
+    state,
+)
 from tests.support.shares import sampled
 from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
@@ -282,7 +291,7 @@ def test_offset_has_a_history() -> None:
         await press(pilot, "4")
         for step in range(1, 4):
             clock = replace(node_clock("node1", offset_ns=step * 50_000), read_ns=step)
-            feed.source = type(feed.source)(state(clocks=(clock, node_clock("node2"))))
+            feed.source = RecordedSource(state(clocks=(clock, node_clock("node2"))))
             feed.hand_over()
             feed.hand_over()
             await pilot.pause()

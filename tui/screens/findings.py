@@ -338,9 +338,9 @@ class FindingsScreen(EvidenceScreen):
         )
         self.top.replay_at(instant, domains[0] if domains else None)
 
-    def on_pick_table_chosen(self) -> None:
+    def chosen(self) -> None:
         if self.query_one(ChainTable).has_focus:
-            super().on_pick_table_chosen()
+            super().chosen()
         else:
             self.set_focus(self.query_one(ChainTable))
             self._whole()

@@ -225,6 +225,9 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return found if isinstance(found, SUBJECTS) else None
 
     def on_pick_table_chosen(self) -> None:
+        self.chosen()
+
+    def chosen(self) -> None:
         subject = self.subject()
         if subject is not None:
             self.top.open(subject)

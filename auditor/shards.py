@@ -9,18 +9,20 @@ from typing import Final
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.paths import record_name
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import (
     BatchHead,
     CeilingCopy,
     Ended,
+    LedgerBlock,
     Revoked,
+    SessionEnded,
+    SessionWitness,
     Stopped,
     Witness,
     decode_entry,
     head_digest,
+    open_block,
 )
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -122,7 +124,7 @@ class ShardWalk:
         for finding in findings:
             self._refused(finding, record.time, signed.key_id, where)
         if not findings:
-            self._told.add("ceiling", *place, data, where=where)
+            self._told.add_ceiling(place[:2], record.number, data, where)
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
 

@@ -15,12 +15,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.frame import WITNESSES_MAX
+from appliance.formats.framing import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.policy import Policy
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, Entry, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import (
+    Ended,
+    Entry,
+    Half,
+    SessionWitness,
+    SignedWitness,
+    Witness,
+    WitnessKind,
+    decode_entry,
+)
 from auditor.evidence.signatures import FrameReader, KnownHead
 from timeagent import core
 from timeagent.canonical import decode

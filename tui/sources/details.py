@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
-from appliance.formats.frame import Frame, open_frame
-from appliance.formats.framing import Kind, Piece, piece_at
-from appliance.formats.ledger import open_block
+from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
 from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.shardmap import chain_of, shard_text
-from appliance.formats.witness import Ended, Witness
+from appliance.formats.witness import Ended, Witness, open_block
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
 from timeagent.console import counted, printable

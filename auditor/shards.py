@@ -11,18 +11,20 @@ import numpy as np
 
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.paths import record_name
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.witness import (
     BatchHead,
     CeilingCopy,
     Ended,
+    LedgerBlock,
     Revoked,
+    SessionEnded,
+    SessionWitness,
     Stopped,
     Witness,
     decode_entry,
     head_digest,
+    open_block,
 )
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime

@@ -18,8 +18,16 @@ from appliance.formats.framing import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.policy import Policy
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, Entry, Half, SignedWitness, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import (
+    Ended,
+    Entry,
+    Half,
+    SessionWitness,
+    SignedWitness,
+    Witness,
+    WitnessKind,
+    decode_entry,
+)
 from auditor.evidence.signatures import FrameReader, KnownHead
 from timeagent import core
 from timeagent.canonical import decode

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.shardmap import chain_of, shard_text
-from appliance.formats.witness import Ended, Witness
+from appliance.formats.witness import Ended, Witness, open_block
 from auditor.evidence.tree import Tree
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain

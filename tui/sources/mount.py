@@ -31,11 +31,10 @@ from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind, Piece, pack, piece_at
 from appliance.formats.lease import LeaseOutcome
-from appliance.formats.ledger import open_block
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, chain_of, shard_number
-from appliance.formats.witness import Ended, Stopped, Witness
+from appliance.formats.witness import Ended, Stopped, Witness, open_block
 from appliance.node.own_keys import NOTICE_NS
 from appliance.node.records import Registers, StoredChain
 from appliance.node.runtime import runtime_of

@@ -1,7 +1,5 @@
 """Queues: first come, first served, woken by the shard, and nothing for those who are gone."""
 
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 
@@ -11,16 +9,16 @@ from appliance.lease import waiting as waiting_module
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.shard import Shard
 from appliance.lease.waiting import KEEP_NS_MAX, WAIT_NS_MAX
-from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Reply, Unavailable, Upgrade
+from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Unavailable, Upgrade
 from tests.support.shards import (
     HOLDER,
     RIVAL,
     TERM,
+    Caller,
     World,
     acquire,
     granted,
     one,
-    opened,
     relinquish,
     renew,
     repeated,
@@ -30,28 +28,6 @@ from tests.support.values import NOW_NS
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND
-
-
-@dataclass(eq=False)
-class Caller:
-    """A waiter that remembers what it was told."""
-
-    gone: bool = False
-    replies: list[Reply] = field(default_factory=list)
-
-    def answer(self, reply: Reply) -> None:
-        self.replies.append(reply)
-
-    @property
-    def witness(self) -> Witness:
-        (reply,) = self.replies
-        return opened(reply)[1]
-
-    @property
-    def denied(self) -> Denied:
-        (reply,) = self.replies
-        assert isinstance(reply, Denied)
-        return reply
 
 
 def waiting(

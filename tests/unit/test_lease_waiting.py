@@ -130,6 +130,19 @@ def test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past(world: World) 
     assert caller.witness.settle_to_ns == lease.expiry_ns
 
 
+def test_each_waiter_is_answered_when_its_own_time_is_over(world: World) -> None:
+    shard = world.started()
+    granted(shard, acquire(world, "a"))
+    callers = [wait_for(shard, waiting(world, wait_ns=seconds * SECOND)) for seconds in (2, 3, 1)]
+    for over in (1, 2, 3):
+        assert shard.due_in() == SECOND
+        world.time.advance(SECOND)
+        look(shard)
+        assert sum(len(each.replies) for each in callers) == over
+    assert [each.denied.place for each in callers] == [1, 1, 3]
+    assert queued(shard) == 0
+
+
 def test_holder_that_renews_keeps_the_waiter_waiting(world: World) -> None:
     shard = world.started()
     lease = granted(shard, acquire(world, "a"))

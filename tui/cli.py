@@ -20,6 +20,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -84,7 +85,6 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def run_top(options: argparse.Namespace) -> int:
-    """Show the screen until it is left, or print one snapshot."""
     if options.db is not None and options.path and options.offline is None:
         options.path, options.offline = None, options.path
     offline = options.offline is not None or options.db is not None
@@ -145,7 +145,8 @@ def _as_text(options: argparse.Namespace) -> bool:
 
 
 def _once(source: LiveSource, *, json: bool) -> int:
-    state = ask_once(source, PATIENCE_NS)
+    with closing(source):
+        state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
         raise source.mount.error or TryAgain(
             "no-answer", f"no answer from the mount at {state.path}", hint="see whether its file server answers"
@@ -297,7 +298,6 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Say once whether the cluster works, or show the overview again and again."""
     if options.count is not None and not options.watch:
         raise BadRequest("no-watch", "--count is of --watch", hint="say --watch too")
     from .sources.live import live_source  # noqa: PLC0415 - the cluster's library, only when called

@@ -11,21 +11,18 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import Kind, Piece, pieces
+from appliance.formats.framing import Kind, Piece, open_frame, pieces
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
 from .acceptance import Judge, Refusal
-from .batch import BatchPart, MessageBatch
-from .closedbags import ClosedBag, ClosedBags, RackGone
+from .closedbags import ClosedBag, ClosedBags, RackGone, retained
 from .closer import NotDue
 from .context import BagContext, RecordNumbers
 from .horizon import Horizon
-from .listedfiles import retained
 from .logs import is_there, racks_there
-from .message import START, FrameOrigin, Message, Position, before, cursor_text
+from .message import START, BatchPart, FrameOrigin, Message, MessageBatch, Position, before, cursor_text
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 

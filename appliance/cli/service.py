@@ -50,7 +50,6 @@ def units(root: Path) -> list[str]:
 
 
 def is_there() -> bool:
-    """Whether systemd runs this machine, and the units are installed."""
     return _RUNNING.is_dir() and any((Path(place) / _TEMPLATE).exists() for place in _UNIT_PATHS)
 
 

@@ -16,7 +16,7 @@ from timeagent.units import DAY, MS, SECOND
 
 from ..cluster import Cluster
 from ..doctor.check import not_well
-from ..formats.address import Address
+from ..formats.names import Address
 from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener
@@ -130,7 +130,6 @@ class Node:
 
     @property
     def address(self) -> Address | None:
-        """Where other nodes are answered, or None."""
         return None if self._door is None else self._door.address
 
     @property
@@ -206,7 +205,6 @@ class Node:
             self._door_thread.join()
 
     def _status(self) -> str:
-        """Return in one line how it goes."""
         wrong = [check.words for check in not_well(self._observed.checks())]
         shards = counted(len(self._observed.own_shards), "shard")
         where = f", reached at {self._door.address}" if self._door else ""

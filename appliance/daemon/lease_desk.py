@@ -312,7 +312,6 @@ class DeskConnection:
         self._poll.register(connection, select.POLLIN)
 
     def say(self, *words: str) -> None:
-        """Send a message."""
         self._socket.sendall(wire.packed(*(each.replace("\0", " ") for each in words)))
 
     def show(self, place: int, detail: str) -> None:

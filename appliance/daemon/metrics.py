@@ -107,7 +107,6 @@ class NodeCollector(Collector):
         yield _gauge("tenure_version_skew", "1 if nodes run different releases.", skewed(known))
 
     def _shards(self) -> Iterator[Metric]:
-        """Yield what this node's shards say."""
         asked = {shard: self._observed.numbers(shard) for shard in self._observed.own_shards}
         up = {shard: numbers is not None for shard, numbers in asked.items()}
         yield _gauge("tenure_shard_up", "1 if the shard answers.", up, "shard")

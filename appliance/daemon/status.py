@@ -69,7 +69,6 @@ class Observed:
 
     @property
     def policy_number(self) -> int:
-        """The newest policy, by which this node goes."""
         return self._policy.newest.number
 
     def see_mount(self, root: Root) -> None:

@@ -34,7 +34,6 @@ class Room:
 
 
 def room_of(path: Path) -> Room:
-    """Return what is left. Raises OSError."""
     found = os.statvfs(path)
     return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
@@ -47,6 +46,9 @@ def checked(name: str) -> str:
     if not _NAME.fullmatch(name) or ".." in name or name == ".":
         raise BadRequest("bad-name", f"{name[:80]!r} is no name of a probe", hint="a-z, 0-9, dot and hyphen")
     return name
+
+
+VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
 
 
 class TrialDirectory:
@@ -80,6 +82,13 @@ class TrialDirectory:
         if self._made_tmp:
             with contextlib.suppress(OSError):
                 os.rmdir(self._tmp)
+
+    def ask(self, verb: str, *words: str) -> bool | str:
+        """Do what one of VERBS says, which may have come over a pipe."""
+        if verb not in VERBS:
+            raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
+        said: bool | str = getattr(self, verb)(*words)
+        return said
 
     def make(self, name: str, data: str) -> bool:
         """Create a file that nobody else has; return whether nobody had it."""
@@ -118,7 +127,6 @@ class TrialDirectory:
         return True
 
     def lists(self, name: str) -> bool:
-        """Return whether the directory's list holds a name."""
         return name in os.listdir(self._place)
 
     def read(self, name: str) -> str:
@@ -129,7 +137,6 @@ class TrialDirectory:
             return ""
 
     def stat(self, name: str) -> os.stat_result:
-        """Return what open and fstat say of a file."""
         return self._opened(name)[1]
 
     def remove(self, name: str) -> None:
@@ -155,8 +162,6 @@ def _write_and_close(descriptor: int, data: str) -> None:
 
 
 class Probe(TrialDirectory):
-    """What the doctor tries out."""
-
     def owner(self) -> HealthCheck:
         """Say whether a new file belongs to who made it."""
         self.make("owner", "x")
@@ -239,7 +244,6 @@ def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> Hea
 
 
 def judge_exclusive(*, refused: bool) -> HealthCheck:
-    """Say whether O_EXCL decides."""
     wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
     return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
@@ -250,7 +254,6 @@ def judge_listed(*, listed: bool) -> HealthCheck:
 
 
 def judge_room(room: Room) -> list[HealthCheck]:
-    """Say whether there is room for bytes and for names."""
     way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
     said = f"{room.bytes_left / 2**30:.1f} GiB left"
     found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)

@@ -52,7 +52,6 @@ def judge_randomness(*, ready: bool) -> HealthCheck:
 
 
 def judge_listening(address: str, problem: str | None) -> HealthCheck:
-    """Say whether the node can answer where its settings say."""
     way_out = "change `listen` in node.toml, or stop who listens there"
     return judged(
         "port", f"{address} is the node's, or free for it", f"{address}: {problem}", way_out, holds=not problem
@@ -137,7 +136,6 @@ def is_local(path: Path, mountinfo: str | None = None) -> bool:
 
 
 def judge_kind(mount: Mount) -> HealthCheck:
-    """Say whether this kind of file system can be a root."""
     name, said = "file system", f"{mount.kind} at {mount.point}"
     if mount.nfs:
         version = mount.version

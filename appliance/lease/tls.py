@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from timeagent.keys import KeyInUse, Signer
 
-    from ..formats.address import Address
+    from ..formats.names import Address
 else:
     x509 = LazyModule("cryptography.x509")
 

@@ -149,12 +149,10 @@ def group_id(name: str) -> int | None:
 
 
 def shard_socket(runtime: Path, shard: int) -> Path:
-    """Return the socket by which a node's shard is reached on this machine."""
     return runtime / f"shard-{shard:04d}.sock"
 
 
 def writer_socket(runtime: Path) -> Path:
-    """Return the socket by which a node's writer is reached on this machine."""
     return runtime / "writer.sock"
 
 

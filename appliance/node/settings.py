@@ -39,9 +39,8 @@ from timeagent.keys import Signer, parse_public_line, public_line
 from timeagent.trust import Purpose
 
 from ..bag.roots import Root, parse_root
-from ..formats.address import Address, parse_address
 from ..formats.marker import ROOT_VARIABLE
-from ..formats.names import check_node
+from ..formats.names import Address, check_node, parse_address
 
 FILE: Final = "node.toml"
 ROOT_KEY: Final = "root.key"
@@ -58,8 +57,10 @@ class Sharing(StrEnum):
     NEVER = "never"
 
 
-class _EtcdToml(msgspec.Struct, forbid_unknown_fields=True):
-    endpoints: list[str]
+class EtcdAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an etcd is reached."""
+
+    endpoints: tuple[str, ...]
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -76,24 +77,12 @@ class _Toml(msgspec.Struct, forbid_unknown_fields=True):
     node_writer: Sharing = Sharing.AUTO
     pack: bool = True
     retention_days: int = 0
-    etcd: _EtcdToml | None = None
+    etcd: EtcdAccess | None = None
     peers: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdAccess:
-    """How an etcd is reached."""
-
-    endpoints: tuple[str, ...]
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Settings:
-    """What this node knows of itself."""
-
     directory: Path
     node: str
     root: Root
@@ -171,7 +160,6 @@ def find_settings(cluster_id: bytes, root: Root, directory: Path | None = None) 
 
 
 def is_there(path: Path) -> bool:
-    """Whether a local path exists, as far as this user may know: what is in another user's directory is not ours."""
     try:
         return path.exists()
     except OSError:
@@ -213,7 +201,7 @@ def load_settings(directory: Path) -> Settings:
         raw.node_writer,
         raw.pack,
         raw.retention_days,
-        None if raw.etcd is None else _etcd(path, raw.etcd),
+        None if raw.etcd is None else _checked(path, raw.etcd),
     )
 
 
@@ -224,12 +212,12 @@ def _address(path: Path, entry: str, text: str) -> Address:
         raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
 
 
-def _etcd(path: Path, raw: _EtcdToml) -> EtcdAccess:
-    wrong = [each for each in raw.endpoints if not _is_endpoint(each)]
-    if wrong or not raw.endpoints:
-        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else raw.endpoints!r}"
+def _checked(path: Path, access: EtcdAccess) -> EtcdAccess:
+    wrong = [each for each in access.endpoints if not _is_endpoint(each)]
+    if wrong or not access.endpoints:
+        said = f"{path}: etcd.endpoints is {wrong[0] if wrong else []!r}"
         raise BadConfiguration("bad-settings", said, hint='addresses as "http://10.0.0.1:2379", one at least')
-    return EtcdAccess(tuple(raw.endpoints), raw.ca, raw.cert, raw.key)
+    return access
 
 
 def _is_endpoint(text: str) -> bool:

@@ -23,14 +23,14 @@ from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.outcome import Committed, Outcome, Unknown
+from appliance.bag.writing import Committed, Outcome, Unknown
 from appliance.formats.birth import store_of
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import pieces
+from appliance.formats.framing import open_frame, pieces
 from appliance.formats.paths import Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError
 
 from ..bag.writing import FrameFile, Writer
+from ..lease.connection import UnixListener
 from .desk_wire import LEASE, words_of
 from .writer_wire import (
     LENGTH_BYTES,
@@ -175,14 +175,10 @@ class WritableLog(Protocol):
     """An open log, as far as a writer needs it."""
 
     @property
-    def grid(self) -> Grid:
-        """Where its bags lie."""
-        ...
+    def grid(self) -> Grid: ...
 
     @property
-    def writer(self) -> Writer:
-        """What writes into them."""
-        ...
+    def writer(self) -> Writer: ...
 
 
 class NodeWriter:
@@ -292,35 +288,23 @@ PATIENCE_S: Final = 2
 class NodeWriterServer:
     """Serves one NodeWriter on a socket, between ``start`` and ``stop``."""
 
-    def __init__(self, writer: NodeWriter, path: Path, *, writers: int = WRITERS, desk: Desk | None = None) -> None:
+    def __init__(self, writer: NodeWriter, path: Path, *, desk: Desk | None = None) -> None:
         """Listen. A socket that an earlier run left is removed: whoever starts this made sure that it is alone.
 
         ``desk``: serves, in the thread of the connection, who asks for a sub-lease. Raises Environment.
         """
         self._writer = writer
         self._desk = desk
-        self._path = path
         self._ending = Event()
         self._connections: set[_Connection] = set()
         self._lock = Lock()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            path.unlink(missing_ok=True)
-            self._listener.bind(str(path))
-            path.chmod(0o600)
-            self._listener.listen(128)
-        except OSError as problem:
-            self._listener.close()
-            raise Environment(
-                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
-            ) from None
-        self._writers = writers
+        self._listener = UnixListener(path, None)
         self._writing = self._threads_of(writer.batcher)
         self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
         writer.begun = self._begin
 
     def _threads_of(self, batcher: Batcher) -> list[Thread]:
-        return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(self._writers)]
+        return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(WRITERS)]
 
     def _begin(self, batcher: Batcher) -> None:
         """Write what comes for a store, or refuse it where this is ending. Raises Environment for want of threads."""
@@ -340,7 +324,6 @@ class NodeWriterServer:
         self.threads += threads
 
     def start(self) -> None:
-        """Begin to answer."""
         for thread in self.threads:
             thread.start()
 
@@ -349,9 +332,9 @@ class NodeWriterServer:
         if self._ending.is_set():
             return
         self._ending.set()
-        self._path.unlink(missing_ok=True)
+        self._listener.unlink()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.socket.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._writer.close()
         for thread in self._writing:
@@ -364,7 +347,7 @@ class NodeWriterServer:
     def _accept(self) -> None:
         while not self._ending.is_set():
             try:
-                accepted, _ = self._listener.accept()
+                accepted, _ = self._listener.socket.accept()
             except OSError:
                 # Out of descriptors, perhaps: who waits keeps waiting, and the next close makes room.
                 if not self._ending.wait(PAUSE_S):

@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.frame import FRAME_BYTES_MAX
+from appliance.bag.writing import Committed, NotCommitted, Unknown
+from appliance.formats.framing import FRAME_BYTES_MAX
 from timeagent.canonical import U64, Bytes8, Bytes16, Record
 from timeagent.errors import Damaged
 
@@ -69,8 +69,6 @@ class Submit(Record, frozen=True, tag="submit"):
 
 
 class WriterAnswer(Record, frozen=True, tag="answer"):
-    """What became of a submission."""
-
     number: U64
     said: WriterSaid
     reason: str
@@ -103,22 +101,22 @@ def body_bytes(head: bytes) -> int:
 
 def decode_call(body: bytes) -> Outgoing:
     """Read what a process sends. Raises Damaged."""
-    try:
-        return _calls.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("wire-damaged", f"no message to a writer: {problem}") from None
+    return _decoded(_calls, body)
 
 
 def decode_answer(body: bytes) -> Incoming:
     """Read what a writer sends. Raises Damaged."""
+    return _decoded(_answers, body)
+
+
+def _decoded[Message](decoder: msgspec.msgpack.Decoder[Message], body: bytes) -> Message:
     try:
-        return _answers.decode(body)
+        return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Damaged("wire-damaged", f"no message of a writer: {problem}") from None
+        raise Damaged("wire-damaged", f"no message between a process and a writer: {problem}") from None
 
 
 def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> WriterAnswer:
-    """Put an outcome into words."""
     match outcome:
         case Committed(file_name):
             return WriterAnswer(number=number, said=WriterSaid.COMMITTED, reason="", file_name=file_name or "")

@@ -13,15 +13,15 @@ from functools import lru_cache
 
 import msgspec
 
-from appliance.formats.frame import LEASES_MAX, Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
+from appliance.formats.framing import LEASES_MAX, Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
 from appliance.formats.paths import Bag, DataName, Grid
 from appliance.formats.policy import Policy, PolicyNumbers
 from appliance.formats.witness import SignedWitness
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, BadTime, NotTrusted, check_type
+from timeagent.errors import BadRequest, BadTime, NotTrusted
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import SignedTime, r1_holds
+from timeagent.signedtime import SignedTime, r1_range
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, Instant, Span, rfc3339, span_text
 
@@ -41,17 +41,6 @@ def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
         )
     check_payloads(batch)
     return batch
-
-
-def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
-    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    if not isinstance(leases, Iterable):
-        check_type(Iterable, leases=leases)
-    chosen = list(leases)
-    for each in chosen:
-        if not isinstance(each, Lease):
-            check_type(Lease, lease=each)
-    return list(dict.fromkeys(chosen))
 
 
 def check_covering(leases: Sequence[Lease]) -> None:
@@ -147,8 +136,10 @@ class _Evidence(msgspec.Struct, frozen=True, eq=False):
     records: InForce
     token: SignedTime
     proofs: list[_Proof]
-    policy: Policy
+    policy_number: int
     """The one to be named."""
+    near: range
+    """The timestamps that R1 allows."""
     time: bytes
     witnesses: tuple[bytes, ...]
 
@@ -195,13 +186,12 @@ class FrameStamper:
         last = first + len(payloads) - 1
         assert all(lease.floor_ns < first for lease in leases)
         evidence = self._judged(records, token, proofs)
-        for timestamp in (first, last):
-            if not r1_holds(timestamp, token, evidence.policy.r1_tolerance_ns):
-                raise BadTime(
-                    "r1-would-fail",
-                    f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
-                    hint="the clock stepped while the message was made: try again",
-                )
+        if first not in evidence.near or last not in evidence.near:
+            raise BadTime(
+                "r1-would-fail",
+                f"the timestamp {rfc3339(first)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
+                hint="the clock stepped while the message was made: try again",
+            )
         return self._encoded(grid.bag(first), range(first, last + 1), payloads, leases, halves, attempt_id, evidence)
 
     def _judged(self, records: InForce, token: SignedTime, proofs: list[_Proof]) -> _Evidence:
@@ -210,8 +200,9 @@ class FrameStamper:
         if known is None or known.records is not records or known.token is not token or known.proofs != proofs:
             _refuse_untrusted(records.keyring, token, proofs)
             policy = self._judging(records, proofs, token)
-            witnesses = tuple([proof.raw for proof in proofs])
-            known = self._evidence = _Evidence(records, token, proofs, policy, token.encode(), witnesses)
+            near, witnesses = r1_range(token, policy.r1_tolerance_ns), tuple([proof.raw for proof in proofs])
+            known = _Evidence(records, token, proofs, policy.number, near, token.encode(), witnesses)
+            self._evidence = known
         return known
 
     def _judging(self, records: InForce, proofs: Sequence[_Proof], token: SignedTime) -> Policy:
@@ -253,7 +244,7 @@ class FrameStamper:
         for lease in leases:
             if start + count > lease.expiry_ns:
                 lease.lose("expired", lease.trouble or LossReason.EXPIRED)
-            lease.check_held(now, self._policy.holder_margin_ns)
+                lease.check_held(now, self._policy.holder_margin_ns)
         return start
 
     def _encoded(
@@ -280,7 +271,7 @@ class FrameStamper:
             time=evidence.time,
             witnesses=evidence.witnesses,
             trust_number=evidence.records.numbers.trust,
-            policy_number=evidence.policy.number,
+            policy_number=evidence.policy_number,
         )
         data, digest = encode_frame(head, timestamps, payloads)
         return Publication(

@@ -179,7 +179,7 @@ MUTANTS = {
     "watermark without R1": Mutant(
         state,
         "watermark_refused",
-        "not r1_holds(watermark, token, bounds.r1_tolerance_ns)",
+        "watermark not in r1_range(token, bounds.r1_tolerance_ns)",
         "False",
         ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ending_tests.WRONG_WATERMARKS[-1],

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.formats import frame, framing, sessionlease, stamped, witness
+from appliance.formats import framing, stamped, witness
 from tests.support.records import RECORDS
 from tests.support.values import COVERED, all_files, nonce_token, page_token
 from timeagent import signedtime
@@ -107,7 +107,7 @@ def test_wrong_table_is_found(formats: str, old: str, new: str, name: str) -> No
 
 
 def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> None:
-    sessions = (sessionlease.SessionWitness, sessionlease.SessionEnded)
+    sessions = (witness.SessionWitness, witness.SessionEnded)
     for entry in (witness.Witness, witness.Ended, witness.Revoked, *sessions, witness.CeilingCopy, witness.Stopped):
         assert f"begins with the word `{entry.__struct_config__.tag}`" in formats
     for kind in framing.Kind:
@@ -116,10 +116,10 @@ def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> Non
     for context in [*contexts, "witness batch head"]:
         assert f"`{context}`" in formats
     assert framing.PAYLOAD_BYTES_MAX == 64 * 2**20
-    assert frame.MESSAGE_BYTES_MAX == 2**20
-    assert frame.FRAME_BYTES_MAX == 32 * 2**20
-    assert frame.FRAME_MESSAGES_MAX == 65_536
-    assert frame.LEASES_MAX == 64
+    assert framing.MESSAGE_BYTES_MAX == 2**20
+    assert framing.FRAME_BYTES_MAX == 32 * 2**20
+    assert framing.FRAME_MESSAGES_MAX == 65_536
+    assert framing.LEASES_MAX == 64
     assert framing.OVERHEAD_BYTES == 28
 
 

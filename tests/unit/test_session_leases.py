@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import LeaseOutcome, Mode
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import SignedWitness, Witness
+from appliance.formats.witness import SessionEnded, SessionWitness, SignedWitness, Witness
 from appliance.lease.wire import Acquire, BeginSession, DropSession, Relinquish, Renew, RenewSession, Request, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.canonical import decode
@@ -107,8 +106,7 @@ def test_frame_carries_the_witness_of_each_lease_and_session_once(site: HandSite
 
     stamper._encoded = spied
     session.publish("log", [b"m"], under=leases)
-    from appliance.formats.frame import open_frame
-    from appliance.formats.framing import pieces
+    from appliance.formats.framing import open_frame, pieces
 
     (frame,) = (open_frame(piece, "f") for piece in pieces(made[0])[0])  # type: ignore[arg-type]
     said = [decode(SignedWitness, raw).statement() for raw in frame.head.witnesses]

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from appliance.bag.context import RecordNumbers
-from appliance.bag.outcome import Committed
-from appliance.formats.frame import CommittedFrame, Frame, open_frame
-from appliance.formats.framing import pieces
+from appliance.bag.writing import Committed
+from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid
 from appliance.session.held import Lease, LossReason
 from appliance.session.stamping import AheadOfClock, FrameStamper, InForce, Publication, WriterState

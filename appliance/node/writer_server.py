@@ -33,7 +33,6 @@ from ..bag.writing import FrameFile, Writer
 from ..lease.connection import UnixListener
 from .desk_wire import LEASE, words_of
 from .writer_wire import (
-    LENGTH_BYTES,
     PROTOCOL_VERSION,
     Incoming,
     Outgoing,
@@ -44,11 +43,10 @@ from .writer_wire import (
     WriterSaid,
     WriterWelcome,
     answer_of,
-    body_bytes,
     decode_call,
     encode,
     limit_sending,
-    receive_exactly,
+    receive,
 )
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -387,7 +385,7 @@ class _Connection:
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            first = self._body()
+            first = receive(self._socket)
             if first is not None and first.startswith(_LEASE):
                 if self._desk is not None:
                     self._desk(self._socket, words_of(first))
@@ -440,9 +438,5 @@ class _Connection:
 
     def _receive(self) -> Outgoing | None:
         """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
-        body = self._body()
+        body = receive(self._socket)
         return None if body is None else decode_call(body)
-
-    def _body(self) -> bytes | None:
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        return None if head is None else receive_exactly(self._socket, body_bytes(head))

@@ -17,7 +17,7 @@ from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
-from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, Submit, WriterHello, body_bytes, decode_answer, encode
+from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -192,7 +192,7 @@ def test_another_cluster_node_or_version_is_turned_away_by_name(
         raw.settimeout(30)
         raw.connect(str(path))
         raw.sendall(encode(WriterHello(version=version, cluster_id=cluster, node=name)))
-        answer = decode_answer(raw.recv(body_bytes(raw.recv(LENGTH_BYTES))))
+        answer = decode_answer(receive(raw) or b"")
         assert isinstance(answer, Rebuff)
         assert "n1" in answer.reason
         assert raw.recv(1) == b""
@@ -388,5 +388,8 @@ def test_a_path_that_cannot_be_bound_is_named(log: Log, tmp_path: Path) -> None:
 
 
 def test_an_oversized_message_is_damage() -> None:
-    with pytest.raises(Damaged, match="exceeds the limit"):
-        body_bytes(b"\xff\xff\xff\xff")
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"\xff\xff\xff\xff")
+        with pytest.raises(Damaged, match="exceeds the limit"):
+            receive(here)

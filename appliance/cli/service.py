@@ -29,7 +29,7 @@ from timeagent.sources.nonce import DOOR_NAME, NonceClient
 from timeagent.units import SECOND
 
 from ..bag.roots import Root
-from ..node.runtime import daemon_lock, kept_by, runtime_of
+from ..node.runtime import CHECKS_PATH, HTTP_SOCKET, daemon_lock, kept_by, runtime_of
 from ..node.settings import Settings
 
 USER: Final = "tenure"
@@ -205,8 +205,6 @@ class _Connection(HTTPConnection):
 
 def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes] | None:
     """Ask this machine's daemon by its door on tmpfs; None where none answers. Blocks for some seconds at most."""
-    from ..daemon.daemon import HTTP_SOCKET
-
     try:
         with closing(_Connection(runtime_of(settings, cluster_id) / HTTP_SOCKET)) as connection:
             connection.request("GET", path)
@@ -218,8 +216,6 @@ def _asked(settings: Settings, cluster_id: bytes, path: str) -> tuple[int, bytes
 
 def daemon_check(settings: Settings, cluster_id: bytes) -> tuple[HealthCheck, str | None]:
     """Ask this machine's daemon how it is; return that, judged, and the release that it runs, if it says so."""
-    from ..daemon.status import CHECKS_PATH
-
     answer = _asked(settings, cluster_id, CHECKS_PATH)
     try:
         told = None if answer is None else msgspec.json.decode(answer[1], type=_Told)
@@ -245,8 +241,6 @@ def time_agent_check(settings: Settings, cluster_id: bytes) -> list[HealthCheck]
 
 def keeping(settings: Settings, cluster_id: bytes) -> tuple[str | None, str | None]:
     """Return in words which process has the lock of this machine's daemon, and which listens at its door; or None."""
-    from ..daemon.daemon import HTTP_SOCKET
-
     runtime = runtime_of(settings, cluster_id)
     if not daemon_lock(runtime).is_held():
         return None, None

@@ -67,7 +67,7 @@ def test_shard_of_one_node_among_several_fails_while_none_runs_it(site: Site, sa
 STANDING_STILL = """
 import socket, sys
 from pathlib import Path
-from appliance.daemon.daemon import HTTP_SOCKET
+from appliance.node.runtime import HTTP_SOCKET
 from appliance.node.runtime import daemon_lock
 lock = daemon_lock(Path(sys.argv[1]))
 assert lock.try_acquire()

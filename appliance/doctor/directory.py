@@ -222,13 +222,10 @@ def judge_directory(where: Path) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    return judged(
-        "user mapping",
-        f"files belong to who makes them (user {user})",
-        f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
-        "export without all_squash; the same numeric user and group on all machines",
-        holds=owner == user,
-    )
+    wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
+    way_out = "export without all_squash; the same numeric user and group on all machines"
+    good = f"files belong to who makes them (user {user})"
+    return judged("user mapping", good, wrong, way_out, holds=owner == user)
 
 
 def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:

@@ -161,11 +161,8 @@ def judge_options(mount: Mount) -> list[HealthCheck]:
 
 def _judge_hard(mount: Mount) -> HealthCheck:
     if "soft" in mount.options or "softerr" in mount.options or "softreval" in mount.options:
-        return unsure(
-            "hard mount",
-            "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved",
-            "mount it hard (the default)",
-        )
+        price = "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved"
+        return unsure("hard mount", price, "mount it hard (the default)")
     return passed("hard mount", "hard: a server that is away makes calls wait, not fail")
 
 

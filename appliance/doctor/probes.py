@@ -275,22 +275,16 @@ class TwoHands:
                 ]
                 won = [who for who, each in zip(wins, tries, strict=True) if each.result()]
                 if len(won) != 1:
-                    return failed(
-                        name,
-                        f"in round {number} {'both clients' if won else 'neither client'} won the same name",
-                        "this mount cannot carry a root",
-                    )
+                    wrong = f"in round {number} {'both clients' if won else 'neither client'} won the same name"
+                    return failed(name, wrong, "this mount cannot carry a root")
                 # Opened anew: what the winner says is what is there, for both.
                 held = {
                     hands.ask("sees_afresh", f"{prefix}.{number}") and hands.ask("read", f"{prefix}.{number}")
                     for hands in self._both
                 }
                 if held != {won[0]}:
-                    return failed(
-                        name,
-                        f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}",
-                        "see dmesg",
-                    )
+                    wrong = f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}"
+                    return failed(name, wrong, "see dmesg")
                 wins[won[0]] += 1
         said = f"one winner in each of {MOUNT_ROUNDS} rounds: here {wins['here']}, there {wins['there']}"
         if not all(wins.values()):

@@ -66,10 +66,6 @@ class Observed:
         owned = {shard for shard in newest.shards if newest.owner_of(shard) == self._node}
         return sorted(owned | set(self._host.everything()))
 
-    @property
-    def policy_number(self) -> int:
-        return self._policy.newest.number
-
     def see_mount(self, root: Root) -> None:
         """Note that the mount answers, and what room is left. Touches the mount. An error is no answer.
 

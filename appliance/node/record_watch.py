@@ -102,11 +102,8 @@ class MapWatch(RecordWatch):
     def __init__(self, registers: Registers, first: ShardMap) -> None:
         super().__init__(every_ns=None)
         self._registers = registers
-        self._known = first
-
-    @property
-    def newest(self) -> ShardMap:
-        return self._known
+        self.newest = first
+        """The newest map known."""
 
     def look(self) -> None:
         self.start()
@@ -119,8 +116,8 @@ class MapWatch(RecordWatch):
 
     def _take_newest(self) -> None:
         newest = self._registers.newest_map()
-        if newest.number > self._known.number:
-            self._known = newest
+        if newest.number > self.newest.number:
+            self.newest = newest
             _log.info("map-changed number=%d shards=%d", newest.number, len(newest.owners))
 
 

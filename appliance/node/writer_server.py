@@ -18,7 +18,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
@@ -64,10 +63,8 @@ type Desk = Callable[[socket.socket, list[str]], None]
 type Told = Callable[[Outcome], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    frames: bytes
-    told: Told
+type _Submission = tuple[bytes, Told]
+"""Whole frames, and who is told what became of them."""
 
 
 class Batcher:
@@ -100,7 +97,7 @@ class Batcher:
                 return "the node's writer is stopping"
             if self._bytes + len(frames) > self._queue_bytes_max:
                 return f"{self._bytes} bytes wait for the mount already"
-            self._waiting.setdefault(bag, deque()).append(_Submission(frames, told))
+            self._waiting.setdefault(bag, deque()).append((frames, told))
             self._bytes += len(frames)
             self._changed.notify()
         return None
@@ -137,16 +134,16 @@ class Batcher:
         queue = self._waiting[bag]
         taken: list[_Submission] = []
         size = 0
-        while queue and (not taken or size + len(queue[0].frames) <= self._file_bytes_max):
+        while queue and (not taken or size + len(queue[0][0]) <= self._file_bytes_max):
             taken.append(queue.popleft())
-            size += len(taken[-1].frames)
+            size += len(taken[-1][0])
         if not queue:
             del self._waiting[bag]
         self._busy.add(bag)
         return bag, taken
 
     def _flush(self, bag: Bag, taken: list[_Submission]) -> None:
-        data = b"".join(each.frames for each in taken)
+        data = b"".join(frames for frames, _ in taken)
         outcome: Outcome = Unknown("the node's writer failed")
         try:
             outcome = self._write(bag, data)
@@ -159,8 +156,8 @@ class Batcher:
                 self.files += 1
                 self.submissions += len(taken)
                 self._changed.notify_all()
-            for each in taken:
-                each.told(outcome)
+            for _, told in taken:
+                told(outcome)
 
 
 _log = logging.getLogger(__name__)
@@ -187,10 +184,8 @@ class NodeWriter:
         self.cluster_id = cluster_id
         self.node = node
         self.incarnation = incarnation
-        self.batcher = Batcher(self._write)
-        """Of the logs at the root."""
-        self.elsewhere: dict[str, Batcher] = {}
-        """Of each store that other logs are in: one that does not answer holds up its own logs, and no others."""
+        self.batchers = {"": Batcher(self._write)}
+        """Of the logs at the root, and of each store that others are in: one that does not answer holds up its own."""
         self.begun: Callable[[Batcher], object] = lambda _: None
         """Told of each of those when it begins; may raise TenureError, and is told of another one next time."""
         self._opened = opened
@@ -212,20 +207,18 @@ class NodeWriter:
 
     def _batcher_of(self, log: str) -> Batcher:
         store = store_of(self._log(log).grid.birth)
-        if not store:
-            return self.batcher
         with self._lock:
-            batcher = self.elsewhere.get(store)
+            batcher = self.batchers.get(store)
             if batcher is None:
                 batcher = Batcher(self._write)
                 self.begun(batcher)
-                self.elsewhere[store] = batcher
+                self.batchers[store] = batcher
             return batcher
 
     def close(self) -> None:
         """Take nothing more; what was taken is written. Idempotent."""
         with self._lock:
-            for batcher in (self.batcher, *self.elsewhere.values()):
+            for batcher in self.batchers.values():
                 batcher.close()
 
     def _checked(self, submission: Submit) -> Bag:
@@ -297,7 +290,7 @@ class NodeWriterServer:
         self._connections: set[_Connection] = set()
         self._lock = Lock()
         self._listener = UnixListener(path, None)
-        self._writing = self._threads_of(writer.batcher)
+        self._writing = self._threads_of(writer.batchers[""])
         self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
         writer.begun = self._begin
 

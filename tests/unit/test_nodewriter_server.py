@@ -126,7 +126,7 @@ def test_several_processes_share_a_file_while_the_mount_is_slow(
     threads = [Thread(target=hand_in, args=pair, daemon=True) for pair in zip(clients, files, strict=True)]
     for thread in threads:
         thread.start()
-    batcher = server._writer.batcher
+    batcher = server._writer.batchers[""]
     while batcher._bytes < sum(len(file.data) for file in files):
         Event().wait(0.001)
     log.go.set()
@@ -244,11 +244,11 @@ def test_stopping_writes_what_was_taken_and_takes_nothing_more(
     outcomes: list[object] = []
     thread = Thread(target=lambda: outcomes.append(client.submit(file.bag, file.data)), daemon=True)
     thread.start()
-    while not server._writer.batcher._busy:
+    while not server._writer.batchers[""]._busy:
         Event().wait(0.001)
     stopping = Thread(target=server.stop, daemon=True)
     stopping.start()
-    while not server._writer.batcher._closed:
+    while not server._writer.batchers[""]._closed:
         Event().wait(0.001)
     assert client.submit(file.bag, file.data) is None
     log.go.set()

@@ -118,7 +118,7 @@ class WriterHost:
         """Be one of the threads that write."""
         scheduler = self._world.scheduler
         while True:
-            if not writer.batcher.turn():
+            if not writer.batchers[""].turn():
                 scheduler.wait(NEVER, "something to write")
 
     def _hang_up(self, socket: Socket) -> None:

@@ -90,14 +90,16 @@ def parse_mountinfo(text: str) -> list[Mount]:
         before, after = left.split(" "), right.split(" ")
         if not dash or len(before) <= _OPTIONS or len(after) <= _SUPER_OPTIONS:
             continue
-        options = dict(_option(each) for each in (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",") if each)
-        found.append(Mount(_unescaped(before[4]), after[0], _unescaped(after[1]), options))
+        options = (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",")
+        found.append(
+            Mount(
+                _unescaped(before[4]),
+                after[0],
+                _unescaped(after[1]),
+                dict(each.partition("=")[::2] for each in options if each),
+            )
+        )
     return found
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
 
 
 def _unescaped(text: str) -> str:

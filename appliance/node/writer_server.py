@@ -383,7 +383,8 @@ class _Connection:
                 if self._desk is not None:
                     self._desk(self._socket, words_of(first))
             elif first is not None and self._greeted(decode_call(first)):
-                while (message := self._receive()) is not None:
+                while (body := receive(self._socket)) is not None:
+                    message = decode_call(body)
                     if not isinstance(message, Submit):
                         break
                     self._take(message)
@@ -428,8 +429,3 @@ class _Connection:
             except OSError:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it
-
-    def _receive(self) -> Outgoing | None:
-        """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
-        body = receive(self._socket)
-        return None if body is None else decode_call(body)

@@ -29,10 +29,10 @@ from timeagent.sources.port import Source
 from timeagent.units import Instant
 
 from .admin.founding import read_marker
+from .bag.closedbags import ListedFiles
 from .bag.context import BagContext, Threads
 from .bag.follow import Follower
 from .bag.horizon import Horizon
-from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
 from .bag.reader import Message, Reading, checked_level

@@ -19,9 +19,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.bag.batch import MessageBatch, merged
 from appliance.bag.context import BagContext
-from appliance.bag.message import before
+from appliance.bag.message import MessageBatch, before, merged
 from appliance.bag.reader import Reader
 from appliance.bag.storage import Published
 from appliance.formats.names import check_log, check_view

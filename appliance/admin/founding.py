@@ -25,10 +25,9 @@ from timeagent.units import Instant
 
 from ..bag.roots import Root
 from ..bag.storage import Published, Storage
-from ..formats.address import Address
 from ..formats.framing import Kind
 from ..formats.marker import Marker, decode_marker
-from ..formats.names import check_node
+from ..formats.names import Address, check_node
 from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap

@@ -17,9 +17,8 @@ from timeagent.keys import Signer
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY, Instant, Span
 
-from ..formats.address import Address
 from ..formats.framing import Kind
-from ..formats.names import check_node
+from ..formats.names import Address, check_node
 from ..node.records import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY

@@ -31,8 +31,8 @@ from timeagent.console import argument, command, note, present, print_json, with
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.roots import storage_at
-from ..formats.address import parse_address
 from ..formats.marker import FORMAT, format_of
+from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text
 from ..node.releases import Releases, in_words, skewed

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind
 
     from ..cluster import Cluster
     from ..formats.policy import PolicyNumbers
-    from ..session.lease_set import Leases
+    from ..session.asking import Leases
     from ..session.session import Session
 
 

@@ -16,7 +16,7 @@ from timeagent.units import DAY, MS, SECOND
 
 from ..cluster import Cluster
 from ..doctor.check import not_well
-from ..formats.address import Address
+from ..formats.names import Address
 from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlsplit
 from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND, Span
 
-from ..formats.address import Address
+from ..formats.names import Address
 from ..lease.connection import UnixListener
 from ..lease.listeners import BACKLOG, BoundedListener, Visitor
 from ..lease.transport import BootClock

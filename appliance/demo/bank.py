@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.bag.batch import MessageBatch
+from appliance.bag.message import MessageBatch
 from appliance.views import Fold
 
 LOG: Final = "bank"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Event, Machine

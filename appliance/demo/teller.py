@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome
-from appliance.session.lease_set import Leases
+from appliance.session.asking import Leases
 from appliance.session.session import Session
 from timeagent.errors import LeaseLost, TryAgain
 from timeagent.units import MS, SECOND, Instant, Span

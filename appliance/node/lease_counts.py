@@ -16,8 +16,7 @@ from timeagent.units import Instant, Span
 from ..bag.storage import Storage
 from ..formats.framing import pieces
 from ..formats.lease import LeaseOutcome
-from ..formats.ledger import LedgerBlock, open_block
-from ..formats.witness import Ended, Witness, WitnessKind, decode_entry
+from ..formats.witness import Ended, LedgerBlock, Witness, WitnessKind, decode_entry, open_block
 from .records import StoredLedger
 
 PARTS_MAX: Final = 50

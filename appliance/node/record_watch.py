@@ -18,8 +18,8 @@ from timeagent.keys import key_id as id_of
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import SECOND, Instant, Span
 
-from ..formats.address import Address, parse_address
 from ..formats.framing import Kind
+from ..formats.names import Address, parse_address
 from ..formats.policy import Policy
 from ..formats.shardmap import ShardMap
 from .records import Registers

@@ -102,10 +102,12 @@ class ShardWay:
         return [_not_now(reply) for reply in replies] if not_done else replies
 
 
+def _is_gone(reply: Reply) -> bool:
+    return isinstance(reply, Unavailable) and reply.code in _GONE
+
+
 def _is_elsewhere(reply: Reply) -> bool:
-    return (isinstance(reply, Unavailable) and reply.code in _GONE) or (
-        isinstance(reply, Refused) and reply.code == "wrong-shard"
-    )
+    return _is_gone(reply) or (isinstance(reply, Refused) and reply.code == "wrong-shard")
 
 
 def _not_now(reply: Reply) -> Reply:
@@ -118,16 +120,28 @@ def _not_now(reply: Reply) -> Reply:
 class OwnShard:
     """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
-    def __init__(self, host: ShardHost, shard: int, maps: MapWatch, socket: UnixTransport) -> None:
-        self._host = host
+    def __init__(self, routes: ShardRoutes, shard: int, time: NodeTime, socket: UnixTransport) -> None:
+        self._routes = routes
         self._shard = shard
-        self._maps = maps
+        self._time = time
         self._socket = socket
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
-        """Call it, after taking the place of whoever ran it and has ended. Raises what ``try_host`` raises."""
-        self._host.try_host(self._shard, self._maps.newest)
-        return self._socket.call(requests, timeout_ns)
+        """Call it; where whoever ran it has ended, take that place and call again. Raises what ``try_host`` raises."""
+        problem: ShardUnavailable | None = None
+        replies: list[Reply] = []
+        began = self._time.boot_ns()
+        try:
+            replies = self._socket.call(requests, timeout_ns)
+        except ShardUnavailable as why:
+            problem = why
+        if problem is not None or any(map(_is_gone, replies)):
+            left = timeout_ns - (self._time.boot_ns() - began)
+            if self._routes.host.try_host(self._shard, self._routes.maps.newest) and left > 0:
+                return self._socket.call(requests, left)
+            if problem is not None:
+                raise problem
+        return replies
 
 
 class ShardRoutes:
@@ -220,7 +234,7 @@ class ShardRoutes:
                 found = socket
                 if owned:
                     assert isinstance(socket, UnixTransport)
-                    found = OwnShard(self.host, shard, self.maps, socket)
+                    found = OwnShard(self, shard, self._time, socket)
                 self._lines[shard, node, local] = found
             if owned:
                 self._own_lines[shard] = newest, found

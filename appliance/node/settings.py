@@ -39,9 +39,8 @@ from timeagent.keys import Signer, parse_public_line, public_line
 from timeagent.trust import Purpose
 
 from ..bag.roots import Root, parse_root
-from ..formats.address import Address, parse_address
 from ..formats.marker import ROOT_VARIABLE
-from ..formats.names import check_node
+from ..formats.names import Address, check_node, parse_address
 
 FILE: Final = "node.toml"
 ROOT_KEY: Final = "root.key"

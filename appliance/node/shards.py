@@ -585,9 +585,11 @@ class ShardHost:
                 name = f"tenure-map-{shard}"
                 self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
                 return
-        give_up = self.suspend
-        if self._shard_runtime.daemon_runs():
-            why: str | None = "the daemon runs"
+        give_up, why = self.suspend, None if hosted is None else hosted.ended()
+        if why:
+            give_up = self.drop  # who asks for it next begins another run
+        elif self._shard_runtime.daemon_runs():
+            why = "the daemon runs"
         elif self._other_nodes():
             why = "the cluster has other nodes"
         else:

@@ -18,15 +18,15 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.authority import Authority
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.sealer import Authority
+from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Bag, Grid
 from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import SECOND, span_text
 
-from ..bag.listedfiles import ListedFiles
+from ..bag.closedbags import ListedFiles
 from ..bag.writing import FrameFile, Writer
 from ..formats.policy import PolicyNumbers
 from .writer_wire import (

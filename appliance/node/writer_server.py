@@ -22,7 +22,7 @@ from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.outcome import Committed, Outcome, Unknown
+from appliance.bag.writing import Committed, Outcome, Unknown
 from appliance.formats.birth import store_of
 from appliance.formats.framing import open_frame, pieces
 from appliance.formats.paths import Bag, DataName, Grid

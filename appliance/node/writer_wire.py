@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.framing import FRAME_BYTES_MAX
 from appliance.lease.wire import LENGTH_BYTES, body_length
 from timeagent.canonical import U64, Bytes8, Bytes16, Record

@@ -18,7 +18,7 @@ from timeagent.units import MINUTE, SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from appliance.bag.batch import MessageBatch
+    from appliance.bag.message import MessageBatch
 
 SEEDS = 200
 

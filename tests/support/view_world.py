@@ -23,7 +23,7 @@ from timeagent.errors import Damaged, Environment
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.batch import MessageBatch
+    from appliance.bag.message import MessageBatch
     from appliance.bag.storage import Published, Storage
     from tests.support.readings import Row
     from timeagent.units import Instant

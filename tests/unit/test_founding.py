@@ -10,8 +10,8 @@ import pytest
 
 from appliance.admin.founding import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
-from appliance.formats.address import Address
 from appliance.formats.framing import Kind
+from appliance.formats.names import Address
 from appliance.formats.policy import Policy
 from appliance.node.records import Registers
 from appliance.node.settings import load_settings

@@ -18,7 +18,7 @@ from appliance.daemon.http import HttpAnswer, HttpServer
 from appliance.doctor.check import not_well
 from appliance.doctor.directory import Room
 from appliance.doctor.health import TMPFS_BYTES_MIN
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.lease import listeners
 from appliance.node.runtime import HTTP_SOCKET
 from tests.support.cluster import Site, sites, wait_until

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from appliance.bag.logs import Store, create_log
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.logs import create_log
-from appliance.bag.outcome import Committed, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import Grid
 from appliance.node.writer_server import Batcher, NodeWriter
@@ -19,7 +18,7 @@ from tests.unit.test_nodewriter_server import WRITER, Log
 from tests.unit.test_nodewriter_shared import idle, silent, speaking, world
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
 
 
 @pytest.fixture

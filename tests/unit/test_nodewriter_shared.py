@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from appliance.bag.listedfiles import ListedFiles
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.closedbags import ListedFiles
+from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Bag
 from appliance.node.writer_client import Doubt, Handed, SharedWriter
 from appliance.node.writer_server import NodeWriter

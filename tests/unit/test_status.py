@@ -16,7 +16,7 @@ from appliance.admin.trust import move_node
 from appliance.cli import service
 from appliance.daemon.daemon import Node
 from appliance.doctor.health import judge_clock
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.node.runtime import ensure_runtime
 from tests.support.cluster import Site, sites
 from tests.support.daemons import free_port

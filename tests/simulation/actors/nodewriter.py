@@ -27,7 +27,7 @@ from tests.simulation.scheduler import NEVER
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
     from appliance.formats.paths import Bag
     from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Actor, Process

@@ -59,8 +59,6 @@ from .session.open_logs import LogBook
 from .session.session import Session
 from .views import Fold, View
 
-"""The only environment variable that is read."""
-
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:
     """Raise NotTrusted for the superuser, whom no file mode stops."""

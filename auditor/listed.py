@@ -74,8 +74,8 @@ class FrameJudge:
         for token in read.tokens:
             self._told.saw(token)
         begins = list(itertools.accumulate(read.frames, initial=first))
-        if self._timeline:
-            self._timeline.clean_from(event for _, event in read.written)
+        if self._timeline and read.written:
+            self._timeline.clean_from(read.written)
         for number, place, offset in read.doubtful:
             file = files[number]
             piece = piece_at(file.data, offset)
@@ -85,7 +85,7 @@ class FrameJudge:
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
-        if self._timeline:
+        if self._timeline and read.written:
             self._timeline.clean_frames(read.written)
         self._rank = begins[-1]
 

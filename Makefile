@@ -24,7 +24,7 @@ SEEDS    ?= 10000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test verify check fmt man deb test-deb test-s3 bench bench-tui bench-leases bench-idle nfs-lab maintenance sim bench-sim clean
+.PHONY: help install demo test verify check fmt man deb wheels test-deb test-s3 bench bench-tui bench-leases bench-idle nfs-lab maintenance sim bench-sim clean
 
 help: ## say what there is
 	@echo 'tenure: make TARGET'
@@ -86,6 +86,9 @@ man: install ## make man pages and completions, below dist/share
 
 deb: install ## make the Debian package, below dist
 	@$(BIN)/python -m release.deb dist $(if $(REVISION),--revision $(REVISION))
+
+wheels: install ## make what the package index gets, below dist: sources, and a wheel with the core for x86_64 and for aarch64
+	@$(BIN)/python -m release.wheels dist
 
 # Each test says why it is skipped where this machine cannot do it.
 test-deb: install ## install the package in containers, boot systemd in them, follow the README (superuser, minutes)

@@ -40,7 +40,7 @@ from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.storage import Storage
 from .bag.writing import Writer
 from .doctor.machine import is_local
-from .doctor.store_probe import refuse_unfit
+from .doctor.probes import refuse_unfit
 from .formats.birth import BagKind, store_of
 from .formats.paths import Grid
 from .formats.policy import Policy
@@ -50,10 +50,9 @@ from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
 from .node.routes import ShardRoutes, TimeThere
-from .node.runtime import ensure_runtime, group_id, runtime_of, writer_socket
+from .node.runtime import Wakes, ensure_runtime, group_id, runtime_of, writer_socket
 from .node.settings import Settings, Sharing, find_settings, root_path
 from .node.shards import ShardHost
-from .node.wakes import Wakes
 from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook

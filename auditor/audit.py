@@ -21,7 +21,7 @@ from .columns.layout import Spool
 from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
 from .evidence.signatures import Signatures
 from .evidence.tree import LedgerFile, Tree
-from .index import INDEX_ERRORS, PART_RANKS, Database, Index, temporary_database
+from .index import INDEX_ERRORS, PART_RANKS, Database, Index, close_index, temporary_database, write_index
 from .judging import judge
 from .parts import (
     WHOLE,
@@ -127,20 +127,20 @@ def _run(
     own: tuple[Database, Sequence[Finding] | None] | None = None,
 ) -> tuple[Audit, Timeline | None]:
     """Audit. ``own``: where a timeline of its own goes, and the findings in it."""
-    index = Index(options.index_file, shared=options.jobs != 1, spooling=True)
+    db, index = None if options.index_file is None else write_index(options.index_file), Index(spooling=True)
     try:
         store = None
-        if options.index_file is not None:
+        if db is not None:
             state = environment(tree, root_key, hashed=options.hashed, timeline=options.timeline)
-            store = PartStore(index, state, reread=options.reread)
+            store = PartStore(db, state, reread=options.reread)
         staged = None
-        if own or (options.timeline and store and options.narrowing.whole):
-            staged = TimelineWriter(own[0] if own else index.db, index)
+        into = own[0] if own else db if options.timeline and options.narrowing.whole else None
+        if into is not None:
+            staged = TimelineWriter(into, index)
         run = _AuditRun(tree, index, root_key, signatures or Signatures(), options, progress, store, staged)
         result = run.audit()
         if staged is None:
             return result, None
-        index.resume()
         if run.doubted:  # of a timeline ledgers come first, before anything is doubted
             told, staged = EventRows(), TimelineWriter(staged.db)
             read_one_by_one(tree, load_records(tree, run.signatures, root_key)[0], run.signatures, told)
@@ -155,7 +155,9 @@ def _run(
             hint="make room on the disk, or name another place (--db, or TMPDIR); remove the file if it was damaged",
         ) from None
     finally:
-        index.close()  # what was read is kept, also of an audit that was interrupted
+        if db is not None:
+            close_index(db)  # what was read is kept, also of an audit that was interrupted
+        index.close()
     return result, None
 
 
@@ -222,7 +224,7 @@ class _AuditRun:
         bags = BagWalk(self._reading, births, self._rack_facts(told))
         logs = [(log, list(self._places(log, bags))) for log in tree.logs()]
         for path in tree.barred(LOGS):
-            bags.barred(path, path.removeprefix(f"{LOGS}/"))
+            bags.barred(path.removeprefix(f"{LOGS}/"))
         units: list[Unit] = [place for _, places in logs for place in places if not isinstance(place, str)]
         units += tree.ledgers()
         # One after the other from the same processes: who read the frames under a batch knows its signature already.
@@ -265,8 +267,8 @@ class _AuditRun:
             else:
                 bags.pass_over(place)
         days = {path.rpartition("/")[0] for path in self.tree.unreadable if path.startswith(f"{grid.log_path}/")}
-        for path in sorted({each for day in (grid.log_path, *days) for each in self.tree.barred(day)}):
-            bags.barred(path, log)
+        if any(self.tree.barred(day) for day in (grid.log_path, *days)):
+            bags.barred(log)
 
     def _parts(self, units: Sequence[Unit]) -> Iterator[Part]:
         """Yield each unit's part, in order: from the store where nothing changed, else read."""
@@ -331,7 +333,7 @@ class _AuditRun:
         """Add the next part. ``event_rank``: added to the ranks of its events; ``sign``: of those of its rows."""
         self._whole.take(part)
         self.tree.unreadable |= part.unreadable
-        self.index.take(part, self._taken, sign * self._taken * PART_RANKS)
+        self.index.take(part, sign * self._taken * PART_RANKS)
         if self.staged:
             self.staged.take(part.timeline, event_rank)
         self._taken += 1
@@ -379,9 +381,9 @@ class PartStore:
     ``--reread`` reads everything. All parts are forgotten when the cluster's records are others, or the judge itself.
     """
 
-    def __init__(self, index: Index, environment: bytes, *, reread: bool = False) -> None:
-        """Take an index in a file. ``environment``: what every part depends on; ``reread``: believe no part."""
-        self._db = index.db
+    def __init__(self, db: Database, environment: bytes, *, reread: bool = False) -> None:
+        """Take the file of an audit. ``environment``: what every part depends on; ``reread``: believe no part."""
+        self._db = db
         self._db.execute("CREATE TABLE IF NOT EXISTS part (unit TEXT PRIMARY KEY, state BLOB, part BLOB)")
         self._db.execute("CREATE TABLE IF NOT EXISTS environment (digest BLOB)")
         known = [row[0] for row in self._db.execute("SELECT digest FROM environment")]

@@ -69,28 +69,26 @@ class BagWalk:
         if self._log is None:
             self.blind(log)
         else:
-            self._told.closed_to(log, self._log.first_ns)
-            self._told.add_whole(log, 0, self._log.first_ns)
+            self._told.add_bag(log, 0, self._log.first_ns, closed=True)
         return self._log
 
     def blind(self, log: str) -> None:
         """Say of a log that nobody reads it."""
         if self._lacks_store(log):
-            self.barred(f"{LOGS}/{log}", log)
+            self.barred(log)
         else:
-            self._told.add_bag(f"{LOGS}/{log}", log, 0, INSTANT_MAX, closed=True, blind=True)
-        self._told.closed_to(log, 0)
+            self._told.add_bag(log, 0, INSTANT_MAX, closed=True, blind=True)
         for path in self._tree.files_below(f"{LOGS}/{log}"):
             self._unread_file(path, 0, INSTANT_MAX)
 
-    def barred(self, path: str, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
+    def barred(self, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
         """Say of what may be a directory that nobody can look into it: nothing is missing that may be there."""
-        self._told.add_bag(path, log, start_ns, end_ns, closed=True, blind=True)
-        self._told.add("unread", "", start_ns, end_ns, where=Evidence(path))
+        self._told.add_bag(log, start_ns, end_ns, closed=True, blind=True)
+        self._told.add_unread("", start_ns, end_ns)
 
     def pass_over(self, rack: Rack) -> None:
         """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
-        self._told.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
+        self._index_blind(rack)
         for path in self._tree.files_below(rack.path):
             self._unread_file(path, rack.start_ns, rack.end_ns)
 
@@ -108,8 +106,7 @@ class BagWalk:
             self._timeline.finish(grid, listing, seal)
         if seal is None or seal.token is None:
             return None
-        self._told.closed_to(listing.rack.log, listing.rack.end_ns)
-        self._told.add_whole(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
+        self._told.add_bag(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns, closed=True)
         return seal.where
 
     def _stamp(self, kind: Kind, stamped: Stamped, node: str, where: Evidence) -> SignedTime | None:
@@ -198,8 +195,8 @@ class BagWalk:
         self._told.report(*bag_rules.foreign_files(listing.rack.path, listing.foreign))
         seal = self._seal(listing) if listing.sealed else None
         barred = [path for path in self._tree.barred(listing.rack.path) if path.rpartition("/")[2] not in OF_A_RACK]
-        for path in barred:
-            self.barred(path, listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
+        if barred:
+            self.barred(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns)
         if seal is None:
             if listing.pack_directory:
                 self.off_grid(f"{listing.rack.path}/{PACK}")
@@ -207,7 +204,7 @@ class BagWalk:
                 self._bag(each, None)
             if listing.packed:  # nobody can say what is in it
                 self._told.report(*(() if listing.sealed else bag_rules.pack_without_seal(listing.rack)))
-                self._index_blind(listing)
+                self._index_blind(listing.rack)
                 for name in packed_names(self._tree, f"{listing.rack.path}/{PACK}"):
                     self._unread(f"{listing.rack.path}/{name}", listing.rack.start_ns, listing.rack.end_ns)
             return None
@@ -215,8 +212,7 @@ class BagWalk:
         start = first_unlisted(self._log, listing.rack, seal.locks)
         if start is not None:  # nobody wrote to it, and it was closed by the seal, if it was not before
             closed_ns = seal.token.interval.earliest if seal.token else 0
-            span = (listing.rack.log, start, listing.rack.end_ns)
-            self._told.add_bag(listing.rack.path, *span, closed=True, blind=False, closed_ns=closed_ns)
+            self._told.add_bag(listing.rack.log, start, listing.rack.end_ns, closed=True, closed_ns=closed_ns)
         pack = self._pack(listing, seal) if listing.packed or listing.pack_directory else None
         misplaced = pack is None and (listing.packed or listing.pack_directory)
         gone = None if pack or misplaced or barred else retained_files(self._tree, listing, seal.locks)
@@ -278,7 +274,7 @@ class BagWalk:
         self._part.counts.bags += len(seal.locks)
         for path in files:
             self._unread(path, rack.start_ns, rack.end_ns)
-        self._index_blind(listing)
+        self._index_blind(rack)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
             self._told.report(found("retained-rack", rack.path, reason, [seal.where]))
@@ -287,9 +283,8 @@ class BagWalk:
             title = "what a rack was sealed with is missing"
             self._told.report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
 
-    def _index_blind(self, listing: RackListing) -> None:
-        rack = listing.rack
-        self._told.add_bag(rack.path, rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
+    def _index_blind(self, rack: Rack) -> None:
+        self._told.add_bag(rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -323,7 +318,7 @@ class BagWalk:
         if seal is not None and not self._tree.hides(path):
             places = [*(missing or [Evidence(path)]), seal.where]
             self._told.report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
-        self._told.add_bag(path, lock.log, listing.rack.start_ns, listing.rack.end_ns, closed=True, blind=True)
+        self._index_blind(listing.rack)
 
     def _bag(
         self,
@@ -347,7 +342,7 @@ class BagWalk:
         raw, where = found_lock
         if raw is None and not listing.locked:
             self._part.counts.provisional += 1
-            self._told.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=False, blind=False)
+            self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=False)
             self._open_bag(listing)
             return
         opened = self._lock(bag, raw, where) if raw is not None else None
@@ -383,8 +378,7 @@ class BagWalk:
             self._told.report(*bag_rules.missing_prelock(path, closed))
 
     def _index_closed(self, bag: Bag, *, blind: bool, closed_ns: int = 0) -> None:
-        self._told.add_bag(bag.path, bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
-        self._told.closed_to(bag.log, bag.end_ns)
+        self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
 
     def _lock_bytes(
         self, listing: BagListing, seal: SealFacts | None, *, sweeping: bool
@@ -500,7 +494,7 @@ class BagWalk:
         """Remember that its writer's frames of a span of time may be in a file that nobody can read."""
         name = parse_data_name(path.rpartition("/")[2])
         if name is not None:
-            self._told.add("unread", name.writer, start_ns, end_ns, where=Evidence(path))
+            self._told.add_unread(name.writer, start_ns, end_ns)
 
     def _open_bag(self, listing: BagListing) -> None:
         """Read what an open bag holds, as evidence only: nothing in it is judged, and equal frames count once."""

@@ -1,7 +1,7 @@
-"""The SQLite index of the evidence: what rules over leases and sequences need, in columns by domain or writer.
+"""The evidence that rules over leases and sequences need, in columns by domain or writer; and the files of audits.
 
-In memory for small trees, in a file for large ones. It holds only what has been verified, or could not be for want of
-keys; every row says where in the tree its bytes are. The only module of the auditor that imports apsw.
+It holds only what has been verified, or could not be for want of keys; every row says where in the tree its bytes are.
+Columns wait in files, all else is in memory. The only module of the auditor that imports apsw.
 """
 
 from __future__ import annotations
@@ -15,74 +15,33 @@ from typing import Final, NamedTuple
 
 import apsw
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from timeagent.console import printable
 from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import (
-    ENTRIES,
-    FRAMES,
-    STATED,
-    USES,
-    ColumnPlace,
-    HeadName,
-    RowBucket,
-    Spool,
-    names_in,
-)
-from .evidence.records import take_latest
-from .parts import Part, Value
+from .columns.layout import ENTRIES, FRAMES, STATED, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
+from .parts import HeadRow, Part
 from .rules.finding import Evidence, Verdict
 
 _APPLICATION: Final = 0x544E5552
 """Names a file as an index of ours."""
-INDEX_FORMAT: Final = 12
+INDEX_FORMAT: Final = 13
 """What is in such a file. Another format is never read; the next audit into the file begins it anew."""
-
-_SCHEMA = """
-PRAGMA synchronous = OFF;
-PRAGMA cache_size = -65536;
-CREATE TABLE head (
-    incarnation BLOB, sequence INTEGER, digest BLOB, map INTEGER, shard INTEGER, ceiling INTEGER, in_ledger INTEGER,
-    head BLOB, path TEXT, offset INTEGER, length INTEGER, rank INTEGER,
-    PRIMARY KEY (incarnation, sequence, digest)) WITHOUT ROWID;
-CREATE TABLE ceiling (
-    map INTEGER, shard INTEGER, number INTEGER, record BLOB, path TEXT, offset INTEGER, length INTEGER,
-    PRIMARY KEY (map, shard, number, record)) WITHOUT ROWID;
-CREATE TABLE unread (writer TEXT, start INTEGER, end INTEGER, path TEXT, offset INTEGER, length INTEGER);
-CREATE TABLE bag (path TEXT, log TEXT, start INTEGER, end INTEGER, closed INTEGER, blind INTEGER,
-    closed_at INTEGER);
-CREATE TABLE whole (log TEXT, start INTEGER, end INTEGER);
-CREATE TABLE chunk (
-    kind TEXT, bucket INTEGER, part INTEGER, base INTEGER, names BLOB, rows BLOB, raw BLOB,
-    process INTEGER, at INTEGER, row_bytes INTEGER, raw_bytes INTEGER);
-CREATE INDEX chunk_of ON chunk (kind, bucket, part);
-"""
 type Database = apsw.Connection
 READ_CACHE_KIB: Final = 8 * 1024
 """What a file that is only read may take of memory."""
 INDEX_ERRORS: Final = (apsw.Error, msgspec.DecodeError)
 """What a damaged index file, or a full disk, raises."""
 _ALL_TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
-_TABLES: Final = ("head", "ceiling", "unread", "bag", "whole", "chunk")
 _FIGURES: Final = ("messages", "accepted", "first", "last", "proven", "settle_to", "signed", "sequence", "staying")
 """Of a use, beside its place and digest."""
 _STATED: Final = ("head", "position", "rank", "at", "size")
-_INSERT_HEAD: Final = """
-INSERT INTO head VALUES ({} + {}) ON CONFLICT (incarnation, sequence, digest) DO UPDATE SET path = excluded.path,
-    offset = excluded.offset, length = excluded.length, rank = excluded.rank, in_ledger = in_ledger + excluded.in_ledger
-    WHERE excluded.rank < rank
-"""
-"""Of a batch that is told of at several places, the place with the lowest rank stays."""
 PART_RANKS: Final = 2**40
 """More than there are ranks in a part."""
-
-
-def _numbers(place: ColumnPlace) -> tuple[int, int, int, int]:
-    return place.process, place.at, place.rows, place.raw
 
 
 def open_index(path: Path) -> Database:
@@ -114,19 +73,58 @@ def open_index(path: Path) -> Database:
     return db
 
 
+def write_index(path: Path) -> Database:
+    """Open the file of an audit to write, in a transaction; make it where there is none.
+
+    Raises BadRequest for a file that is no index, or that another audit has; Environment where nothing can be written.
+    """
+    try:
+        db = apsw.Connection(str(path))
+    except apsw.Error as problem:
+        hint = "name a file in a directory that you may write to"
+        raise Environment("index-failed", f"{path} cannot be made: {problem}", hint=hint) from None
+    try:
+        _claim(db, path)
+        db.execute("PRAGMA synchronous = OFF; PRAGMA cache_size = -65536; BEGIN IMMEDIATE").fetchall()
+    except (apsw.NotADBError, apsw.CorruptError):
+        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
+    except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
+        raise BadRequest(
+            "index-in-use",
+            f"{path} cannot be written: {problem}",
+            hint="end the audit, replay or screen that has it open, or name another",
+        ) from None
+    except apsw.Error as problem:
+        what = f"{path} cannot be written: {problem}"
+        raise Environment("index-failed", what, hint="make room, or name a plain file on another disk") from None
+    return db
+
+
+def _claim(db: Database, path: Path) -> None:
+    """Make sure that a file is new, or an index of ours; forget what is in it where that has another format."""
+    ((ours,),) = db.execute("PRAGMA application_id")
+    ((stated,),) = db.execute("PRAGMA user_version")
+    tables = db.execute(_ALL_TABLES).fetchall()
+    if ours not in (0, _APPLICATION) or (ours == 0 and tables):
+        raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
+    for (table,) in tables if stated != INDEX_FORMAT else ():
+        db.execute(f"DROP TABLE {table}")
+    db.execute(f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {INDEX_FORMAT}").fetchall()
+
+
+def close_index(db: Database) -> None:
+    """Let go of a file. What cannot be written any more is lost, and nothing is said: it was, where it failed."""
+    with suppress(apsw.Error):
+        if db.in_transaction:
+            db.execute("COMMIT")
+    db.close()
+
+
 def temporary_database() -> Database:
     """Open a database in memory, which spills over to a file without name, and is gone when it is closed."""
     db = apsw.Connection("")
     db.execute("PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF; PRAGMA cache_size = -65536; BEGIN").fetchall()
     return db
-
-
-def _passing_directory() -> TemporaryDirectory[str] | None:
-    """Return a directory for an index that others read; None where none can be made: then nobody else reads it."""
-    try:
-        return TemporaryDirectory(prefix="tenure-audit-")
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,92 +174,58 @@ class DomainRows(NamedTuple):
     uses: Sequence[tuple[bytes, Use]] = ()
 
 
+_BAG: Final = np.dtype(
+    [("log", "<u4"), ("start", "<i8"), ("end", "<i8"), ("closed", "?"), ("blind", "?"), ("closed_ns", "<i8")]
+)
+"""As ``PartMaker.add_bag`` takes it."""
+
+
 class Index:
-    """Evidence by domain, run and writer."""
+    """Evidence by domain, run and writer. Processes that are forked have it too."""
 
-    def __init__(self, path: Path | None = None, *, shared: bool = False, spooling: bool = False) -> None:
-        """Make an empty index: in a file, whose parts are kept, or in memory, which spills over to a file without name.
-
-        ``shared``: other processes can read it; without a file of its own, in one that is gone with it. ``spooling``:
-        columns wait in files beside it. Raises
-        BadRequest for a file that is no index, or that another audit has.
-        """
-        self._closed_to: dict[str, int] = {}
-        self._passing = _passing_directory() if shared and path is None else None
-        self._file = Path(self._passing.name) / "index" if self._passing else path
-        try:
-            self.db = apsw.Connection("" if self._file is None else str(self._file))
-        except apsw.Error as problem:
-            what = f"{self._file} cannot be made: {problem}"
-            hint = "name a file in a directory that you may write to"
-            raise Environment("index-failed", what, hint=hint) from None
-        try:
-            if path is not None:
-                self._claim(path)
-            self.db.execute(_SCHEMA).fetchall()
-            self.db.execute("BEGIN IMMEDIATE")
-        except (apsw.NotADBError, apsw.CorruptError):
-            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file") from None
-        except (apsw.BusyError, apsw.ReadOnlyError, apsw.CantOpenError) as problem:
-            raise BadRequest(
-                "index-in-use",
-                f"{path} cannot be written: {problem}",
-                hint="end the audit, replay or screen that has it open, or name another",
-            ) from None
-        except apsw.Error as problem:
-            what = f"{self._file or 'the index'} cannot be written: {problem}"
-            raise Environment("index-failed", what, hint="make room, or name a plain file on another disk") from None
-        self._spooling = (self._passing or _passing_directory()) if spooling else None
-        self.spool = Spool(Path(self._spooling.name)) if self._spooling else None
-        """Where columns wait; None where no directory was made: then they are in the index."""
-
-    def _claim(self, path: Path) -> None:
-        """Make sure that a file is new, or an index of ours; forget what an earlier audit concluded from its parts."""
-        ours = self.number("PRAGMA application_id")
-        if ours not in (0, _APPLICATION) or (ours == 0 and self.number("SELECT count(*) FROM sqlite_schema")):
-            raise BadRequest("not-an-index", f"{path} is no index of an audit", hint="name another file")
-        old = () if self.number("PRAGMA user_version") == INDEX_FORMAT else self.db.execute(_ALL_TABLES).fetchall()
-        self.db.execute(f"PRAGMA application_id = {_APPLICATION}")
-        for table in (*_TABLES, *(name for (name,) in old)):
-            self.db.execute(f"DROP TABLE IF EXISTS {table}")
-        self.db.execute(f"PRAGMA user_version = {INDEX_FORMAT}")
+    def __init__(self, *, spooling: bool = False) -> None:
+        """Hold nothing. ``spooling``: columns wait in files."""
+        self._directory: TemporaryDirectory[str] | None = None
+        with suppress(OSError):
+            self._directory = TemporaryDirectory(prefix="tenure-audit-") if spooling else None
+        self.spool = Spool(Path(self._directory.name)) if self._directory else None
+        """Where columns wait; None where no directory can be made: then they are in memory."""
+        self.clear()
 
     def clear(self) -> None:
-        self._closed_to.clear()
-        for table in _TABLES:
-            self.db.execute(f"DELETE FROM {table}")  # noqa: S608 - the names of tables and columns are ours
+        """Forget everything."""
+        self._heads: dict[HeadName, HeadRow] = {}
+        self._ceilings: dict[tuple[tuple[int, int], int, bytes], Evidence] = {}
+        self._unread: dict[str, set[tuple[int, int]]] = {}
+        self._logs: Numbering[str] = Numbering()
+        self._bags = [np.zeros(0, _BAG)]
+        self._chunks: dict[tuple[str, int], list[tuple[int, Chunk]]] = {}
 
-    def take(self, part: Part, number: int, base: int) -> None:
-        """Take what was gathered of a part. ``number``: of the part, in order; ``base``: added to its ranks."""
-        for table, rows in part.rows.items():
-            marks = ",".join("?" * len(rows[0]))
-            sql = f"INSERT OR IGNORE INTO {table} VALUES ({marks})"  # noqa: S608 - the names of tables are ours
-            self.db.executemany(_INSERT_HEAD.format(marks, base) if table == "head" else sql, rows)
-        take_latest(self._closed_to, part.closed_to)
-        kept = self.spool.keep(part.columns) if self.spool else part.columns
-        places = ((each, each.place or ColumnPlace(0, 0, len(each.rows), len(each.raw))) for each in kept)
-        self.db.executemany(
-            "INSERT INTO chunk VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                (each.kind, each.bucket, number, base, each.names, each.rows, each.raw, *_numbers(place))
-                for each, place in places
-            ),
-        )
+    def take(self, part: Part, base: int = 0) -> None:
+        """Take what was gathered of the next part. ``base``: added to its ranks."""
+        for head in part.heads:
+            before, rank = self._heads.get(head.name), head.rank + base
+            if before is None or rank < before.rank:
+                in_ledger = head.in_ledger + (before.in_ledger if before else 0)
+                self._heads[head.name] = head._replace(rank=rank, in_ledger=in_ledger)
+        for shard, number, record, where in part.ceilings:
+            self._ceilings.setdefault((shard, number, record), Evidence(*where))
+        for writer, start_ns, end_ns in part.unread:
+            self._unread.setdefault(writer, set()).add((start_ns, end_ns))
+        if part.bags:
+            self._bags.append(np.array([(self._logs.of(log), *rest) for log, *rest in part.bags], _BAG))
+        for chunk in self.spool.keep(part.columns) if self.spool else part.columns:
+            self._chunks.setdefault((chunk.kind, chunk.bucket), []).append((base, chunk))
+
+    def _read(self, chunk: Chunk, *, raw: bool) -> Chunk:
+        return self.spool.read(chunk, raw=raw) if self.spool else chunk
 
     def bucket(self, kind: str, number: int, *, raw: bool = False) -> RowBucket:
         """Return all rows of one kind in one bucket. ``raw``: with the bytes of their entries."""
         found = RowBucket(kind)
-        inline = "rows, raw" if raw else "rows, x''"
-        sql = (
-            f"SELECT base, names, {inline}, process, at, row_bytes, raw_bytes FROM chunk"  # noqa: S608 - the names of tables and columns are ours
-            " WHERE kind = ? AND bucket = ? ORDER BY part, rowid"
-        )
-        for base, names, rows, entries, *place in self.db.execute(sql, (kind, number)):
-            if not place[0]:
-                found.take(base, names, rows, entries)
-                continue
-            assert self.spool is not None
-            found.take(base, names, *self.spool.read(ColumnPlace(*place), raw=raw))
+        for base, chunk in self._chunks.get((kind, number), ()):
+            known = self._read(chunk, raw=raw)
+            found.take(base, known.names, known.rows, known.raw if raw else b"")
         return found
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
@@ -269,7 +233,7 @@ class Index:
         kinds = [self.bucket(kind, bucket, raw=True) for kind in (ENTRIES, STATED, USES)]
         told = [(each, each.by_name(domains), each.raw(), each.heads.listed()) for each in kinds]
         for domain in sorted({name for _, rows_of, *_ in told for name in rows_of}):
-            entries: dict[tuple[Value, ...], tuple[int, StatedEntry]] = {}
+            entries: dict[tuple[bytes, int, int, bytes], tuple[int, StatedEntry]] = {}
             uses: list[tuple[bytes, Use]] = []
             for of_kind, rows_of, raw, heads in told:
                 rows = rows_of.get(domain)
@@ -280,7 +244,7 @@ class Index:
                     rows = rows[rows["plain"]]
                 for where, number, position, rank, at, size in () if rows is None else of_kind.each(rows, *_STATED):
                     head = heads[number]
-                    name = *head[:2], position, head[2]
+                    name = head[0], head[1], position, head[2]
                     if name not in entries or rank < entries[name][0]:
                         entries[name] = rank, StatedEntry(head, position, raw[at : at + size], Evidence(*where))
             uses.sort(key=lambda each: (each[1].where.path, each[1].where.offset))
@@ -288,88 +252,70 @@ class Index:
 
     def buckets(self) -> list[int]:
         """Return the buckets of which columns hold anything, in order."""
-        return [number for (number,) in self.db.execute("SELECT DISTINCT bucket FROM chunk ORDER BY bucket")]
+        return sorted({bucket for _, bucket in self._chunks})
 
     def column_bytes(self) -> int:
-        return self.number("SELECT coalesce(sum(row_bytes), 0) FROM chunk")
+        return sum(each.place.rows if each.place else len(each.rows) for _, each in self._all_chunks())
 
-    @property
-    def shared(self) -> bool:
-        """Whether other processes can read it."""
-        return self._file is not None
-
-    def publish(self) -> None:
-        """Let other processes see what is in it."""
-        if self.db.in_transaction:
-            self.db.execute("COMMIT")
-
-    def resume(self) -> None:
-        """Write again, after it was published: all at once, when it is closed."""
-        if not self.db.in_transaction:
-            self.db.execute("BEGIN IMMEDIATE")
-
-    def view(self) -> Index:
-        """Return the same index by a connection of its own, in another process: to read, once it is published."""
-        view = object.__new__(Index)
-        view._closed_to = self._closed_to
-        view._file, view._passing, view._spooling, view.spool = self._file, None, None, self.spool
-        view.db = apsw.Connection(str(self._file), flags=apsw.SQLITE_OPEN_READONLY)
-        return view
-
-    def close(self) -> None:
-        """Let go of it. What cannot be written any more is lost, and nothing is said: it was, where it failed."""
-        with suppress(apsw.Error):
-            self.publish()
-        self.db.close()
-        if self.spool:
-            self.spool.close()
-        for directory in (self._passing, self._spooling):
-            if directory:
-                directory.cleanup()
+    def _all_chunks(self) -> Iterator[tuple[str, Chunk]]:
+        for (kind, _), chunks in self._chunks.items():
+            yield from ((kind, chunk) for _, chunk in chunks)
 
     def all_domains(self) -> set[str]:
         """Return every domain that a frame or a ledger names."""
         found: set[str] = set()
-        for (names,) in self.db.execute("SELECT names FROM chunk WHERE kind <> ?", (FRAMES,)):
-            found.update(names_in(names))
+        for kind, chunk in self._all_chunks():
+            if kind != FRAMES:
+                found.update(names_in(self._read(chunk, raw=False).names))
         return found - {""}
+
+    def close(self) -> None:
+        """Let go of the files that columns wait in."""
+        if self.spool:
+            self.spool.close()
+        if self._directory:
+            self._directory.cleanup()
 
     def head(self, incarnation: bytes, sequence: int, digest: bytes) -> bytes:
         """Return a head by its name. Raises KeyError."""
-        sql = "SELECT head FROM head WHERE incarnation = ? AND sequence = ? AND digest = ?"
-        for (raw,) in self.db.execute(sql, (incarnation, sequence, digest)):
-            assert isinstance(raw, bytes)
-            return raw
-        raise KeyError(digest)
+        return self._heads[incarnation, sequence, digest].raw
 
-    def heads(self) -> Iterator[tuple[HeadName, int, bytes, Evidence]]:
-        """Yield (name, how often in the ledger, head, where), by run and sequence."""
-        sql = (
-            "SELECT incarnation, sequence, digest, in_ledger, head, path, offset, length FROM head"
-            " ORDER BY map, shard, incarnation, sequence, digest"
-        )
-        for *name, in_ledger, head, path, offset, length in self.db.execute(sql):
-            yield (name[0], name[1], name[2]), in_ledger, head, Evidence(path, offset, length)
+    def heads(self) -> list[HeadRow]:
+        """Return every head once, by run and sequence."""
+        return sorted(self._heads.values(), key=lambda head: (head.shard, head.name))
 
     def ceilings(self) -> Iterator[tuple[bytes, Evidence]]:
         """Yield (file bytes, where) of every ceiling record, chain by chain, in order of number."""
-        sql = "SELECT record, path, offset, length FROM ceiling ORDER BY map, shard, number, path, offset"
-        for record, path, offset, length in self.db.execute(sql):
-            yield record, Evidence(path, offset, length)
+        for (_, _, record), where in sorted(self._ceilings.items(), key=lambda each: (*each[0][:2], each[1])):
+            yield record, where
 
     def ceilings_signed_under(self) -> set[tuple[bytes, int]]:
         """Return (incarnation, number of the ceiling record) of every batch that is known."""
-        return set(self.db.execute("SELECT DISTINCT incarnation, ceiling FROM head"))
+        return {(head.name[0], head.ceiling) for head in self._heads.values()}
+
+    def _all_bags(self) -> NDArray[np.void]:
+        """Return all bags, log by log, in order."""
+        if len(self._bags) > 1:
+            bags = np.concatenate(self._bags)
+            self._bags = [bags[np.lexsort((bags["start"], bags["log"]))]]
+        return self._bags[0]
 
     def closings(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (log, start of a bag, the instant before which it surely was not closed), in order."""
-        yield from self.db.execute("SELECT log, start, closed_at FROM bag WHERE closed_at > 0 ORDER BY log, start")
+        """Yield (log, start of a bag, the instant before which it surely was not closed), those of a log in order."""
+        bags, logs = self._all_bags(), self._logs.listed()
+        bags = bags[bags["closed_ns"] > 0]
+        for log, start, closed in zip(*(bags[each].tolist() for each in ("log", "start", "closed_ns")), strict=True):
+            yield logs[log], start, closed
+
+    def _within(self, first_ns: int, last_ns: int) -> NDArray[np.void]:
+        """Return the bags that hold one of some instants."""
+        bags = self._all_bags()
+        return bags[(bags["start"] <= last_ns) & (bags["end"] > first_ns)]
 
     def bags_within(self, first_ns: int, last_ns: int) -> tuple[bool, bool]:
         """Return (some bag that holds one of these instants is open, some was closed with what cannot be read)."""
-        count = "SELECT count(*) FROM bag WHERE start <= ? AND end > ? AND"
-        still_open = self.number(f"{count} NOT closed", last_ns, first_ns)
-        return bool(still_open), bool(self.number(f"{count} blind", last_ns, first_ns))
+        bags = self._within(first_ns, last_ns)
+        return not bags["closed"].all(), bool(bags["blind"].any())
 
     def all_closed(self, first_ns: int, last_ns: int) -> bool:
         """Whether in every log each bag that may hold one of these instants is in the copy, and closed.
@@ -377,26 +323,25 @@ class Index:
         A bag that is not there proves nothing in a rack without its seal: it may have been made after the copy had
         listed the rack, though bags after it, copied later, are closed.
         """
-        sql = (
-            "SELECT start, end FROM bag WHERE log = :log AND closed AND start <= :last AND end > :first"
-            " UNION ALL SELECT start, end FROM whole WHERE log = :log AND start <= :last AND end > :first ORDER BY 1"
-        )
-        for log in self._closed_to:
-            reached = first_ns
-            spans = self.db.execute(sql, {"log": printable(log), "first": first_ns, "last": last_ns})
-            for start, end in list(spans):
+        bags = self._within(first_ns, last_ns)
+        bags = bags[bags["closed"]]
+        for number in range(len(self._logs.values)):
+            reached, of_log = first_ns, bags[bags["log"] == number]
+            for start, end in zip(of_log["start"].tolist(), of_log["end"].tolist(), strict=True):
                 if start > reached:
                     break
                 reached = max(reached, end)
             if reached <= last_ns:
                 return False
-        return bool(self._closed_to)
+        return bool(self._logs.values)
 
-    def number(self, sql: str, *values: Value) -> int:
-        for (number,) in self.db.execute(sql, values):
-            assert isinstance(number, int)
-            return number
-        raise AssertionError(sql)
+    def is_unread(self, writer: str, first_ns: int, last_ns: int) -> bool:
+        """Whether a frame of a writer with a timestamp in [first, last] may be in a file that cannot be read.
+
+        In one of its own, or in a directory of which nobody knows whose files it holds.
+        """
+        spans = self._unread.get(writer, set()) | self._unread.get("", set())
+        return any(start <= last_ns and end > first_ns for start, end in spans)
 
 
 SLACK_NS: Final = 2 * SECOND

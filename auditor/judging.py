@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -121,7 +121,7 @@ class BucketSeen(msgspec.Struct):
 
 @dataclass(slots=True)
 class BucketJudge:
-    """Judges a bucket after the other. Each process reads the index by a connection of its own."""
+    """Judges a bucket after the other."""
 
     index: Index
     cluster: ClusterFacts
@@ -130,7 +130,6 @@ class BucketJudge:
     narrowing: Narrowing
     jobs: int
     """How many processes judge; 0: as many as are worth it."""
-    process: int = field(default_factory=os.getpid)
     heads: Heads = field(init=False)
     session_columns: SessionColumns = field(init=False)
 
@@ -139,9 +138,7 @@ class BucketJudge:
         size, filled, whole = self.index.column_bytes(), self.index.buckets(), BucketSeen()
         self.heads = Heads(self.cluster)
         self.session_columns = SessionColumns(self.sessions, self.heads)
-        jobs = 1 if size < _WORTH_IT or not self.index.shared else self.jobs or (os.cpu_count() or 1)
-        if jobs != 1:
-            self.index.publish()
+        jobs = 1 if size < _WORTH_IT else self.jobs or (os.cpu_count() or 1)
         for answer in map(self._encoded, filled) if jobs == 1 else in_order(self._encoded, filled, jobs):
             seen = _of_bucket.decode(answer)
             whole.findings += seen.findings
@@ -150,9 +147,6 @@ class BucketJudge:
         return whole
 
     def _encoded(self, number: int) -> bytes:
-        if self.process != os.getpid():
-            self.process, self.index = os.getpid(), self.index.view()
-            self.cluster = replace(self.cluster, coverage=replace(self.cluster.coverage, index=self.index))
         return msgspec.msgpack.encode(self._bucket(number))
 
     def _bucket(self, number: int) -> BucketSeen:

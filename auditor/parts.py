@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -151,17 +151,39 @@ class LedgersSeen:
     """Whose last file ends in a torn block."""
 
 
+type Value = str | bytes | int | None
+type Place = tuple[str, int, int]
+"""Path, offset and length."""
+
+
+class HeadRow(NamedTuple):
+    """A batch head, and the place that counts of those at which it stands: that with the lowest rank."""
+
+    name: HeadName
+    shard: tuple[int, int]
+    """Map and number."""
+    ceiling: int
+    """The number of the ceiling record that it names."""
+    in_ledger: int
+    """How often it stands in the ledger of its run."""
+    raw: bytes
+    where: Place
+    rank: int
+
+
 class Part(msgspec.Struct, kw_only=True):
     """What a unit came to, or all of them together."""
 
     findings: list[Finding] = []
-    rows: dict[str, list[tuple[Any, ...]]] = {}
-    """By table of the index."""
+    heads: list[HeadRow] = []
+    ceilings: list[tuple[tuple[int, int], int, bytes, Place]] = []
+    """Of each ceiling record its shard, its number, its bytes, and where it is."""
+    unread: list[tuple[str, Instant, Instant]] = []
+    """Of each file that cannot be read its writer ("": anybody's), and the span of its frames."""
+    bags: list[tuple[str, Instant, Instant, bool, bool, Instant]] = []
     columns: list[Chunk] = []
     timeline: list[bytes] = []
     """Rows of events, encoded, as far as columns do not tell them."""
-    closed_to: dict[str, int] = {}
-    """Up to where each log is closed, at least."""
     unreadable: dict[str, str] = {}
     newest: bytes | None = None
     """The latest signed time that holds, of all frames, lock files and seals, encoded."""
@@ -183,7 +205,7 @@ class Part(msgspec.Struct, kw_only=True):
     ledgers: LedgersSeen = msgspec.field(default_factory=LedgersSeen)
 
     def take(self, other: Part) -> None:
-        """Add the next part, but for its rows, columns and events."""
+        """Add the next part, but for what the index and the timeline take."""
         self.findings += other.findings
         self.unknown_keys += other.unknown_keys
         self.beyond_policy += other.beyond_policy
@@ -231,9 +253,6 @@ def later(one: SignedTime | None, other: SignedTime | None) -> SignedTime | None
     return max(one, other, key=lambda token: (token.interval.earliest, token.radius_ns))
 
 
-type Value = str | bytes | int | None
-
-
 class PartMaker:
     """Gathers what is told of one part."""
 
@@ -256,13 +275,17 @@ class PartMaker:
             self._last = path, printable(path)
         return self._last[1]
 
-    def place(self, where: Evidence) -> tuple[str, int, int]:
+    def place(self, where: Evidence) -> Place:
         """Return a place as rows have it."""
         return self.shown(where.path), where.offset, where.length
 
-    def add(self, table: str, *values: Value, where: Evidence) -> None:
-        """Take a row: its values and its place."""
-        self._insert(table, (*values, *self.place(where)))
+    def add_ceiling(self, shard: tuple[int, int], number: int, record: bytes, where: Evidence) -> None:
+        """Take a ceiling record of a shard."""
+        self.part.ceilings.append((shard, number, record, self.place(where)))
+
+    def add_unread(self, writer: str, start_ns: Instant, end_ns: Instant) -> None:
+        """Take that frames of a writer ("": of anybody), of [start, end), may be in a file that nobody can read."""
+        self.part.unread.append((writer, start_ns, end_ns))
 
     def add_head(
         self, head: BatchHead, digest: bytes, raw: bytes, where: Evidence, rank: int, *, in_ledger: bool = False
@@ -275,25 +298,17 @@ class PartMaker:
         name = head.incarnation, head.sequence, digest
         if self._heads.get(name, rank + 1) > rank:
             self._heads[name] = rank
-            shard = head.map_number, head.shard, head.ceiling_number
-            self._insert("head", (*name, *shard, int(in_ledger), raw, *self.place(where), rank))
+            shard, ceiling = (head.map_number, head.shard), head.ceiling_number
+            self.part.heads.append(HeadRow(name, shard, ceiling, int(in_ledger), raw, self.place(where), rank))
 
     def add_bag(
-        self, path: str, log: str, start_ns: int, end_ns: int, *, closed: bool, blind: bool, closed_ns: int = 0
+        self, log: str, start_ns: Instant, end_ns: Instant, *, closed: bool, blind: bool = False, closed_ns: Instant = 0
     ) -> None:
-        """Take a bag. ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not before."""
-        self._insert("bag", (printable(path), printable(log), start_ns, end_ns, closed, blind, closed_ns))
+        """Take a bag, or a span into which nothing comes any more but bags that are told of: its rack is sealed.
 
-    def add_whole(self, log: str, start_ns: int, end_ns: int) -> None:
-        """Take that nothing comes any more into a span of a log, but into bags that are told of: its rack is sealed."""
-        self._insert("whole", (printable(log), start_ns, end_ns))
-
-    def closed_to(self, log: str, instant: int) -> None:
-        """Take that a log is closed up to an instant, at least."""
-        take_latest(self.part.closed_to, {log: instant})
-
-    def _insert(self, table: str, row: tuple[Value, ...]) -> None:
-        self.part.rows.setdefault(table, []).append(row)
+        ``blind``: some of what it was closed with cannot be read. ``closed_ns``: surely not closed before.
+        """
+        self.part.bags.append((printable(log), start_ns, end_ns, closed, blind, closed_ns))
 
     def done(self, columns: list[Chunk] | None = None, timeline: list[bytes] | None = None) -> Part:
         self.part.newest = self._newest.encode() if self._newest else None

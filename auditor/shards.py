@@ -122,7 +122,7 @@ class ShardWalk:
         for finding in findings:
             self._refused(finding, record.time, signed.key_id, where)
         if not findings:
-            self._told.add("ceiling", *place, data, where=where)
+            self._told.add_ceiling(place[:2], record.number, data, where)
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
 

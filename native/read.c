@@ -279,7 +279,7 @@ static int fits(const Shape *shape, Span record)
  *
  * Write the number of each record's shape into kinds (int32 each), from begin on, up to the first record that has none
  * of these shapes: returns the number of that one, or how many records there are. Of several shapes that a record
- * has it gets any. Reference: auditor.columns.records.Shapes. */
+ * has it gets any. Reference: auditor.columns.records.Reference. */
 PyObject *core_match(PyObject *module, PyObject *args)
 {
     PyObject *list, *known, *result = NULL;
@@ -375,7 +375,7 @@ static int value_of(const Field *field, Py_ssize_t n, Span *value)
 /* column(records, kinds, places, width: int) -> bytes (see Field for the first three)
  *
  * The field of each record in so many bytes, behind zeros where it has fewer; zeros where it is absent. Raises
- * ValueError for one that has more. Reference: Records.number, Records.octets. */
+ * ValueError for one that has more. Reference: the same. */
 PyObject *core_column(PyObject *module, PyObject *args)
 {
     PyObject *records, *kinds, *places;
@@ -497,7 +497,7 @@ static int64_t number_of(Numbering *known, Span value, int64_t guess)
  *
  * Number the different values of some fields (places: of each field, see Field), in the order in which they occur,
  * record by record: two columns, a row for each field that a record has, and the values by their numbers.
- * Reference: Records.distinct, Records.raw. */
+ * Reference: the same. */
 PyObject *core_distinct(PyObject *module, PyObject *args)
 {
     PyObject *list, *kinds, *places, *columns[2] = {NULL}, *values = NULL, *result = NULL;

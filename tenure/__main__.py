@@ -32,7 +32,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "probe": ("appliance.cli.doctor", "what two machines see of each other on one mount, measured"),
     "init": ("appliance.cli.setup", "make a cluster of an empty directory"),
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
-    "leave": ("appliance.cli.leave", "take this machine, or one that is lost, out of a cluster"),
+    "leave": ("appliance.cli.setup", "take this machine, or one that is lost, out of a cluster"),
     "status": ("tui.cli", "whether the cluster works, as seen from here"),
     "policy": ("appliance.cli.policy", "the numbers that the whole cluster shares: show, set"),
     "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),

@@ -112,13 +112,17 @@ class ClockSample(msgspec.Struct, frozen=True, gc=False):
         """Return the interval that holds CLOCK_REALTIME minus CLOCK_BOOTTIME."""
         return TimeInterval(self.real_ns - self.boot_after_ns, self.real_ns - self.boot_ns)
 
+    @property
+    def paused(self) -> bool:
+        return self.boot_after_ns - self.boot_ns > PAUSE_NS
+
 
 def read_clocks(clock: MachineClock) -> ClockSample:
     """Read all clocks; again, a few times, if this process was paused in between."""
     for _ in range(_READINGS_MAX):
         boot, real, mono, raw = clock.boot_ns(), clock.realtime_ns(), clock.monotonic_ns(), clock.raw_ns()
         reading = ClockSample(boot, real, clock.boot_ns(), mono, raw)
-        if reading.boot_after_ns - reading.boot_ns <= PAUSE_NS:
+        if not reading.paused:
             break
     return reading
 

@@ -189,9 +189,13 @@ R1_TOLERANCE_NS: Final[Span] = SECOND
 staleness ago, and a batch that was stamped up to the longest batch ago. The policy's value is the one that counts."""
 
 
-def r1_holds(timestamp: Instant, token: SignedTime, tolerance_ns: Span = R1_TOLERANCE_NS) -> bool:
-    """Whether |timestamp - signed midpoint| <= tolerance + radius, for a message or a watermark with its own time."""
-    return abs(timestamp - token.midpoint_ns) <= tolerance_ns + token.radius_ns
+def r1_range(token: SignedTime, tolerance_ns: Span = R1_TOLERANCE_NS) -> range:
+    """Return the timestamps that a message or a watermark with this signed time may have.
+
+    R1: |timestamp - signed midpoint| <= tolerance + radius.
+    """
+    allowed = tolerance_ns + token.radius_ns
+    return range(token.midpoint_ns - allowed, token.midpoint_ns + allowed + 1)
 
 
 def r2_holds(cause: SignedTime, effect: SignedTime, *, effect_covers_cause: bool = False) -> bool:

@@ -20,6 +20,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -145,7 +146,8 @@ def _as_text(options: argparse.Namespace) -> bool:
 
 
 def _once(source: LiveSource, *, json: bool) -> int:
-    state = ask_once(source, PATIENCE_NS)
+    with closing(source):
+        state = ask_once(source, PATIENCE_NS)
     if not state.cluster_id:
         raise source.mount.error or TryAgain(
             "no-answer", f"no answer from the mount at {state.path}", hint="see whether its file server answers"

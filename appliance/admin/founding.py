@@ -1,18 +1,23 @@
-"""Setting up a cluster on an empty directory, and letting nodes in.
+"""Setting up a cluster on an empty directory, letting nodes in, and the next policy.
 
 The root key signs the policy, the trust records and the shard maps. It is made here and stays where the founder's
 settings are: whoever has it can let nodes in.
+
+There is no instant from which a policy counts, and nobody has to acknowledge it: each process takes it up when it sees
+it (``record_watch.py``), and each frame is judged by the policy that it names.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
+import msgspec
+
+from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
 from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
 from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
@@ -168,6 +173,26 @@ def _local_files(settings: Settings, root_key: tuple[Path, Signer] | None = None
 def publish_map(registers: Registers, root_key: Signer, owners: Sequence[str]) -> None:
     """Publish the first shard map: shard k belongs to ``owners[k]``."""
     registers.publish(Kind.MAP, ShardMap(number=1, cluster_id=registers.cluster_id, owners=tuple(owners)), root_key)
+
+
+def next_policy(newest: Policy, changes: Mapping[str, int]) -> Policy:
+    """Return the policy that comes after one, or the same one if nothing would change.
+
+    ``changes``: new values of some of its spans. Raises BadConfiguration, naming both values, if a relation fails.
+    """
+    if all(getattr(newest, name) == value for name, value in changes.items()):
+        return newest
+    return check_policy(msgspec.structs.replace(newest, number=newest.number + 1, **changes))
+
+
+def publish_policy(registers: Registers, root_key: Signer, policy: Policy) -> None:
+    """Link a policy under its number. Touches the mount. Raises TryAgain if somebody else has taken that number."""
+    if not registers.publish(Kind.POLICY, policy, root_key):
+        raise TryAgain(
+            "policy-changed",
+            f"somebody else has published policy {policy.number} meanwhile",
+            hint="look at it with tenure policy show, then decide anew",
+        )
 
 
 def set_up(

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.frame import Frame
+from appliance.formats.framing import Frame
 from appliance.formats.lease import Holder, Phase
 from appliance.formats.merkle import root_of_path
 from appliance.formats.paths import Bag, DataName
@@ -27,7 +27,7 @@ from appliance.formats.policy import Policy
 from appliance.formats.witness import Half, SignedWitness, Witness, head_refused
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime, r1_holds
+from timeagent.signedtime import SignedTime, r1_range
 from timeagent.trust import Keyring
 from timeagent.units import Instant
 
@@ -149,11 +149,12 @@ class Judge:
         if isinstance(allowed, Refusal):
             return FrameVerdict(0, 0, (), {str(allowed): len(frame.timestamps)})
         token, standing = allowed
+        near = r1_range(token, self._policy.r1_tolerance_ns)
 
         def refusal(timestamp: Instant) -> Refusal | None:
             if not bag.start_ns <= timestamp < bag.end_ns:
                 return Refusal.OUTSIDE_BAG
-            if not r1_holds(timestamp, token, self._policy.r1_tolerance_ns):
+            if timestamp not in near:
                 return Refusal.R1
             if timestamp >= standing.expiry_ns:
                 return Refusal.EXPIRED

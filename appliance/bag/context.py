@@ -72,8 +72,9 @@ class NumberedRecords(Protocol):
     def cluster_id(self) -> bytes:
         """The 16 bytes that name the cluster."""
 
-    def known(self) -> RecordNumbers:
-        """Return the newest numbers that ``newest`` has seen in this process; touches the mount only if it has not."""
+    @property
+    def known(self) -> RecordNumbers | None:
+        """The newest numbers that ``newest`` has seen in this process; None where the last look failed, or none was."""
 
     def newest(self) -> RecordNumbers:
         """Return the newest numbers, both directories opened afresh. Touches the mount."""

@@ -37,12 +37,8 @@ class Horizon:
         self._wake = context.wake
         self._grid = grid
         self.authority = authority or Authority(context, grid)
-        self._reached = grid.first_ns
-
-    @property
-    def reached(self) -> Instant:
-        """Every bag that begins before this instant is closed. Never stale, only behind; touches nothing."""
-        return self._reached
+        self.reached: Instant = grid.first_ns
+        """Every bag that begins before this instant is closed. Never stale, only behind."""
 
     def refresh(self) -> Instant:
         """See how far others have come, and return the horizon. Closes nothing. Raises Environment, Damaged, TryAgain.
@@ -53,9 +49,9 @@ class Horizon:
         newest = self.authority.sealer.newest_sealed()
         if newest is not None:
             self._reach(newest.end_ns)
-        while self._follow(self._grid.rack(self._reached)):
+        while self._follow(self._grid.rack(self.reached)):
             pass
-        return self._reached
+        return self.reached
 
     def settle(
         self,
@@ -70,24 +66,24 @@ class Horizon:
         or where the mount has to be asked again; BadTime, Environment, Damaged. What was closed stays closed. Touches
         the mount unless the horizon is known to be there already.
         """
-        if self._reached < to:
+        if self.reached < to:
             self.refresh()
-        while self._reached < to:
+        while self.reached < to:
             due = self.step()
             if progress is not None:
-                progress(self._reached)
-            if self._reached >= to:
+                progress(self.reached)
+            if self.reached >= to:
                 break
             if deadline_boot_ns is not None and self._time.boot_ns() >= deadline_boot_ns:
                 raise TryAgain(
                     "settle-timed-out",
-                    f"{self._grid.birth.log} is closed up to {rfc3339(self._reached)}, not yet to {rfc3339(to)}",
+                    f"{self._grid.birth.log} is closed up to {rfc3339(self.reached)}, not yet to {rfc3339(to)}",
                     hint="a bag is closed when its end and grace are surely past; allow more time",
                 )
             if due is not None:
                 self._wait(due)
                 self.refresh()
-        return self._reached
+        return self.reached
 
     def step(self) -> Instant | None:
         """Close what comes next, as much as is done at once; return None, or when it is worth asking again.
@@ -97,7 +93,7 @@ class Horizon:
 
         Raises as ``settle``. Touches the mount; does not wait.
         """
-        if self._seal_whole(self._grid.rack(self._reached)):
+        if self._seal_whole(self._grid.rack(self.reached)):
             return None
         bags = self._next_bags()
         for bag, closed in zip(bags, self._parallel.each(self.authority.close, bags), strict=True):
@@ -108,7 +104,7 @@ class Horizon:
 
     def _next_bags(self) -> list[Bag]:
         """Return the next bag, and as many more of its rack that are due as are closed at once."""
-        bags = [self._grid.bag(self._reached)]
+        bags = [self._grid.bag(self.reached)]
         if self._parallel.width > 1:
             now = self._time.now()
             while len(bags) < self._parallel.width and bags[-1].end_ns < bags[0].rack.end_ns:
@@ -140,10 +136,10 @@ class Horizon:
 
     def _follow(self, rack: Rack) -> bool:
         """Follow the lock files of a rack; true if it is closed to its end."""
-        end = self._reached
+        end = self.reached
         while end < rack.end_ns and self._storage.look((bag := self._grid.bag(end)).path, (LOCK,)):
             end = bag.end_ns
-        if end == self._reached:
+        if end == self.reached:
             return False
         if self.authority.rack_begun(rack):
             # What a directory says no longer counts, and with the seal the whole rack is closed.
@@ -154,7 +150,7 @@ class Horizon:
         return end == rack.end_ns
 
     def _reach(self, instant: Instant) -> None:
-        self._reached = max(self._reached, instant)
+        self.reached = max(self.reached, instant)
 
     def _wait(self, due: Instant) -> None:
         now: TimeInterval = self._time.now()

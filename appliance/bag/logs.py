@@ -50,7 +50,7 @@ def create_log(context: BagContext, name: str, kind: BagKind = BagKind.MAILDIR, 
     """Make a log with the newest policy's span, grace and rack, or return the birth of the one that is there.
 
     Of several that make it at once the first wins, and all return its birth, which may be of another kind or elsewhere.
-    ``store``: where its bags are to be; whoever names one has made sure that it is fit (``doctor.store_probe``). Raises
+    ``store``: where its bags are to be; whoever names one has made sure that it is fit (``doctor.probes``). Raises
     BadRequest for a bad name, or a store in which a root, another log or a forged birth record is; NotTrusted for a
     node whose key is revoked. Touches the mount, and the store.
     """

@@ -18,7 +18,7 @@ from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
-from appliance.formats.frame import Frame
+from appliance.formats.framing import Frame
 from timeagent.canonical import U64, Record, decode, encode
 from timeagent.errors import BadRequest, Damaged
 from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct

@@ -11,8 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import Kind, Piece, pieces
+from appliance.formats.framing import Kind, Piece, open_frame, pieces
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, Instant, rfc3339

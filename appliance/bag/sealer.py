@@ -98,7 +98,9 @@ class Sealer:
 
     def expected_ns(self, rack: Rack) -> Instant:
         """Return when a rack may be sealed by the policy that is known here; the file server's clock has a say too."""
-        return self._due.get(rack.path) or rack.end_ns + self._delay_ns(self._records.known().policy)
+        return self._due.get(rack.path) or rack.end_ns + self._delay_ns(
+            (self._records.known or self._records.newest()).policy
+        )
 
     def _delay_ns(self, policy_number: int) -> Span:
         """Return how long after a rack's end it is sealed.

@@ -18,7 +18,7 @@ import msgspec
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure, pieces
 from appliance.formats.lockfile import LockEntry
-from appliance.formats.paths import PRELOCK, Bag, DataName, Grid
+from appliance.formats.paths import PRELOCK, SEAL, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS
 
@@ -143,7 +143,8 @@ class LookingWriter(ABC):
         if PRELOCK in seen:
             closed = self._authority.closer.help(file.bag)
             return self._decided(file, self._authority.answer(file.bag, closed))
-        if self._authority.rack_begun(file.bag.rack):
+        rack = self._storage.look(file.bag.rack.path, (PRELOCK, SEAL))
+        if rack is None or rack:
             return self._decided(file, self._authority.by_seal(file.bag))
         return Committed(name)
 

@@ -16,10 +16,9 @@ from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
 from ..bag.roots import parse_root
-from ..demo.director import Director
+from ..demo.director import Director, audit, verify
 from ..demo.faults import afterwards, during
 from ..demo.machines import DemoPlace, set_up_place
-from ..demo.verify import audit, verify
 
 EXIT_NO: Final = 1
 NODES_MIN: Final = 2

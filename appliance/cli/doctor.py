@@ -41,20 +41,15 @@ from ..bag.roots import cluster_storage_at, is_address, parse_root
 from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
 from ..doctor.directory import (
     Probe,
-    directory_of,
+    TrialDirectory,
+    checked,
     judge_directory,
-    judge_exclusive,
-    judge_linked,
-    judge_listed,
-    judge_owner,
     judge_room,
     judge_server_clock,
     room_of,
 )
 from ..doctor.health import ASSUMED_WORDS, judge_clock, judge_etcd
 from ..doctor.machine import (
-    MOUNTINFO,
-    Mount,
     delegations_returned,
     judge_delegations,
     judge_kind,
@@ -64,10 +59,8 @@ from ..doctor.machine import (
     judge_runtime,
     judge_user,
     mount_of,
-    parse_mountinfo,
 )
-from ..doctor.store_probe import probe_store
-from ..doctor.two_client_probe import LocalHands, TwoHands
+from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
 from ..lease.etcd import Etcd
@@ -119,7 +112,7 @@ def look_at(path: Path, node_dir: Path | None, *, patience_s: float = PATIENCE_S
     looks: list[tuple[str, bool, Looks]] = [
         ("directory", True, lambda: _directory(path)),
         ("files", True, lambda: _files(path)),
-        ("room", True, lambda: _room(path)),
+        ("room", True, lambda: judge_room(room_of(path))),
         ("server clock", True, lambda: _server_clock(path)),
         ("user", False, _user),
         ("tmpfs", False, _tmpfs),
@@ -176,13 +169,9 @@ def within[T](patience_s: float, work: Callable[[], T]) -> T:
 # ---- the mount ----
 
 
-def _mount_of(path: Path) -> Mount | None:
-    return mount_of(str(path.resolve()), parse_mountinfo(MOUNTINFO.read_text(encoding="utf-8", errors="replace")))
-
-
 def _directory(path: Path) -> list[HealthCheck]:
-    found = judge_directory(directory_of(path), where=str(path))
-    mount = _mount_of(path)
+    found = judge_directory(path)
+    mount = mount_of(path.resolve())
     if mount is None:
         return [found, failed("file system", f"no mount holds {path}", "is /proc mounted?")]
     return [found, judge_kind(mount), *judge_options(mount)]
@@ -191,10 +180,10 @@ def _directory(path: Path) -> list[HealthCheck]:
 def _files(path: Path) -> list[HealthCheck]:
     with Probe(path, f"doctor.{socket.gethostname()}.{os.getpid()}") as probe:
         found = [
-            _tried("user mapping", lambda: judge_owner(probe.owner(), os.geteuid())),
-            _tried("hard links", lambda: judge_linked(probe.linked())),
-            _tried("exclusive create", lambda: judge_exclusive(refused=probe.exclusive())),
-            _tried("listing", lambda: judge_listed(listed=probe.listed())),
+            _tried("user mapping", probe.owner),
+            _tried("hard links", probe.linked),
+            _tried("exclusive create", probe.exclusive),
+            _tried("listing", probe.listed),
         ]
         return found + _delegations(path, probe)
 
@@ -208,7 +197,7 @@ def _tried(name: str, attempt: Callable[[], HealthCheck]) -> HealthCheck:
 
 
 def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
-    mount = _mount_of(path)
+    mount = mount_of(path.resolve())
     if mount is None or not mount.nfs:
         return []
     before = delegations_returned(_mountstats(), mount.point)
@@ -219,10 +208,6 @@ def _delegations(path: Path, probe: Probe) -> list[HealthCheck]:
 
 def _mountstats() -> str:
     return _MOUNTSTATS.read_text(encoding="utf-8", errors="replace")
-
-
-def _room(path: Path) -> list[HealthCheck]:
-    return judge_room(room_of(path))
 
 
 def _server_clock(path: Path) -> list[HealthCheck]:
@@ -250,7 +235,7 @@ def _user() -> list[HealthCheck]:
 
 
 def _tmpfs() -> list[HealthCheck]:
-    mount = _mount_of(SHARED_MEMORY)
+    mount = mount_of(SHARED_MEMORY)
     return [judge_runtime(str(SHARED_MEMORY), mount.kind if mount else "nothing")]
 
 
@@ -454,7 +439,7 @@ class FarHands:
         return answer
 
 
-def serve(hands: LocalHands) -> int:
+def serve(hands: TrialDirectory) -> int:
     for line in sys.stdin:
         try:
             verb, *words = json.loads(line)
@@ -488,11 +473,11 @@ def run_probe(options: Namespace) -> int:
     if not (options.peer or options.second or options.serve):
         raise BadRequest("no-peer", "a mount is probed by two clients", hint="--peer HOST, or --second MOUNT")
     if options.serve:
-        return serve(LocalHands(path, options.serve))
+        return serve(TrialDirectory(path, f"probe.{checked(options.serve)}"))
     token = os.urandom(6).hex()
     try:
         with (
-            LocalHands(path, token) as here,
+            TrialDirectory(path, f"probe.{token}") as here,
             contextlib.closing(FarHands(_other(options, token))) as there,
         ):
             chance = random.Random(os.urandom(8))  # noqa: S311 - jitter

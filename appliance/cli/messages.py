@@ -28,7 +28,7 @@ from ..bag.outcome import Committed, Outcome, Unknown
 from ..bag.reader import Level
 from ..doctor.machine import is_local
 from ..formats.birth import BagKind
-from ..formats.frame import check_payloads
+from ..formats.framing import check_payloads
 from ..formats.names import check_log
 from .opening import add_cluster_options, cluster_command, open_cluster
 

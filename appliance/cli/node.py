@@ -14,6 +14,7 @@ Repeated, it finds that the release runs already.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -54,34 +55,32 @@ def run_node(options: Namespace) -> int:
         cluster.settings = replace(cluster.settings, listen=parse_address(options.listen))
     if options.http:
         cluster.settings = replace(cluster.settings, http=parse_address(options.http))
-    node = Node(cluster, version=VERSION)
-    try:
-        with cluster:
-            shards = node.start()
-            if options.json:
-                fields = {
-                    "node": cluster.settings.node,
-                    "shards": shards,
-                    "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
-                    "time": "agent" if cluster.time_by_agent else "embedded",
-                    "address": None if node.address is None else str(node.address),
-                    "http": None if node.web_address is None else str(node.web_address),
-                }
-                print_json("tenure.node", fields)
-            reached = f", reached at {node.address}" if node.address else ""
-            note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
-            for shard, why in node.awaited.items():
-                note(f"tenure: shard {shard_text(shard)} is waited for: {why}")
-            made = "from the node's agent" if cluster.time_by_agent else "made in this process: no agent runs"
-            note(f"tenure: time {made} (tenure time run)")
-            try:
-                node.run(stop, lambda shard: note(f"tenure: shard {shard_text(shard)} runs here now"))
-            finally:
-                node.stop()
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
-            note(f"tenure: {node.stopping(drains=interrupted.is_set())}")
-    finally:
-        node.close()
+    with contextlib.ExitStack() as behind, cluster:
+        node = Node(cluster, version=VERSION)
+        behind.callback(node.close)
+        shards = node.start()
+        if options.json:
+            fields = {
+                "node": cluster.settings.node,
+                "shards": shards,
+                "awaited": [{"shard": shard, "reason": why} for shard, why in node.awaited.items()],
+                "time": "agent" if cluster.time_by_agent else "embedded",
+                "address": None if node.address is None else str(node.address),
+                "http": None if node.web_address is None else str(node.web_address),
+            }
+            print_json("tenure.node", fields)
+        reached = f", reached at {node.address}" if node.address else ""
+        note(f"tenure: node {cluster.settings.node} runs shards {shards or 'none'}{reached}")
+        for shard, why in node.awaited.items():
+            note(f"tenure: shard {shard_text(shard)} is waited for: {why}")
+        made = "from the node's agent" if cluster.time_by_agent else "made in this process: no agent runs"
+        note(f"tenure: time {made} (tenure time run)")
+        try:
+            node.run(stop, lambda shard: note(f"tenure: shard {shard_text(shard)} runs here now"))
+        finally:
+            node.stop()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second Ctrl-C ends the waiting
+        note(f"tenure: {node.stopping(drains=interrupted.is_set())}")
     return 0
 
 

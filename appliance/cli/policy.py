@@ -10,7 +10,7 @@ from timeagent.console import argument, note, present, with_verbs
 from timeagent.errors import BadRequest
 from timeagent.units import parse_span, span_text
 
-from ..admin.records import next_policy, publish_policy
+from ..admin.founding import next_policy, publish_policy
 from ..formats.policy import Policy
 from .opening import cluster_command, root_key
 

@@ -1,4 +1,13 @@
-"""``tenure init`` and ``tenure join``: set up a cluster, and let machines in."""
+"""``tenure init``, ``join`` and ``leave``: set up a cluster, let machines in, and let them go.
+
+A node goes so: its shards are handed over, its daemon stops, its keys count no more.
+
+1. Its shards are moved to others, and nobody loses a lease by it. Needs the root key.
+2. Its units are switched off.
+3. The trust record revokes its keys, and names no address of it. Needs the root key.
+
+Each step may be repeated, and finds what was done. Without the root key it does the second, and says what remains.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +18,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from appliance.cluster import Cluster, refuse_root_user, time_sources
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import SystemClock
 from timeagent.console import Argument, Command, argument, command, note, present
-from timeagent.errors import BadRequest, Environment, TryAgain
+from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUnavailable, TryAgain
 from timeagent.keys import Signer, fingerprint
-from timeagent.units import SECOND, parse_span, span_text
+from timeagent.units import MS, SECOND, parse_span, span_text
 
 from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
-from ..admin.joining import ask, finish, prepared
+from ..admin.membership import (
+    ask,
+    check_known,
+    finish,
+    given_away,
+    has_left,
+    heirs,
+    prepared,
+    revoke,
+    shards_of,
+)
+from ..admin.moving import moved
 from ..bag.roots import Root, storage_at
 from ..bag.storage import Storage
-from ..doctor.store_probe import refuse_unfit
+from ..doctor.probes import refuse_unfit
 from ..formats.address import parse_address
 from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
+from ..formats.shardmap import shard_text
 from ..node.own_keys import check_own_keys
+from ..node.runtime import daemon_lock, runtime_of
 from ..node.settings import FILE, ROOT_KEY, Settings, is_there, load_settings, new_directory, node_directories
 from . import service
-from .opening import add_cluster_options, named_root, registers_at
+from .opening import add_cluster_options, named_root, open_cluster, registers_at, root_key
+from .shards import carry_out, check_answer
 
 _LOOK_NS: Final = SECOND
 """How often who waits to be let in looks at the trust record."""
@@ -74,9 +98,6 @@ def _setting_up(work: Mounted, options: Namespace) -> int:
     """Do what is done on the mount, as whom that should be; then see to this machine's units."""
 
     def on_the_mount() -> int:
-        # Not above: what a cluster loads may begin threads, and this may be behind a fork.
-        from appliance.cluster import refuse_root_user
-
         refuse_root_user(os.geteuid(), allow_root=options.allow_root)
         root = named_root(options)
         storage = storage_at(root)
@@ -131,8 +152,6 @@ def _init(options: Namespace, storage: Storage, root: Root, there: Settings | No
     refuse_not_empty(storage, root)
     if not isinstance(root, Path):
         refuse_unfit(root, os.urandom(6).hex())
-    from appliance.cluster import time_sources
-
     chosen = {f"{name}_ns": parse_span(text) for name in _LENGTHS if (text := getattr(options, name))}
     assumed_ns = parse_span(options.assume_radius)
     policy = check_policy(Policy(number=1, cluster_id=os.urandom(16), assumed_radius_ns=assumed_ns, **chosen))
@@ -227,18 +246,145 @@ def _ask_and_wait(options: Namespace, storage: Storage, root: Root) -> int:
 _LENGTHS: Final = {"span": "a bag's span", "grace": "a bag's grace", "rack": "a rack's length"}
 
 
+_ROOT: Final = argument("root_path", metavar="ROOT", help="the shared directory")
+_NO_SYSTEMD: Final = argument("--no-systemd", action="store_true", help="leave this machine's units alone")
+
+
 def _setup_command(summary: str, work: Mounted, *own: Argument) -> Command:
     return command(
         summary,
         lambda options: _setting_up(work, options),
-        argument("root_path", metavar="ROOT", help="the shared directory"),
+        _ROOT,
         argument("--node", metavar="NAME", help="this machine's name in the cluster (default: its host name)"),
         argument("--listen", metavar="HOST[:PORT]", help="where `node run` answers other nodes, by TCP"),
         argument("--address", metavar="HOST[:PORT]", help="where they reach it, if that is not what --listen says"),
-        argument("--no-systemd", action="store_true", help="leave this machine's units alone"),
+        _NO_SYSTEMD,
         add_cluster_options,
         *own,
     )
+
+
+_LOOK_FOR_HEIRS_NS: Final = 500 * MS
+NOT_WHOLLY: Final = 1
+
+
+def run_leave(options: Namespace) -> int:
+    root = named_root(options)
+    options.root = str(root)
+
+    def on_the_mount(step: Callable[[Cluster | None, Namespace], int]) -> int:
+        return service.as_own_user(lambda: _with_cluster(step, options), allow_root=options.allow_root)
+
+    status = on_the_mount(_hand_over)
+    if status == 0 and options.node is None:
+        if isinstance(root, Path) and service.is_there() and options.node_dir is None and not options.no_systemd:
+            service.switch_off(root)
+        status = on_the_mount(_refuse_running)
+    return status or on_the_mount(_finish)
+
+
+def _with_cluster(step: Callable[[Cluster | None, Namespace], int], options: Namespace) -> int:
+    """Open the cluster for a step; None, and a word about it, where this machine is no node of it."""
+    try:
+        cluster = open_cluster(options)
+    except BadConfiguration as problem:
+        if problem.code != "not-joined":
+            raise
+        note(f"tenure: {problem.message}: there is nothing to leave")
+        return step(None, options)
+    with cluster:
+        return step(cluster, options)
+
+
+def _hand_over(cluster: Cluster | None, options: Namespace) -> int:
+    """Give the shards away, and wait until others run them."""
+    if cluster is None:
+        return 0
+    node = options.node or cluster.settings.node
+    check_known(cluster.registers, node)
+    if options.root_key is None:
+        return 0
+    key, newest = root_key(cluster, options), cluster.registers.newest_map()
+    if newest.before is not None:  # a move that was cut off, perhaps this one
+        carry_out(cluster, key, lambda _: newest.layout)
+    given = given_away(cluster.registers, node, options.to)
+    if given:
+        way_out = "start tenure-node there, or name nodes that answer: --to NODE"
+        check_answer(cluster, lambda before: moved(before, given), way_out)
+        carry_out(cluster, key, lambda before: moved(before, given))
+    until = cluster.time.boot_ns() + parse_span(options.wait)
+    waiting = {cluster.map.layout.shards[place] for place in given}
+    while waiting:
+        cluster.maps.look()
+        for shard in sorted(waiting):
+            try:
+                runs = cluster.routes.numbers(shard).node
+            except ShardUnavailable:
+                continue
+            if runs != node:
+                waiting.discard(shard)
+        if waiting and cluster.time.boot_ns() >= until:
+            raise TryAgain(
+                "not-handed-over",
+                f"nobody runs shard {', '.join(map(shard_text, sorted(waiting)))} yet; {node} keeps its keys",
+                hint="tenure shards ls says who should; call it again",
+            )
+        if waiting:
+            cluster.time.sleep(_LOOK_FOR_HEIRS_NS)
+    return 0
+
+
+def _refuse_running(cluster: Cluster | None, _options: Namespace) -> int:
+    """Raise TryAgain while the daemon of this machine runs: without its keys it could not stop in good order."""
+    if cluster is None:
+        return 0
+    runtime = runtime_of(cluster.settings, cluster.registers.cluster_id)
+    if runtime.is_dir() and daemon_lock(runtime).is_held():
+        raise TryAgain(
+            "daemon-runs",
+            f"`tenure node run` of {cluster.settings.node} runs on this machine, and keeps its keys",
+            hint="end it with SIGINT (Ctrl-C), then call this again",
+        )
+    return 0
+
+
+def _finish(cluster: Cluster | None, options: Namespace) -> int:
+    """Revoke the keys, and say what was not done."""
+    if cluster is None:
+        return present(options, "tenure.leave", {"node": options.node, "left": True, "shards": [], "remains": []})
+    node = options.node or cluster.settings.node
+    if options.root_key is not None and not has_left(cluster.registers, node):
+        key = root_key(cluster, options)
+        number = revoke(cluster.registers, key, node, cluster.time.now().midpoint)
+        note(f"tenure: trust record {number}: no key of {node} counts from now on")
+    left = has_left(cluster.registers, node)
+    shards = shards_of(cluster.registers, node)
+    remains = _remains(cluster, node, shards, left=left, own=options.node is None)
+    present(
+        options,
+        "tenure.leave",
+        {"node": node, "left": left, "shards": shards, "remains": remains},
+        f"{node} has left the cluster at {cluster.root}." if left else f"{node} has not left yet.",
+        "What is not done:" if remains else "",
+        *(f"  {line}" for line in remains),
+    )
+    return 0 if left else NOT_WHOLLY
+
+
+def _remains(cluster: Cluster, node: str, shards: list[int], *, left: bool, own: bool) -> list[str]:
+    """Return what it leaves to people, in words; commands where there is one."""
+    found = []
+    if not left:
+        heir = next(iter(heirs(cluster.registers, node)), "NODE")
+        found += [f"where the root key is: tenure shards move {each} {heir} --root-key FILE" for each in shards]
+        found.append(f"where the root key is: tenure leave {cluster.root} --node {node} --root-key FILE")
+    if own:
+        found.append(f"settings and keys stay in {cluster.settings.directory}: delete them when nothing needs them")
+        found.append("applications of this machine that use the root: end them")
+        found.append(f"the mount of {cluster.root}, the package and the user tenure stay")
+    else:
+        found.append(f"the machine of {node}: end its daemon there, should it come back; it is refused by the others")
+    return found
 
 
 COMMANDS: Final = {
@@ -273,5 +419,16 @@ COMMANDS: Final = {
         argument(
             "--wait", metavar="SPAN", default="10m", help="how long to wait for it (default: 10m); then call it again"
         ),
+    ),
+    "leave": command(
+        "Take this machine out of its cluster.",
+        run_leave,
+        _ROOT,
+        argument("--root-key", metavar="FILE", help="the cluster's root key; without it: say what remains to do"),
+        argument("--node", metavar="NAME", help="another node, which is lost: its machine is asked nothing"),
+        argument("--to", metavar="NODE", action="append", default=[], help="who gets its shards, in turn"),
+        argument("--wait", metavar="SPAN", default="60s", help="how long the others may take (default: 60s)"),
+        _NO_SYSTEMD,
+        add_cluster_options,
     ),
 }

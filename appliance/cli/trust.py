@@ -16,7 +16,7 @@ from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegat
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 
-from ..admin.joining import accept, asked, let_in
+from ..admin.membership import accept, asked, let_in
 from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
 from ..bag.roots import storage_at
 from ..formats.address import parse_address

@@ -22,7 +22,6 @@ from ..lease import tls
 from ..lease.listeners import TlsListener
 from ..lease.server import ShardServer
 from ..node.desk_wire import door
-from ..node.record_watch import TrustWatch
 from ..node.releases import Releases
 from ..node.runtime import (
     LocalLock,
@@ -73,24 +72,23 @@ class Node:
         """Run nothing yet. ``notifier``: the supervisor; default the one of this process's environment."""
         self._cluster = cluster
         self._notifier = notifier or Notifier()
-        self._version = version
+        self._pulse = Pulse(self._notifier, cluster.time.boot_ns)
+        settings, trust, time = cluster.settings, cluster.watch_trust(), cluster.time
+        keep_ns = settings.retention_days * DAY if settings.retention_days else None
+        self.pace = Pace(cluster.context, cluster.wakes.taken, packs=settings.pack, keep_ns=keep_ns)
+        self._releases = Releases(settings.node, cluster.keys.tls, cluster.map.cluster_id, trust, time, version)
+        self._observed = Observed(cluster, self._releases)
+        self._failover = ShardFailover(cluster.routes, settings.node, trust.nodes, time, cluster.policy)
+        self.desk = LeaseDesk(cluster.session, time, cluster.policy)
+        """What hands out sub-leases."""
         self._door: TlsListener | None = None
         self._door_thread: Thread | None = None
         self._webs: list[HttpServer] = []
-        self._observed: Observed | None = None
-        self._said: tuple[str, int] = ("", 0)
-        self._pulse: Pulse | None = None
-        self._failover: ShardFailover | None = None
-        settings = cluster.settings
-        keep_ns = settings.retention_days * DAY if settings.retention_days else None
-        self.pace = Pace(cluster.context, cluster.wakes.taken, packs=settings.pack, keep_ns=keep_ns)
-        self._trusted_ns = 0
         self._writer: NodeWriterServer | None = None
-        self.desk: LeaseDesk | None = None
-        """What hands out sub-leases; None before start()."""
         self._close_doors: Callable[[], None] = lambda: None
         self._only: LocalLock | None = None
-        self._releases: Releases | None = None
+        self._said: tuple[str, int] = ("", 0)
+        self._trusted_ns = 0
         self.awaited: dict[int, str] = {}
         """This node's shards that did not begin with it, and have not yet, each with what is waited for."""
 
@@ -105,9 +103,7 @@ class Node:
         self._be_the_only_one()
         self._await_agent()
         shards = routes.own_shards()
-        trust = self._cluster.watch_trust()
-        pulse = self._pulse = Pulse(self._notifier, self._cluster.time.boot_ns)
-        routes.host.be_daemon(pulse)
+        routes.host.be_daemon(self._pulse)
         self._cluster.maps.keep_looking()
         self._cluster.wakes.open()
         for shard in shards:
@@ -115,12 +111,9 @@ class Node:
             if why is not None:
                 self.awaited[shard] = why
         self._start_writer()
-        self._failover = ShardFailover(
-            routes, self._cluster.settings.node, trust.nodes, self._cluster.time, self._cluster.policy
-        )
         self._open_doors()
         self._failover.start()
-        self._mind_threads(trust)
+        self._mind_threads()
         self._notifier.ready(self._status())
         return sorted(routes.host.everything())
 
@@ -152,29 +145,21 @@ class Node:
 
         def server_of(shard: int) -> ShardServer | None:
             hosted = host.hosted(shard)
-            if hosted is None and self._failover is not None:
+            if hosted is None:
                 self._failover.asked_for(shard)
             return None if hosted is None else hosted.server
 
         if settings.listen is not None:
-            version = self._version
+            version = self._releases.own
             ends = tls.OwnEnds(
                 lambda key: tls.server_context(key, tls.certificate(key.public, release=version)), cluster.keys.tls
             )
             self._door = TlsListener(settings.listen, ends, trust, cluster.map.cluster_id, server_of, cluster.time)
             self._door_thread = Thread(target=self._door.run, name="tenure-door", daemon=True)
             self._door_thread.start()
-        self._releases = Releases(
-            settings.node, cluster.keys.tls, cluster.map.cluster_id, trust, cluster.time, self._version
-        )
-        observed = self._observed = Observed(
-            host, cluster.maps, settings.node, cluster.time, cluster.policy, runtime, self._releases
-        )
         self._releases.start()
-        collector = NodeCollector(
-            settings.node, self._version, observed, host, self._door, trust, self._releases, cluster.keys
-        )
-        shown = pages(observed, cluster.maps, self._version, lambda: exposition(collector))
+        collector = NodeCollector(cluster, self._observed, self._releases, self._door, self._webs, self.desk)
+        shown = pages(self._observed, cluster.maps, self._releases.own, lambda: exposition(collector))
 
         def answer(path: str, query: Mapping[str, str]) -> HttpAnswer | None:
             return shown[path](query) if path in shown else None
@@ -183,15 +168,13 @@ class Node:
         for place in dict.fromkeys([runtime / HTTP_SOCKET, settings.http or runtime / HTTP_SOCKET]):
             self._webs.append(HttpServer(place, answer, cluster.time, group_id(settings.group), AT_ONCE))
             self._webs[-1].start()
-        collector.web, collector.desk = self._webs, self.desk
 
-    def _mind_threads(self, trust: TrustWatch) -> None:
+    def _mind_threads(self) -> None:
         """Have this daemon end, and say so, where one of its threads ends before it is told to."""
-        cluster = self._cluster
-        assert self._observed is not None
-        assert self._writer is not None
-        parts = (trust, cluster.maps, cluster.policy, self._failover, self._releases, *self._webs)
-        threads, writer = [each.thread for each in parts if each is not None], self._writer
+        cluster, writer = self._cluster, self._writer
+        assert writer is not None
+        watches = [each.thread for each in (cluster.watch_trust(), cluster.maps, cluster.policy)]
+        threads = [*watches, self._failover.thread, self._releases.thread, *(web.thread for web in self._webs)]
         self._observed.threads = lambda: [*threads, *writer.threads, self._door_thread]
 
     def stopping(self, *, drains: bool) -> str:
@@ -202,16 +185,16 @@ class Node:
         """
         host = self._cluster.routes.host
         host.drains = host.drains or drains
-        if self._observed is not None:
-            self._observed.stopping = True
-        if self._failover is not None:
-            self._failover.close()
-        if self._releases is not None:
-            self._releases.close()
+        self._begin_nothing()
         self._notifier.stopping()
         how = "waiting until every lease is relinquished or over" if host.drains else "leases stay, for a restart"
         self._notifier.status(f"stopping: {how}")
         return f"stopping: {how}"
+
+    def _begin_nothing(self) -> None:
+        self._observed.stopping = True
+        self._failover.close()
+        self._releases.close()
 
     def close(self) -> None:
         """Close both doors, and the writer if it runs still: to be called after the cluster is closed. Idempotent."""
@@ -224,7 +207,6 @@ class Node:
 
     def _status(self) -> str:
         """Return in one line how it goes."""
-        assert self._observed is not None
         wrong = [check.words for check in not_well(self._observed.checks())]
         shards = counted(len(self._observed.own_shards), "shard")
         where = f", reached at {self._door.address}" if self._door else ""
@@ -233,7 +215,7 @@ class Node:
     def _tell(self) -> None:
         """Ask the mount for its room, and tell the supervisor how it goes when that has changed. Touches the mount."""
         boot = self._cluster.time.boot_ns()
-        if self._observed is not None and boot - self._said[1] >= TOLD_NS:
+        if boot - self._said[1] >= TOLD_NS:
             self._observed.see_mount(self._cluster.root)
             status = self._status()
             if status != self._said[0]:
@@ -261,10 +243,9 @@ class Node:
             for shard in [each for each in self.awaited if self._cluster.routes.host.hosted(each) is not None]:
                 del self.awaited[shard]
                 begun(shard)
-            if self._pulse is not None:
-                self._pulse.beat("pace")
+            self._pulse.beat("pace")
             self._check_reached()
-            for why in self._observed.ended() if self._observed is not None else ():
+            for why in self._observed.ended():
                 raise ShardUnavailable("thread-ended", f"{why}; the log says why", hint="start the node again")
             for shard, why in self._cluster.routes.host.broken().items():
                 raise ShardUnavailable(
@@ -327,9 +308,8 @@ class Node:
         """Batch what the processes of this machine write, and hand out sub-leases to them."""
         cluster, settings = self._cluster, self._cluster.settings
         socket = writer_socket(cluster.routes.runtime)
-        desk = self.desk = LeaseDesk(cluster.session, cluster.time, cluster.policy)
         self._writer = NodeWriterServer(
-            cluster.node_writer(), socket, desk=lambda accepted, asked: desk.serve(DeskConnection(accepted), asked)
+            cluster.node_writer(), socket, desk=lambda accepted, asked: self.desk.serve(DeskConnection(accepted), asked)
         )
         self._writer.start()
         usual = settings.directory in node_directories(cluster.registers.cluster_id)
@@ -344,14 +324,8 @@ class Node:
 
         The shards end with their cluster.
         """
-        if self._observed is not None:
-            self._observed.stopping = True
-        if self._failover is not None:
-            self._failover.close()
-        if self._releases is not None:
-            self._releases.close()
-        if self.desk is not None:
-            self.desk.stop()
+        self._begin_nothing()
+        self.desk.stop()
         try:
             if self._writer is not None:
                 self._close_doors()

@@ -14,21 +14,20 @@ from typing import Any, Final
 
 import msgspec
 
-from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable
 from timeagent.units import SECOND, Instant, Span
 
 from ..bag.roots import Root
+from ..cluster import Cluster
 from ..doctor.check import CheckVerdict, HealthCheck, failed, not_well, worst
 from ..doctor.directory import Room, room_of
 from ..doctor.health import judge_awaited_shard, judge_clock, judge_mount, judge_own_shard, judge_space, judge_tmpfs
 from ..formats.shardmap import shard_text
 from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, LeaseView, ShardNumbers, lease_fields, shard_fields
-from ..node.record_watch import MapWatch, PolicyWatch
+from ..node.record_watch import MapWatch
 from ..node.releases import Releases
 from ..node.runtime import kept_by, shard_socket
-from ..node.shards import ShardHost
 from .http import JSON, HttpAnswer
 
 ASK_NS: Final[Span] = SECOND
@@ -47,22 +46,14 @@ LEASES_SHOWN_MAX: Final = 10_000
 class Observed:
     """One node, as it is seen from outside. Thread-safe."""
 
-    def __init__(
-        self,
-        host: ShardHost,
-        maps: MapWatch,
-        node: str,
-        time: NodeTime,
-        policy: PolicyWatch,
-        runtime: Path,
-        others: Releases,
-    ) -> None:
-        self._host = host
-        self._maps = maps
-        self._node = node
-        self._time = time
-        self._policy = policy
-        self._runtime = runtime
+    def __init__(self, cluster: Cluster, others: Releases) -> None:
+        """Look at nothing yet. ``others``: who asks the other nodes."""
+        self._host = cluster.routes.host
+        self._maps = cluster.maps
+        self._node = cluster.settings.node
+        self._time = cluster.time
+        self._policy = cluster.policy
+        self._runtime = cluster.routes.runtime
         self._others = others
         self._room: tuple[Room, Instant] | None = None
         self.stopping = False
@@ -148,13 +139,6 @@ class Observed:
             failed(f"shard {shard_text(shard)}", f"takes no new domains: {why}", way_out) for shard, why in full.items()
         ]
         return [judge_tmpfs(self._runtime, self.room_bytes()), *found]
-
-    def radius_ns(self) -> Span | None:
-        """Return how well the time is known here; None: not at all."""
-        try:
-            return self._time.now().radius
-        except BadTime:
-            return None
 
     def page(self, shard: int, after: str, leases_max: int) -> LeasePage:
         """Ask a shard of this node for a page. Raises ShardUnavailable."""

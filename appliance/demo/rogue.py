@@ -89,7 +89,7 @@ def forged_witness(root: str, node_dir: str) -> None:
     """Write one message under a witness that no shard signed."""
     stamping = appliance.session.stamping
     stamping._refuse_untrusted = lambda *_: None  # noqa: SLF001 - a forger does not ask
-    stamping.FrameStamper._judging = lambda self, newest, *_: self._numbered(newest)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
+    stamping.FrameStamper._judging = lambda self, records, *_: self._records.policy(records.numbers.policy)  # type: ignore[method-assign]  # noqa: SLF001 - nor which policy
     with (
         Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster,
         cluster.session("forger") as session,

@@ -26,47 +26,11 @@ _READS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
-    """Owner and mode of a directory."""
-
-    uid: int
-    gid: int
-    mode: int
-
-    @property
-    def sticky(self) -> bool:
-        """Whether only owners may remove what is in it."""
-        return bool(self.mode & stat.S_ISVTX)
-
-
-@dataclass(frozen=True, slots=True)
-class Linked:
-    """What became of link(2)."""
-
-    names: int
-    """How many names the file had afterwards, by open and fstat: 2."""
-    second_refused: bool
-    """Whether a second file was refused under the name."""
-    content_kept: bool
-    """Whether the name holds what the first file held."""
-
-
-@dataclass(frozen=True, slots=True)
 class Room:
     """What is left for users that are not the superuser; None: the file system does not count it."""
 
     bytes_left: int
     names_left: int | None
-
-
-def directory_of(path: Path) -> Directory:
-    """Return owner and mode of a directory, by opening it. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    return Directory(found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
 
 
 def room_of(path: Path) -> Room:
@@ -193,26 +157,28 @@ def _write_and_close(descriptor: int, data: str) -> None:
 class Probe(TrialDirectory):
     """What the doctor tries out."""
 
-    def owner(self) -> int:
-        """Return whom a new file belongs to."""
+    def owner(self) -> HealthCheck:
+        """Say whether a new file belongs to who made it."""
         self.make("owner", "x")
-        return self.stat("owner").st_uid
+        return judge_owner(self.stat("owner").st_uid, os.geteuid())
 
-    def linked(self) -> Linked:
-        """Link two files to one name, one after the other."""
+    def linked(self) -> HealthCheck:
+        """Link two files to one name, one after the other; say whether link(2) decides."""
         self.make("first", "first")
         self.make("second", "second")
         self.link("target", "first")
         refused = not self.link("target", "second")
-        return Linked(self.stat("target").st_nlink, refused, self.read("target") == "first")
+        names = self.stat("target").st_nlink
+        return judge_linked(names, second_refused=refused, content_kept=self.read("target") == "first")
 
-    def exclusive(self) -> bool:
-        """Return whether a name that is taken is refused to O_EXCL."""
-        return self.make("taken", "") and not self.make("taken", "")
+    def exclusive(self) -> HealthCheck:
+        """Say whether a name that is taken is refused to O_EXCL."""
+        return judge_exclusive(refused=self.make("taken", "") and not self.make("taken", ""))
 
-    def listed(self) -> bool:
-        """Return whether a new name is in the directory's list at once, with its bytes behind it."""
-        return self.make("listed", "bytes") and self.lists("listed") and self.read("listed") == "bytes"
+    def listed(self) -> HealthCheck:
+        """Say whether a new name is in the directory's list at once, with its bytes behind it."""
+        listed = self.make("listed", "bytes") and self.lists("listed") and self.read("listed") == "bytes"
+        return judge_listed(listed=listed)
 
     def read_often(self) -> None:
         """Read a file so often that an NFSv4 server may hand out a delegation; remove it, so that it comes back."""
@@ -233,19 +199,19 @@ CLOCK_FAIL_NS: Final = MINUTE
 """The default delay of a rack's seal: a server's clock that is so far ahead gives no second opinion on it."""
 
 
-def judge_directory(found: Directory, *, where: str) -> HealthCheck:
-    """Say whether the processes of all machines can work in a directory."""
-    name, said = (
-        "directory mode",
-        f"{where} has mode {stat.S_IMODE(found.mode):04o}, user {found.uid}, group {found.gid}",
-    )
-    if found.sticky:
-        return failed(
-            name,
-            f"{said}: sticky ones refuse to open files that another user has made (fs.protected_regular)",
-            f"chmod -t {where}, and one group for all processes",
-        )
-    if found.mode & stat.S_IWOTH:
+def judge_directory(where: Path) -> HealthCheck:
+    """Say whether the processes of all machines can work in a directory: it is opened. Raises OSError."""
+    descriptor = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    mode, name = stat.S_IMODE(found.st_mode), "directory mode"
+    said = f"{where} has mode {mode:04o}, user {found.st_uid}, group {found.st_gid}"
+    if mode & stat.S_ISVTX:
+        why = "sticky ones refuse to open files that another user has made (fs.protected_regular)"
+        return failed(name, f"{said}: {why}", f"chmod -t {where}, and one group for all processes")
+    if mode & stat.S_IWOTH:
         return unsure(name, f"{said}: anybody may write there", f"chmod o-w {where}")
     return passed(name, said)
 
@@ -260,15 +226,15 @@ def judge_owner(owner: int, user: int) -> HealthCheck:
     )
 
 
-def judge_linked(found: Linked) -> HealthCheck:
-    """Say whether link(2) decides."""
+def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:
+    """Say whether link(2) decides. ``names``: how many the file has afterwards, by open and fstat."""
     name, way_out = "hard links", "use a file system with hard links, and one for the whole root"
-    if not found.second_refused:
+    if not second_refused:
         return failed(name, "a second file was linked to a name that was taken", way_out)
-    if not found.content_kept:
+    if not content_kept:
         return failed(name, "the name holds another file than the one that was linked first", way_out)
-    if found.names != _BOTH_NAMES:
-        return failed(name, f"a file with two names says that it has {found.names}", way_out)
+    if names != _BOTH_NAMES:
+        return failed(name, f"a file with two names says that it has {names}", way_out)
     return passed(name, "link(2) takes a name once, and says so")
 
 

@@ -43,7 +43,7 @@ def judge_runtime(where: str, kind: str) -> HealthCheck:
     said = f"{where} is on {kind}"
     wrong = f"{said}: a lease shard must forget everything when the machine stops"
     way_out = "mount a tmpfs there, or set runtime in node.toml"
-    return judged("tmpfs", said, wrong, way_out, holds=kind in _FORGETFUL)
+    return judged("tmpfs", said, wrong, way_out, holds=kind in FORGETFUL)
 
 
 def judge_randomness(*, ready: bool) -> HealthCheck:
@@ -59,10 +59,10 @@ def judge_listening(address: str, problem: str | None) -> HealthCheck:
     )
 
 
-MOUNTINFO: Final = Path("/proc/self/mountinfo")
-NFS: Final = frozenset({"nfs", "nfs4"})
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+_NFS: Final = frozenset({"nfs", "nfs4"})
 _LASTING: Final = frozenset({"ext4", "ext3", "xfs", "btrfs", "zfs", "f2fs", "bcachefs"})
-_FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
+FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
 _NEVER: Final = frozenset({"cifs", "smb3", "smbfs", "vfat", "exfat", "msdos", "ntfs", "ntfs3", "iso9660", "squashfs"})
 _OPTIONS: Final = 5
 """The field of a mountinfo line with the options of the mount; those of its file system stand behind the dash:"""
@@ -86,7 +86,7 @@ class Mount:
 
     @property
     def nfs(self) -> bool:
-        return self.kind in NFS
+        return self.kind in _NFS
 
     @property
     def version(self) -> str:
@@ -117,22 +117,22 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
 
 
-def mount_of(path: str, mounts: list[Mount]) -> Mount | None:
-    """Return the mount that holds an absolute path without symbolic links: the longest point above it, the last one."""
+def mount_of(path: Path, mountinfo: str | None = None) -> Mount | None:
+    """Return the mount that holds an absolute path without symbolic links: the longest point above it, the last one.
+
+    ``mountinfo``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
+    """
     best: Mount | None = None
-    for mount in mounts:
-        inside = path == mount.point or path.startswith(mount.point.rstrip("/") + "/")
+    for mount in parse_mountinfo(_MOUNTINFO.read_text("utf-8", "replace") if mountinfo is None else mountinfo):
+        inside = str(path) == mount.point or str(path).startswith(mount.point.rstrip("/") + "/")
         if inside and (best is None or len(mount.point) >= len(best.point)):
             best = mount
     return best
 
 
-def is_local(path: Path, mounts: str | None = None) -> bool:
-    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not.
-
-    ``mounts``: the text of ``/proc/self/mountinfo``, which is read if it is not given.
-    """
-    mount = mount_of(str(path), parse_mountinfo(MOUNTINFO.read_text("utf-8", "replace") if mounts is None else mounts))
+def is_local(path: Path, mountinfo: str | None = None) -> bool:
+    """Whether a path lies on a file system whose every change this kernel makes. Unknown ones count as not."""
+    mount = mount_of(path, mountinfo)
     return mount is not None and mount.kind in _LASTING | {"tmpfs", "ext2", "overlay"}
 
 
@@ -152,7 +152,7 @@ def judge_kind(mount: Mount) -> HealthCheck:
         return failed(
             name, f"{said} has no hard links that decide between two machines", "use NFS, or a Linux file system"
         )
-    if mount.kind in _FORGETFUL:
+    if mount.kind in FORGETFUL:
         return unsure(
             name,
             f"{said} forgets everything when the machine stops",

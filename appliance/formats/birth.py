@@ -24,10 +24,9 @@ class BagKind(StrEnum):
     LOG = "log"
     """Files grow by whole frames; each has one process that appends to it."""
 
-    @property
-    def suffix(self) -> str:
+    def __init__(self, word: str) -> None:
+        self.suffix = "msg" if word == "maildir" else "log"
         """How the names of the data files of such a log end. Others are foreign to it."""
-        return "msg" if self is BagKind.MAILDIR else "log"
 
 
 class LogBirth(Record, frozen=True):

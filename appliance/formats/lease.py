@@ -21,15 +21,11 @@ class Mode(StrEnum):
     IS = "IS"
     SIX = "SIX"
 
-    @property
-    def may_write(self) -> bool:
+    def __init__(self, word: str) -> None:
+        self.may_write = word in ("X", "IX", "SIX")
         """Whether messages may be written under a lease of this mode."""
-        return self in (Mode.X, Mode.IX, Mode.SIX)
-
-    @property
-    def reads_all(self) -> bool:
+        self.reads_all = word in ("X", "S", "SIX")
         """Whether nobody else may write messages of the domain under a lease beside this one."""
-        return self in (Mode.X, Mode.S, Mode.SIX)
 
 
 _COMPATIBLE: Final = frozenset(

@@ -23,8 +23,7 @@ from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_eve
 from timeagent.errors import Damaged
 from timeagent.lazily import NDArray, np
 
-from .frame import open_frame
-from .framing import CHECKSUM_BYTES, Kind, Piece, measure, pack, piece_at
+from .framing import CHECKSUM_BYTES, Kind, Piece, measure, open_frame, pack, piece_at
 from .lockfile import LockEntry, LockFile, open_lock, open_seal
 
 PACK: Final = "pack"

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 import msgspec
 
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime, r1_holds
+from timeagent.signedtime import SignedTime, r1_range
 from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import joined, nothing_known
@@ -218,7 +218,7 @@ def watermark_refused(command: Relinquish | DropSession, expiry_ns: Instant, bou
         token = SignedTime.decode(raw, "the watermark's signed time")
     except Damaged as problem:
         return _refused(command, "watermark-time-damaged", problem.message, "send the frame's signed time")
-    if not r1_holds(watermark, token, bounds.r1_tolerance_ns):
+    if watermark not in r1_range(token, bounds.r1_tolerance_ns):
         why = f"the watermark {rfc3339(watermark)} is not within its signed time {rfc3339(token.midpoint_ns)}"
         return _refused(command, "watermark-breaks-r1", why, "send the signed time of the message itself")
     return None

@@ -1,4 +1,4 @@
-"""One shard that a process runs: what it takes of the machine, the threads that serve it, and how it ends.
+"""One shard that a process runs: what it takes of the machine, how it goes on, the threads that serve it, and its end.
 
 How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as does who decides which shards run
 (``shards.py``), so that the same runs on a simulated one.
@@ -6,8 +6,9 @@ How a shard ends takes what it needs of the machine from a ``ShardRuntime``, as 
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Protocol
@@ -17,7 +18,7 @@ import msgspec
 
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime, boot_id
-from timeagent.errors import BadTime, Environment
+from timeagent.errors import BadTime, Environment, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND, Span
 
 from ..formats.policy import PolicyNumbers
@@ -27,6 +28,7 @@ from ..lease.ceiling import (
     CeilingChain,
     CeilingExtender,
     Deposed,
+    Extension,
     InDoubt,
     NotYet,
     ShardIdentity,
@@ -146,6 +148,58 @@ class ShardRuntime:
 def stopping_ns(policy: PolicyNumbers) -> Span:
     """Return how long an orderly stop may take; so long before the end of its keys a shard without others stops."""
     return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
+
+
+@contextlib.contextmanager
+def kept_turns(log: TurnLog) -> Iterator[TurnLog]:
+    """Use a log to begin with a shard; it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
+    try:
+        yield log
+    except LogLost as problem:
+        log.close()
+        raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
+    except BaseException:
+        log.close()
+        raise
+
+
+def from_file(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Extension]:
+    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
+
+    def resume(shard: Shard) -> Extension:
+        last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
+        if (why := said.ledger_difference(last)) is not None:
+            return Deposed(why)
+        return shard.resume(said)
+
+    return _asked_again(resume)
+
+
+def from_log(said: Suspension, ledger: StoredLedger, log: TurnLog) -> Callable[[Shard], Extension]:
+    """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
+    lacks = True
+
+    def resume(shard: Shard) -> Extension:
+        nonlocal lacks
+        if lacks:
+            blocks = log.blocks()  # each time, because another run may have gone on meanwhile
+            if blocks:
+                ledger.follow()
+                ledger.append(b"".join(blocks))
+            lacks = False
+        return shard.resume(said)
+
+    return _asked_again(resume)
+
+
+def _asked_again(resume: Callable[[Shard], Extension]) -> Callable[[Shard], Extension]:
+    def asked(shard: Shard) -> Extension:
+        try:
+            return resume(shard)
+        except (BadTime, Environment, TryAgain) as problem:
+            return InDoubt(problem.message)
+
+    return asked
 
 
 class HostedShard:

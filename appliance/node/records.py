@@ -49,16 +49,13 @@ class Registers:
         self._junk: dict[Kind, set[int]] = {}
         self._seen: dict[Kind, int] = {}
         """The newest number that was seen of each kind, unless the last look failed."""
+        self.known: RecordNumbers | None = None
+        """Those of trust and policy, if both are."""
 
     @property
     def looks_cost(self) -> bool:
         """Whether each look for a newer record is paid for."""
         return self._storage.listing_pause_ns > 0
-
-    def known(self) -> RecordNumbers:
-        """Return the newest numbers that were seen here; touches the mount only after a look that failed."""
-        trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
-        return self.newest() if trust is None or policy is None else RecordNumbers(trust=trust, policy=policy)
 
     def newest(self) -> RecordNumbers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
@@ -131,13 +128,19 @@ class Registers:
             names = self._storage.list_afresh(DIRECTORIES[kind])
         except BaseException:
             self._seen.pop(kind, None)
+            self._know()
             raise
         junk = self._junk.setdefault(kind, set())
         numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - junk)
         junk |= _drop_junk(numbers, lambda number: self._is_record(kind, number))
         if numbers:
             self._seen[kind] = max(numbers[-1], self._seen.get(kind, 0))
+            self._know()
         return numbers[-1] if numbers else None
+
+    def _know(self) -> None:
+        trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
+        self.known = None if trust is None or policy is None else RecordNumbers(trust=trust, policy=policy)
 
     def _is_record(self, kind: Kind, number: int) -> bool:
         """Whether a number is a record of this cluster. Touches the mount."""

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from timeagent.errors import BadConfiguration, Environment
 
+from ..doctor.machine import FORGETFUL, mount_of
 from ..lease.connection import credentials
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ SERVICE: Final = Path("/run/tenure")
 """What the units and systemd/tenure.tmpfiles.conf make for their user (RuntimeDirectory=)."""
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the tmpfs that every Linux has
-_MOUNTS: Final = Path("/proc/self/mounts")
-_FORGETFUL: Final = frozenset({"tmpfs", "ramfs"})
 _SOCKET_BYTES_MAX: Final = 107
 """The longest path of a Unix socket."""
 
@@ -39,8 +38,7 @@ _SOCKET_BYTES_MAX: Final = 107
 def user_directory() -> Path:
     """Return what all nodes of this user lie in: the service's directory on tmpfs where it is this user's."""
     with contextlib.suppress(OSError):
-        said = _MOUNTS.read_text(encoding="utf-8")
-        if SERVICE.lstat().st_uid == os.geteuid() and file_system_of(SERVICE.resolve(), said) in _FORGETFUL:
+        if SERVICE.lstat().st_uid == os.geteuid() and _kind_of(SERVICE) in FORGETFUL:
             return SERVICE
     return SHARED_MEMORY / f"tenure-{os.getuid()}"
 
@@ -87,24 +85,17 @@ def refuse_strangers(path: Path, *known: int) -> None:
         )
 
 
-def file_system_of(path: Path, mounts: str) -> str:
-    """Return the type of the file system that holds an existing path, by the longest mount point above it."""
-    best, found = "", "unknown"
-    for line in mounts.splitlines():
-        fields = line.split(" ")
-        point = fields[1].replace("\\040", " ")
-        inside = str(path) == point or str(path).startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, found = point, fields[2]
-    return found
+def _kind_of(path: Path, mountinfo: str | None = None) -> str:
+    """Return the type of the file system that holds an existing path."""
+    mount = mount_of(path.resolve(), mountinfo)
+    return "unknown" if mount is None else mount.kind
 
 
-def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = None) -> Path:
+def ensure_runtime(path: Path, mountinfo: str | None = None, group: int | None = None) -> Path:
     """Create the node's directory, for its user alone, once it is sure that it is on tmpfs. Raises Environment.
 
     ``group``: who else may enter it, to use the sockets there; the directories above it are not changed.
     """
-    said = _MOUNTS.read_text(encoding="utf-8") if mounts is None else mounts
     longest = len(os.fsencode(shard_socket(path, 0)))
     if longest > _SOCKET_BYTES_MAX:
         raise Environment(
@@ -115,7 +106,7 @@ def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = No
     refuse_strangers(path)
     try:
         above = next(each for each in (path, *path.parents) if each.exists())
-        _refuse_lasting(path, above, said)
+        _refuse_lasting(path, above, mountinfo)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         owner = path.stat().st_uid
@@ -131,13 +122,13 @@ def ensure_runtime(path: Path, mounts: str | None = None, group: int | None = No
     refuse_strangers(path)  # again: it may have been made by another just now
     if owner != os.geteuid():
         raise Environment("no-runtime", f"{path} belongs to another user", hint="set runtime in node.toml")
-    _refuse_lasting(path, path, said)
+    _refuse_lasting(path, path, mountinfo)
     return path
 
 
-def _refuse_lasting(path: Path, existing: Path, mounts: str) -> None:
-    kind = file_system_of(existing.resolve(), mounts)
-    if kind not in _FORGETFUL:
+def _refuse_lasting(path: Path, existing: Path, mountinfo: str | None) -> None:
+    kind = _kind_of(existing, mountinfo)
+    if kind not in FORGETFUL:
         raise Environment(
             "not-tmpfs",
             f"{path} is on {kind}, not on tmpfs: a lease shard must forget everything when the machine stops",
@@ -213,6 +204,40 @@ def kept_by(path: Path) -> str | None:
     if process == os.getpid():
         return None
     return f"process {process} of this machine" if process else "another process of this machine"
+
+
+class Wakes:
+    """The logs of one node that were woken and not yet taken up: a file on tmpfs for each. Thread-safe.
+
+    By it the processes of a machine wake its daemon's metronome. The daemon takes the files away as it takes the logs
+    up, so that none is lost; at most one for each log is left where no daemon runs. Nothing depends on it.
+    """
+
+    def __init__(self, runtime: Path) -> None:
+        """Take the node's directory on tmpfs. Touches nothing yet."""
+        self._path = runtime / "woken"
+
+    def open(self) -> None:
+        """Make it possible to wake: a daemon has begun. Raises OSError."""
+        self._path.mkdir(mode=0o700, exist_ok=True)
+
+    def wake(self, log: str) -> None:
+        """Have the daemon look at a log soon, if one has run here. Never raises, never waits."""
+        with contextlib.suppress(OSError):
+            (self._path / log).touch(0o600)
+
+    def taken(self) -> list[str]:
+        """Return the logs that were woken since this was called last. Never raises.
+
+        A file is taken away before its log is looked at: who wakes it later makes a new one.
+        """
+        names = []
+        with contextlib.suppress(OSError):
+            for path in self._path.iterdir():
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                    names.append(path.name)
+        return names
 
 
 class LocalLock:

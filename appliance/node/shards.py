@@ -57,8 +57,17 @@ from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
 from ..lease.suspension import Suspension
 from ..lease.turn_log import LogLost, TurnLog
-from .going_on import from_file, from_log, kept_turns
-from .hosted_shard import PAUSE_NS, START_TRIES, HostedShard, Running, ShardRuntime, stopping_ns
+from .hosted_shard import (
+    PAUSE_NS,
+    START_TRIES,
+    HostedShard,
+    Running,
+    ShardRuntime,
+    from_file,
+    from_log,
+    kept_turns,
+    stopping_ns,
+)
 from .lease_counts import CountedLedger
 from .own_keys import OwnKeys
 from .record_watch import PAID_LOOK_NS, MapWatch, TrustWatch
@@ -341,11 +350,6 @@ class ShardHost:
     def _forget_pulse(self, shard: int) -> None:
         if self._pulse is not None:
             self._pulse.forget(f"shard {shard_text(shard)}")
-
-    def ended(self) -> dict[int, str]:
-        """Return the shards that run here no more, though nobody stopped them, each with the reason."""
-        with self._lock:
-            return {shard: why for shard, (hosted, _) in self._hosted.items() if (why := hosted.ended()) is not None}
 
     def broken(self) -> dict[int, str]:
         """Return the shards whose server has ended by itself, each with the reason."""

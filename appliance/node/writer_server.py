@@ -25,8 +25,7 @@ from typing import Final, Protocol
 
 from appliance.bag.outcome import Committed, Outcome, Unknown
 from appliance.formats.birth import store_of
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import pieces
+from appliance.formats.framing import open_frame, pieces
 from appliance.formats.paths import Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.frame import FRAME_BYTES_MAX
+from appliance.formats.framing import FRAME_BYTES_MAX
 from timeagent.canonical import U64, Bytes8, Bytes16, Record
 from timeagent.errors import Damaged
 

@@ -22,7 +22,7 @@ from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import BadRequest, LeaseLost, check_callable
 from timeagent.units import rfc3339, span_of, span_text
 
-from ..formats.hints import NOTHING_WRITTEN, Hints, joined
+from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, joined
 from ..formats.witness import Half
 
 if TYPE_CHECKING:
@@ -226,10 +226,8 @@ class Lease:
     """Whether its shard has said that it has it back."""
     hints: Hints | None = None
     """Where the messages are that others wrote about the domain before; None: nothing is known."""
-    own: Hints = NOTHING_WRITTEN
-    """Where that is which was written under this lease and is known Committed."""
     told: Hints = NOTHING_WRITTEN
-    """What of it the shard has heard."""
+    """What the shard has heard of ``own``."""
     loss: Loss | None = None
     """Set when it is over against the holder's will."""
     until_ns: Instant | None = None
@@ -263,6 +261,8 @@ class Lease:
     asking: Ask | None = field(default=None, repr=False)
     """The request for the second half, as long as it is not known what came of it."""
     chain_sequence: int = 0
+    _written: tuple[Hints, tuple[HintedFile, ...]] = (NOTHING_WRITTEN, ())
+    """Where that is which was written under it and is known Committed; and the newest places, not joined to it yet."""
     _stated_fence: int = 0
     """That of the newest witness: while a lease is held its user sees the same, whichever shard it comes from."""
 
@@ -279,6 +279,12 @@ class Lease:
         """In which mode it is held: of both halves the weaker, since a stronger one is asked of one after the other."""
         second = self.second
         return self.own_mode if second is None or covers(second.own_mode, self.own_mode) else second.own_mode
+
+    @property
+    def own(self) -> Hints:
+        """Where that is which was written under this lease and is known Committed."""
+        known, newest = self._written
+        return joined(known, Hints(places=newest)) if newest else known
 
     # -- in two halves -------------------------------------------------------------------------------------------------
 
@@ -486,17 +492,21 @@ class Lease:
     def committed(self, messages: int, digest: bytes, sequence: int, place: HintedFile) -> None:
         """Count messages that are known Committed, with their frame's digest and sequence; in any order of frames.
 
-        ``place``: where they are.
+        ``place``: where they are. Under the session's lock.
         """
         self.messages += messages
-        self.own = joined(self.own, Hints(places=(place,)))
+        known, newest = self._written
+        self._written = known, (*newest, place)
+        if len(newest) >= PLACES_MAX:
+            self._written = self.own, ()
         if sequence > self.chain_sequence:
             self.chain_sequence = sequence
             self.chain_head = digest
 
     def unsaid(self) -> Hints | None:
         """Return where it wrote, if the shard has not heard all of it."""
-        return None if self.own is self.told else self.own
+        own = self.own
+        return None if own == self.told else own
 
     def said(self, hints: Hints) -> None:
         """Take note that the shard has heard this."""

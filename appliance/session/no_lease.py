@@ -1,12 +1,86 @@
-"""Why there is no lease: what is raised where one is not to be had."""
+"""What may be asked of a lease, and why there is none: what is raised before it is asked for, and in its place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
+from appliance.formats.lease import Mode
+from appliance.formats.names import check_domain
+from appliance.formats.policy import PolicyNumbers
 from appliance.lease.client import LeaseDenied, LeaseOver, LeaseUnavailable, Suspect
 from appliance.lease.wire import Denied, Refused
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
-from timeagent.units import Instant, Span, rfc3339, span_text
+from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
+from timeagent.units import Instant, Seconds, Span, rfc3339, span_of, span_text
+
+from .held import KEPT, Recall
+
+
+def spans_of(**seconds: Seconds | None) -> list[Span | None]:
+    """Return spans in nanoseconds, of those that are named. Raises BadRequest."""
+    return [None if each is None else span_of(each, name) for name, each in seconds.items()]
+
+
+def chosen_together(asked: bool | None, usual: bool, own: Sequence[Span | None]) -> bool:  # noqa: FBT001 - and its default
+    """Return whether leases are taken under a session lease. ``own``: what would give them an expiry of their own."""
+    check_type(bool | None, session_lease=asked)
+    alone = any(each is not None for each in own)
+    if asked and alone:
+        raise BadRequest(
+            "own-expiry",
+            "a lease under a session lease has no term and no cap of its own: it lives as long as that is renewed",
+            hint="leave out term_s, hold_s_max and progress_within_s, or session_lease",
+        )
+    return (usual if asked is None else asked) and not alone
+
+
+def wanted_modes(domains: Iterable[str], mode: Mode | str | Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the mode of each domain: one for all, or each its own. Raises BadRequest."""
+    names = list(dict.fromkeys([check_domain(each) for each in domains]))
+    if not names:
+        raise BadRequest("no-domain", "acquire needs at least one domain", hint="name what you want to write about")
+    try:
+        if isinstance(mode, Mapping):
+            return {name: Mode(mode.get(name, "")) for name in names}
+        return dict.fromkeys(names, Mode(mode))
+    except ValueError:
+        raise BadRequest(
+            "bad-mode",
+            f"{mode!r} is no mode for {names!r}",
+            hint=f"one of {', '.join(Mode)}, or a mapping with each domain",
+        ) from None
+
+
+def chosen_term(policy: PolicyNumbers, *asked_ns: Span | None) -> Span:
+    """Return the term to ask for: the shortest of those given and the policy's. Raises BadRequest if it is useless."""
+    term = min(each for each in (policy.lease_term_max_ns, *asked_ns) if each is not None)
+    if term <= policy.holder_margin_ns:
+        raise BadRequest(
+            "term-too-short",
+            f"a term of {span_text(term)} is over before it is of use: a holder stops "
+            f"{span_text(policy.holder_margin_ns)} before the expiry",
+            hint="ask for a longer term",
+        )
+    return term
+
+
+def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall:
+    """Return what was chosen: without a choice sticky leases are finished with, and others kept. Raises BadRequest."""
+    try:
+        chosen = Recall(recall) if recall is not None else Recall.IGNORE if sticky_ns is None else Recall.FINISH
+    except ValueError:
+        raise BadRequest(
+            "bad-recall", f"{recall!r} is no answer to a recall", hint=f"one of {', '.join(Recall)}"
+        ) from None
+    if sticky_ns is not None and (chosen in KEPT or sticky_ns <= 0):
+        raise BadRequest(
+            "bad-sticky",
+            f"a lease that is kept between uses for {sticky_ns} ns, with {str(chosen)!r} as the answer to a recall, "
+            "would be kept from everybody else, or not at all",
+            hint="name a span above 0, and finish, flush or relinquish",
+        )
+    return chosen
+
 
 type Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
 

@@ -49,7 +49,8 @@ class LogBook:
     def __init__(self, context: BagContext, share: Share | None = None) -> None:
         self._context = context
         self._share = share
-        self._logs: dict[str, OpenLog] = {}
+        self.by_name: dict[str, OpenLog] = {}
+        """Those that have been opened here."""
 
     def opened(self, name: str) -> OpenLog:
         """Return an existing log. Raises BadRequest that names it when there is none. Touches the mount once."""
@@ -88,8 +89,8 @@ class LogBook:
     def find(self, name: str) -> OpenLog | None:
         """Return an existing log, or None. Touches the mount unless it has been opened here."""
         check_type(str, log=name)
-        if name in self._logs:
-            return self._logs[name]
+        if name in self.by_name:
+            return self.by_name[name]
         birth = open_log(self._context, check_log(name))
         return None if birth is None else self._wired(Grid(birth))
 
@@ -102,7 +103,7 @@ class LogBook:
         if self._share is not None:
             writer = self._share(writer, grid, horizon)
         log = OpenLog(grid, writer, horizon, Reader(context, grid, horizon))
-        self._logs[grid.birth.log] = log
+        self.by_name[grid.birth.log] = log
         return log
 
 

@@ -37,22 +37,21 @@ from ..bag.context import BagContext
 from .held import Lease, Listener, Recall
 from .lease_set import Leases
 from .leasing import Leasing, Routes
-from .no_lease import check_in_time
+from .no_lease import check_in_time, chosen_recall, chosen_term, chosen_together, spans_of, wanted_modes
 from .open_logs import LogBook, OpenLog, hinted_reads
 from .pending import PendingAcquires
-from .publish_validation import (
-    check_covering,
-    checked_batch,
-    checked_leases,
-    chosen_recall,
-    chosen_term,
-    chosen_together,
-    spans_of,
-    wanted_modes,
-)
 from .recalls import LeaseCache, RecallListener
 from .renewal import LeaseRenewer, RenewalThread, period_ns
-from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_near
+from .stamping import (
+    AheadOfClock,
+    FrameStamper,
+    Publication,
+    WriterState,
+    check_covering,
+    check_near,
+    checked_batch,
+    checked_leases,
+)
 from .standing import SessionStanding
 
 _log = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ class Session:
         self._process = os.getpid()
         self._lock = RLock()
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
-        self._stamper = FrameStamper(context.time, policy, self._state, context.records.policy)
+        self._stamper = FrameStamper(context.time, policy, self._state, context.records)
         time = self._time = context.time
         self._leasing = Leasing(
             time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
@@ -337,7 +336,7 @@ class Session:
         identity = self._random.randbytes(16)
         leases = self._own(under)
         check_covering(leases)
-        book = self._logs.find(log)
+        book = self._logs.by_name.get(log) if isinstance(log, str) else None
         if book is None:
             self._checked(leases)
             book = self._logs.opened_or_made(log)
@@ -445,13 +444,12 @@ class Session:
         By the records that this process knows; where these refuse it, by the newest: a key may have come meanwhile.
         """
         records = self._context.records
-        numbers = records.known()
+        numbers = records.known or records.newest()
         while True:
-            keyring = records.keyring(numbers.trust)
-            records.policy(numbers.policy)  # once, before the lock is held
+            in_force = self._stamper.in_force(numbers)
             try:
                 with self._lock:
-                    made = self._stamper.publication(book.grid, batch, leases, identity, numbers, keyring)
+                    made = self._stamper.publication(book.grid, batch, leases, identity, in_force)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made
                         for half, _ in made.proven:

@@ -7,28 +7,68 @@ future. Nothing here waits: whoever calls it holds the session's lock, and a lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 
-from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
+from appliance.formats.framing import LEASES_MAX, Attempt, CommittedFrame, FrameHead, check_payloads, encode_frame
 from appliance.formats.paths import Bag, DataName, Grid
 from appliance.formats.policy import Policy, PolicyNumbers
 from appliance.formats.witness import SignedWitness
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, NotTrusted
+from timeagent.errors import BadRequest, BadTime, NotTrusted, check_type
 from timeagent.interval import TimeInterval
-from timeagent.signedtime import SignedTime, r1_holds
+from timeagent.signedtime import SignedTime, r1_range
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import MS, Instant, Span, rfc3339, span_text
 
-from ..bag.context import RecordNumbers
+from ..bag.context import NumberedRecords, RecordNumbers
 from ..bag.writing import FrameFile
 from ..formats.hints import ANY_FILE, HintedFile
 from .held import Lease, LossReason
+
+
+def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
+    """Return the batch, to be changed by nobody. Raises BadRequest before anything is written."""
+    several = isinstance(payloads, Iterable) and not isinstance(payloads, bytes | str)
+    batch = list(payloads) if several else []
+    if not several or not all(isinstance(payload, bytes) for payload in batch):
+        raise BadRequest(
+            "bad-payloads", "the payloads are not a list of bytes", hint="publish(log, [b'...'], under=leases)"
+        )
+    check_payloads(batch)
+    return batch
+
+
+def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
+    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
+    chosen = list(leases)
+    for each in chosen:
+        if not isinstance(each, Lease):
+            check_type(Lease, lease=each)
+    return list(dict.fromkeys(chosen))
+
+
+def check_covering(leases: Sequence[Lease]) -> None:
+    """Refuse leases under which nothing can be published: too many at once, or readers'."""
+    if len(leases) > LEASES_MAX:
+        raise BadRequest(
+            "too-many-leases",
+            f"a batch under {len(leases)} leases exceeds the limit of {LEASES_MAX}",
+            hint="publish under fewer leases at once, or take one lease that covers them",
+        )
+    for lease in leases:
+        if not lease.mode.may_write:
+            raise BadRequest(
+                "mode-may-not-write",
+                f"the lease on {lease.domain!r} is in mode {lease.mode}: readers reject what is written under it",
+                hint="acquire it in mode X, SIX or IX, or upgrade it",
+            )
 
 
 class Publication(msgspec.Struct, frozen=True, eq=False):
@@ -85,31 +125,63 @@ class WriterState:
             self.committed = CommittedFrame(sequence=publication.sequence, digest=publication.digest)
 
 
+class InForce(msgspec.Struct, frozen=True, eq=False):
+    """The records that a publication goes by."""
+
+    numbers: RecordNumbers
+    keyring: Keyring
+
+
+class _Proof(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A witness as frames carry it, and what it says by which a frame under it is judged."""
+
+    raw: bytes
+    expiry_ns: Instant
+    key_id: bytes
+    time: SignedTime
+
+
+class _Evidence(msgspec.Struct, frozen=True, eq=False):
+    """A signed time and witnesses that readers will accept: by whom they are judged, and as frames carry them."""
+
+    records: InForce
+    token: SignedTime
+    proofs: list[_Proof]
+    policy_number: int
+    """The one to be named."""
+    near: range
+    """The timestamps that R1 allows."""
+    time: bytes
+    witnesses: tuple[bytes, ...]
+
+
 class FrameStamper:
     """Makes publications for one writer."""
 
-    def __init__(
-        self, time: NodeTime, policy: PolicyNumbers, state: WriterState, numbered: Callable[[int], Policy]
-    ) -> None:
-        """Take the writer's state, which this changes. ``numbered``: a policy record; what was read once is kept."""
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, state: WriterState, records: NumberedRecords) -> None:
+        """Take the writer's state, which this changes."""
         self._time = time
         self._policy = policy
         self._state = state
-        self._numbered = numbered
+        self._records = records
+        self._in_force: InForce | None = None
+        self._evidence: _Evidence | None = None
+        """That of the publication before: many are made with one signed time, under the same witnesses."""
+
+    def in_force(self, numbers: RecordNumbers) -> InForce:
+        """Return the records with these numbers. Raises Damaged. Touches the mount, once for each number."""
+        known = self._in_force
+        if known is None or known.numbers != numbers:
+            self._records.policy(numbers.policy)  # read now, and kept: nobody holds a lock yet
+            known = self._in_force = InForce(numbers, self._records.keyring(numbers.trust))
+        return known
 
     def publication(
-        self,
-        grid: Grid,
-        payloads: Sequence[bytes],
-        leases: Sequence[Lease],
-        attempt_id: bytes,
-        numbers: RecordNumbers,
-        keyring: Keyring,
+        self, grid: Grid, payloads: Sequence[bytes], leases: Sequence[Lease], attempt_id: bytes, records: InForce
     ) -> Publication | AheadOfClock:
         """Stamp and encode a batch, or say how long to wait. Raises LeaseLost, BadTime, BadRequest, NotTrusted.
 
-        ``payloads`` and ``leases`` are within the limits of a frame. ``keyring``: of the trust record with that number.
-        Never waits.
+        ``payloads`` and ``leases`` are within the limits of a frame. Never waits.
         """
         proven = [lease.halves() for lease in leases]
         if not all(proven):  # the other half of some is being taken
@@ -124,20 +196,27 @@ class FrameStamper:
             return first
         last = first + len(payloads) - 1
         assert all(lease.floor_ns < first for lease in leases)
-        judge = self._judging(numbers.policy, proofs, token)
-        for timestamp in (first, last):
-            if not r1_holds(timestamp, token, judge.r1_tolerance_ns):
-                raise BadTime(
-                    "r1-would-fail",
-                    f"the timestamp {rfc3339(timestamp)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
-                    hint="the clock stepped while the message was made: try again",
-                )
-        _refuse_untrusted(keyring, token, proofs)
-        timestamps, under = range(first, last + 1), RecordNumbers(numbers.trust, judge.number)
-        publication = self._encoded(grid.bag(first), timestamps, payloads, leases, proofs, attempt_id, token, under)
-        return msgspec.structs.replace(publication, proven=tuple((half, half.correlation_id) for half in halves))
+        evidence = self._judged(records, token, proofs)
+        if first not in evidence.near or last not in evidence.near:
+            raise BadTime(
+                "r1-would-fail",
+                f"the timestamp {rfc3339(first)} is too far from the signed time {rfc3339(token.midpoint_ns)}",
+                hint="the clock stepped while the message was made: try again",
+            )
+        return self._encoded(grid.bag(first), range(first, last + 1), payloads, leases, halves, attempt_id, evidence)
 
-    def _judging(self, newest: int, proofs: Sequence[_Proof], token: SignedTime) -> Policy:
+    def _judged(self, records: InForce, token: SignedTime, proofs: list[_Proof]) -> _Evidence:
+        """Return what a frame carries to be accepted by. Raises NotTrusted where no reader would."""
+        known = self._evidence
+        if known is None or known.records is not records or known.token is not token or known.proofs != proofs:
+            _refuse_untrusted(records.keyring, token, proofs)
+            policy = self._judging(records, proofs, token)
+            near, witnesses = r1_range(token, policy.r1_tolerance_ns), tuple([proof.raw for proof in proofs])
+            known = _Evidence(records, token, proofs, policy.number, near, token.encode(), witnesses)
+            self._evidence = known
+        return known
+
+    def _judging(self, records: InForce, proofs: Sequence[_Proof], token: SignedTime) -> Policy:
         """Return the policy to be named: the newest under which readers take these witnesses. Raises NotTrusted.
 
         A lease that was granted before its longest term was lowered is good under the policy of before; so is what was
@@ -147,8 +226,8 @@ class FrameStamper:
         # and clocks that are known well enough.
         longest = max((proof.expiry_ns - proof.time.midpoint_ns - proof.time.radius_ns for proof in proofs), default=0)
         widest = max([token.radius_ns, *(proof.time.radius_ns for proof in proofs)])
-        for number in range(newest, 0, -1):
-            policy = self._numbered(number)
+        for number in range(records.numbers.policy, 0, -1):
+            policy = self._records.policy(number)
             if longest <= policy.lease_term_max_ns and widest <= policy.radius_ns_max:
                 return policy
         raise NotTrusted(
@@ -185,10 +264,9 @@ class FrameStamper:
         timestamps: range,
         payloads: Sequence[bytes],
         leases: Sequence[Lease],
-        proofs: Sequence[_Proof],
+        halves: Sequence[Lease],
         attempt_id: bytes,
-        token: SignedTime,
-        numbers: RecordNumbers,
+        evidence: _Evidence,
     ) -> Publication:
         state = self._state
         state.sequence += 1
@@ -201,10 +279,10 @@ class FrameStamper:
             sequence=state.sequence,
             attempts=(Attempt(id=attempt_id, messages=len(payloads)),),
             committed=state.committed,
-            time=token.encode(),
-            witnesses=tuple(proof.raw for proof in proofs),
-            trust_number=numbers.trust,
-            policy_number=numbers.policy,
+            time=evidence.time,
+            witnesses=evidence.witnesses,
+            trust_number=evidence.records.numbers.trust,
+            policy_number=evidence.policy_number,
         )
         data, digest = encode_frame(head, timestamps, payloads)
         return Publication(
@@ -217,17 +295,8 @@ class FrameStamper:
             messages=len(payloads),
             attempt_id=attempt_id,
             leases=tuple(leases),
-            proven=(),
+            proven=tuple([(half, half.correlation_id) for half in halves]),
         )
-
-
-class _Proof(msgspec.Struct, frozen=True, gc=False):
-    """A witness as frames carry it, and what it says by which a frame under it is judged."""
-
-    raw: bytes
-    expiry_ns: Instant
-    key_id: bytes
-    time: SignedTime
 
 
 @lru_cache(4_096)  # a lease is written under many times for each witness of it

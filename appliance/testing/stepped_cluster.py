@@ -48,8 +48,7 @@ from timeagent.trust import Purpose
 from timeagent.units import MS, SECOND, Instant, Seconds, Span, span_of
 
 from ..formats.birth import BagKind
-from .hand_time import HandTime
-from .memory_storage import MemoryStorage
+from .ports import HandTime, MemoryStorage
 
 NODE: Final = "node1"
 BEGINS_NS: Final[Instant] = 1_795_212_600 * SECOND

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.frame import FRAME_MESSAGES_MAX
-from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, PAYLOAD_BYTES_MAX, Kind, pack
+from appliance.formats.framing import CHECKSUM_BYTES, FRAME_MESSAGES_MAX, HEADER_BYTES, PAYLOAD_BYTES_MAX, Kind, pack
 from timeagent import core
 
 from .layout import numbers

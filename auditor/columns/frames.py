@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.frame import FrameHead
+from appliance.formats.framing import FrameHead
 from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy

@@ -174,10 +174,11 @@ class Names(msgspec.Struct, array_like=True):
 
 
 class ColumnPlace(msgspec.Struct, array_like=True, frozen=True):
-    """Where rows wait, and behind them their raw bytes: in the file of a process, from there on, so many bytes each."""
+    """Where names, rows and raw bytes wait: in the file of a process, from there on, so many bytes each."""
 
     process: int
     at: int
+    names: int
     rows: int
     raw: int
 
@@ -191,7 +192,7 @@ class Chunk(msgspec.Struct, array_like=True):
     rows: bytes
     raw: bytes
     place: ColumnPlace | None = None
-    """Where rows and raw bytes are instead."""
+    """Where all that is instead."""
 
 
 def bucket_of(name: str) -> int:
@@ -440,26 +441,28 @@ class Spool:
         return [chunk if chunk.place else self._keep(chunk) for chunk in chunks]
 
     def _keep(self, chunk: Chunk) -> Chunk:
+        parts = chunk.names, chunk.rows, chunk.raw
         try:
-            at = self._write(chunk.rows)
-            self._write(chunk.raw)
+            at = self._write(b"".join(parts))
         except OSError:
             return chunk
-        place = ColumnPlace(os.getpid(), at, len(chunk.rows), len(chunk.raw))
-        return Chunk(chunk.kind, chunk.bucket, chunk.names, b"", b"", place)
+        return Chunk(chunk.kind, chunk.bucket, b"", b"", b"", ColumnPlace(os.getpid(), at, *map(len, parts)))
 
-    def read(self, place: ColumnPlace, *, raw: bool) -> tuple[bytes, bytes]:
-        """Return rows and, if they are asked for, raw bytes. Raises Environment: what was written is not there."""
-        wanted = place.rows + (place.raw if raw else 0)
+    def read(self, chunk: Chunk, *, raw: bool) -> Chunk:
+        """Return a chunk with its bytes; raw ones if they are asked for. Raises Environment: they are not there."""
+        place = chunk.place
+        if place is None:
+            return chunk
+        ends = place.names, place.names + place.rows
         try:
-            found = self._found(place, wanted)
+            found = self._found(place, ends[1] + (place.raw if raw else 0))
         except OSError as problem:
             raise Environment(
                 "audit-files-lost",
                 f"{self._directory}, where this audit keeps what it has read, failed: {problem}",
                 hint="let nothing clear it while an audit runs; TMPDIR names another place",
             ) from None
-        return (found[: place.rows], found[place.rows :]) if raw else (found, b"")
+        return Chunk(chunk.kind, chunk.bucket, found[: ends[0]], found[ends[0] : ends[1]], found[ends[1] :])
 
     def _found(self, place: ColumnPlace, wanted: int) -> bytes:
         file = self._files.get(place.process)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.frame import WITNESSES_MAX
+from appliance.formats.framing import WITNESSES_MAX
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.policy import Policy

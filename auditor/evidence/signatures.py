@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from appliance.formats.frame import Frame, open_frame
-from appliance.formats.framing import Piece, pieces
+from appliance.formats.framing import Frame, Piece, open_frame, pieces
 from appliance.formats.merkle import KnownPaths
 from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SignedWitness, Witness, head_digest

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from appliance.formats.birth import open_birth, store_of
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.framing import Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
 from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal

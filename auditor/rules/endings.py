@@ -18,7 +18,7 @@ from appliance.formats.sessionlease import SessionEnded, SessionKind
 from appliance.formats.witness import WitnessKind
 from auditor.index import Coverage
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime, r1_holds, r2_holds
+from timeagent.signedtime import SignedTime, r1_range, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
 from .finding import Check, Evidence, Finding, NamedInterval, Verdict, below_ceiling, compared, found, signed_before
@@ -203,7 +203,7 @@ def check_watermark(word: Word, grants: Sequence[Told | ToldOfSession], policies
         yield found("forged-time", subject, problem.message, [word.where], title=title)
         return
     yield from policies.check_clock(subject, token, word.where)
-    if policies.widest is not None and not r1_holds(watermark, token, policies.widest.r1_tolerance_ns):
+    if policies.widest is not None and watermark not in r1_range(token, policies.widest.r1_tolerance_ns):
         reason = f"the watermark {rfc3339(watermark)} of {word.name} is too far from its signed time"
         times = [NamedInterval.at("the watermark", watermark), NamedInterval.of("its signed time", token)]
         title = "a watermark is too far from its signed time"

@@ -91,9 +91,9 @@ class ShardRun:
 def head_facts(index: Index) -> dict[HeadName, HeadFact]:
     """Return every head, run by run, in order of sequence."""
     found: dict[HeadName, HeadFact] = {}
-    for name, in_ledger, raw, where in index.heads():
-        head = decode(BatchHead, raw)
-        found[name] = HeadFact(head, name[2], head.signed_time(), where, in_ledger)
+    for row in index.heads():
+        head = decode(BatchHead, row.raw)
+        found[row.name] = HeadFact(head, row.name[2], head.signed_time(), Evidence(*row.where), row.in_ledger)
     return found
 
 

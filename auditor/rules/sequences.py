@@ -114,7 +114,7 @@ def _lost(run: _Run, naming: Column, coverage: Coverage) -> Iterator[Finding]:
     be in a file of such a time that cannot be read: its writer's, or one in a directory of which nobody knows whose
     files it holds.
     """
-    rows, unread = run.rows, "SELECT count(*) FROM unread WHERE writer IN (?, '') AND start <= ? AND end > ?"
+    rows = run.rows
     first: dict[int, int] = {}
     for frame in sorted(naming.tolist(), key=run.where):
         first.setdefault(int(rows["committed"][frame]), frame)
@@ -123,7 +123,7 @@ def _lost(run: _Run, naming: Column, coverage: Coverage) -> Iterator[Finding]:
         beyond = rows["first"][rows["sequence"] > sequence]
         below = int(beyond.min() if len(beyond) else rows["last"][frame])
         verdict = coverage.missing_frame(above, max(above, below))
-        if verdict is not None and not coverage.index.number(unread, run.writer, below, above):
+        if verdict is not None and not coverage.index.is_unread(run.writer, above, below):
             name = run.name(sequence)
             reason = f"a later frame of its writer says that {name} was committed; it is in no bag of this copy"
             yield found("lost-frame", name, reason, [run.where(frame)], verdict=verdict)

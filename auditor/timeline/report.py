@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from appliance.formats.frame import open_frame
-from appliance.formats.framing import Piece, piece_at
+from appliance.formats.framing import Piece, open_frame, piece_at
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Evidence
 from timeagent.console import bound_fields, counted, instant_fields, printable

@@ -121,7 +121,7 @@ def judged_timeline(
 ) -> tuple[Timeline, list[Finding]]:
     """Read a tree through a lens. Returns its timeline and the findings that a lens can change, in order."""
     records, _ = load_records(tree, signatures, root_key)
-    told, index = EventRows(), Index()
+    told, index = EventRows(), Index(spooling=True)
     findings: list[Finding] = []
     uses: dict[tuple[str, bytes], list[Use]] = {}
 
@@ -135,7 +135,7 @@ def judged_timeline(
         part = read_one_by_one(
             tree, records, signatures, told, evidence=True, lens=lens, judged=judged, progress=progress
         )
-        index.take(part, 0, 0)
+        index.take(part)
         findings += _leases(index, records, part.ledgers, lens, uses)
     finally:
         index.close()

@@ -34,8 +34,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.formats.frame import open_frame  # noqa: E402 - a script finds the repository first
-from appliance.formats.framing import pieces  # noqa: E402
+from appliance.formats.framing import open_frame, pieces  # noqa: E402 - a script finds the repository first
 from appliance.formats.paths import LOGS  # noqa: E402
 from tests.bench.corpus.build import build, build_bank  # noqa: E402
 from tests.bench.corpus.story import MESSAGES  # noqa: E402

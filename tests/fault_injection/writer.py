@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
+from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.lease import Holder
 from appliance.formats.paths import DataName, Grid
 from timeagent.canonical import encode

@@ -192,7 +192,7 @@ def seal_without_closing(self: Sealer, rack: Rack) -> RackSeal:
 
 
 def skip_empty_bags(self: Horizon) -> Instant | None:
-    bag = self._grid.bag(self._reached)
+    bag = self._grid.bag(self.reached)
     if self._storage.look(bag.path, ()) is None:
         self._reach(bag.end_ns)
         return None

@@ -9,12 +9,13 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import domain, eviction, shard, state, store
+from appliance.lease import domain, eviction, shard, state, store, witness_ledger
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.shards import TERM, World
 from tests.unit import test_lease_endings as ending_tests
+from tests.unit import test_lease_held_ends as held_tests
 from tests.unit import test_lease_modes as mode_tests
 from tests.unit import test_lease_shard as shard_tests
 from tests.unit import test_lease_state as state_tests
@@ -178,7 +179,7 @@ MUTANTS = {
     "watermark without R1": Mutant(
         state,
         "watermark_refused",
-        "not r1_holds(watermark, token, bounds.r1_tolerance_ns)",
+        "watermark not in r1_range(token, bounds.r1_tolerance_ns)",
         "False",
         ending_tests.test_wrong_watermark_is_refused_and_the_lease_stays,
         ending_tests.WRONG_WATERMARKS[-1],
@@ -323,6 +324,97 @@ MUTANTS = {
         "tentative and request.age < ahead.oldest",
         "request.age < ahead.oldest",
         state_tests.test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative,
+    ),
+    "held end: waits for ever": Mutant(
+        witness_ledger,
+        "BatchSigner.hold",
+        "boot_ns >= (self.held_until_boot_ns or boot_ns + HOLD_NS)",
+        "False",
+        held_tests.test_many_that_are_given_back_one_after_the_other_wait_no_longer_than_the_first,
+    ),
+    "held end: waits longer with each that follows": Mutant(
+        witness_ledger,
+        "BatchSigner.hold",
+        "self.held_until_boot_ns = self.held_until_boot_ns or boot_ns + HOLD_NS",
+        "self.held_until_boot_ns = boot_ns + HOLD_NS",
+        held_tests.test_many_that_are_given_back_one_after_the_other_wait_no_longer_than_the_first,
+    ),
+    "held end: waits with any number of others": Mutant(
+        witness_ledger,
+        "BatchSigner.hold",
+        "0 < len(entries) <= HELD_MAX",
+        "0 < len(entries)",
+        held_tests.test_no_more_than_some_hundred_wait,
+    ),
+    "held end: has the right of whoever signs": Mutant(
+        witness_ledger,
+        "BatchSigner.sign_held",
+        "self._signed(self._first[:count], then, right)",
+        "self._signed(self._first[:count], then, self._right())",
+        held_tests.test_record_that_was_linked_meanwhile_is_left_to_the_turn_that_knows_of_it,
+    ),
+    "held end: is signed with a record that came later": Mutant(
+        witness_ledger,
+        "BatchSigner.sign_held",
+        "self._first[:count]",
+        "self._first",
+        held_tests.test_record_that_was_linked_meanwhile_is_left_to_the_turn_that_knows_of_it,
+    ),
+    "held end: is signed by the time of whoever signs": Mutant(
+        witness_ledger,
+        "BatchSigner.sign_held",
+        "self._signed(self._first[:count], then, right)",
+        "self._signed(self._first[:count], time or then, right)",
+        held_tests.test_clock_that_steps_back_signs_what_ended_by_the_time_of_its_end,
+    ),
+    "held end: is left to a turn before it": Mutant(
+        witness_ledger,
+        "BatchSigner.sign_held",
+        "time.midpoint_ns >= self._held[0].midpoint_ns",
+        "True",
+        held_tests.test_clock_that_steps_back_signs_what_ended_by_the_time_of_its_end,
+    ),
+    "held end: is forgotten by a turn that may sign it": Mutant(
+        shard,
+        "Shard._begin_turn",
+        "self._batch_signer.waiting()",
+        "[]",
+        held_tests.test_end_is_signed_with_the_next_grant_and_stands_before_it,
+    ),
+    "held end: is lost with the clock": Mutant(
+        shard,
+        "Shard.encoded",
+        "self._publish(self._batch_signer.sign_held())",
+        "self._publish(None)",
+        held_tests.test_clock_that_nobody_may_use_signs_what_ended_before,
+    ),
+    "held end: is lost with the right to grant": Mutant(
+        shard,
+        "Shard._drop",
+        "self._publish(self._batch_signer.sign_held())",
+        "self._publish(None)",
+        held_tests.test_shard_that_is_deposed_signs_what_ended_before,
+    ),
+    "held end: is signed by a map that came later": Mutant(
+        shard,
+        "Shard.go_by",
+        "self._publish(self._batch_signer.sign_held())",
+        "self._publish(None)",
+        held_tests.test_what_ended_by_a_map_is_signed_by_it,
+    ),
+    "held end: wakes nobody": Mutant(
+        shard,
+        "Shard.due_in",
+        "signs if waits is None else min(signs, waits)",
+        "waits",
+        held_tests.test_end_is_signed_soon_where_nothing_else_comes,
+    ),
+    "held end: is not seen by whoever keeps house": Mutant(
+        shard,
+        "Shard.housekeeping",
+        "self.due_in() == 0",
+        "False",
+        held_tests.test_end_is_signed_by_whoever_keeps_house_where_nobody_serves,
     ),
     "model: floor of a broken lease forgotten": Mutant(
         state,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.admin.leaving import given_away, has_left, shards_of
+from appliance.admin.membership import given_away, has_left, shards_of
 from appliance.formats.shardmap import shard_text
 from appliance.node import releases
 from tests.support.daemons import Daemons

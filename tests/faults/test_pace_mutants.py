@@ -8,7 +8,7 @@ import pytest
 
 from appliance.bag import horizon, metronome, packer, writing
 from appliance.daemon import pace
-from appliance.node import wakes
+from appliance.node import runtime
 from tests.support.bags import Node
 from tests.support.mutants import Mutant, check_noticed
 from tests.support.storage import MemoryStorage
@@ -148,7 +148,7 @@ MUTANTS = {
         horizon_tests.test_file_server_whose_clock_is_behind_is_asked_again_later,
     ),
     "a file is taken away after its log was told": Mutant(
-        wakes,
+        runtime,
         "Wakes.taken",
         "path.unlink()",
         "pass",

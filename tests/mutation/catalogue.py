@@ -141,7 +141,7 @@ TABLES: dict[str, Table] = {
     "shortcut": _within(time_rules, shortcuts.MUTANTS, _in_text),
     "named frame": _within(sequences, {n: ("_signed_before_named", *e) for n, e in named.MUTANTS.items()}, _in_text),
     "sequence": {name: _in_string(sequences, *each) for name, each in sequence.MUTANTS.items()},
-    "record": _within(records, {name: ("Shape.fits", *each) for name, each in shapes.MUTANTS.items()}, _in_text),
+    "record": _within(records, {name: ("_pattern", *each) for name, each in shapes.MUTANTS.items()}, _in_string),
 }
 
 

@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from appliance.demo.director import Director
+from appliance.demo.director import Director, audit, verify
 from appliance.demo.machines import set_up_place
-from appliance.demo.verify import audit, verify
 from appliance.node.settings import save_settings
 from timeagent.clock import SystemClock
 from timeagent.units import SECOND

@@ -23,13 +23,12 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from appliance.formats.frame import FrameHead
-from appliance.formats.framing import Kind, pack
+from appliance.formats.framing import FrameHead, Kind, pack
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
 from auditor.columns.cutting import NotPlain, cut
-from auditor.columns.records import Records, Shape, Shapes
+from auditor.columns.records import Records, Reference, Shape, Shapes
 from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded
 from timeagent import core
@@ -250,15 +249,10 @@ def records(native: NativeCore, change: Changing) -> int:
     raw = [each for model in models for each in change.many(model, AT_ONCE // 2)]
     raw[1::12] = [longer(chance, each) for each in raw[1::12]]
     known = [Shape(model, KINDS[kind](model)) for model in models]
-    fits = np.zeros(len(raw), np.bool_)
-    for shape in known:
-        rows = [n for n, each in enumerate(raw) if len(each) == shape.size]
-        fits[rows] |= shape.fits(np.frombuffer(b"".join(raw[n] for n in rows), np.uint8).reshape(-1, shape.size))
-    refused, kinds, at = [], bytearray(4 * len(raw)), -1
-    while (at := native.match(raw, at + 1, [shape.native for shape in known], kinds)) < len(raw):
-        refused.append(at)
-    assert refused == np.flatnonzero(~fits).tolist(), "the core has another opinion of what has a shape"
-    taken = [raw[n] for n in np.flatnonzero(fits).tolist()]
+    models_of, kinds = [shape.model for shape in known], bytearray(4)
+    taken = [each for each in raw if Reference().match([each], 0, models_of, kinds)]
+    by_core = [each for each in raw if native.match([each], 0, models_of, kinds)]
+    assert by_core == taken, "the core has another opinion of what has a shape"
     for each in taken:
         KINDS[kind](each)  # decodes, or it could have no shape
     shapes = Shapes(KINDS[kind])

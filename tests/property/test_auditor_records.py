@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.frame import FrameHead
+from appliance.formats.framing import FrameHead
 from appliance.formats.witness import Ended, SignedWitness, Witness, decode_entry
 from auditor.columns import records as columns
 from auditor.columns.records import Shapes
 from tests.support.msgpack import other_forms
-from tests.support.mutants import plant
+from tests.support.mutants import plant_in_text
 from tests.support.records import records
 from tests.support.shares import examples
 from timeagent import core
@@ -122,11 +122,11 @@ def test_columns_refuse_other_forms_of_a_number(kind: type[Record], data: st.Dat
 
 
 MUTANTS = {
-    "what is fixed": ("(rows[:, self._at] == self._wanted).all(axis=1)", "np.ones(len(rows), np.bool_)"),
-    "small numbers": ("(rows[:, self._bytes] < _LOWEST[1]).all(axis=1)", "True"),
-    "the shortest form": ("value >= np.uint64(_LOWEST[size])", "True"),
-    "below 2**63": ("rows[:, at] < _LOWEST[1]", "True"),
-    "texts": ("plain | (text == self._raw[at:at + size]).all(axis=1)", "True"),
+    "what is fixed": ("_IS_FIXED: own", "_IS_FIXED: b'.' * size"),
+    "small numbers": ("_IS_TEXT: b'(?:[\\\\0-\\\\x7f]{%d}|%b)' % (size, own)", "_IS_TEXT: b'.' * size"),
+    "the shortest form": ("_SHORTEST.get(size, b'')", "b'.' * size"),
+    "below 2**63": ("_SHORTEST.get(size, b'')", "_SHORTEST.get(size, b'').replace(b'[\\\\0-\\\\x7f]', b'.')"),
+    "texts": ("_IS_TEXT: b'(?:[\\\\0-\\\\x7f]{%d}|%b)' % (size, own)", "_IS_TEXT: b'.' * size"),
 }
 
 
@@ -157,5 +157,5 @@ def test_each_condition_of_a_shape_is_needed(mutant: str, monkeypatch: pytest.Mo
     assert wrong != raw
     agree(FrameHead, [raw, wrong])
     monkeypatch.setattr(core, "native", None)
-    plant(monkeypatch, columns, "Shape.fits", *MUTANTS[mutant])
+    plant_in_text(monkeypatch, columns, "_pattern", *MUTANTS[mutant])
     Shapes(KINDS[FrameHead]).read([raw, wrong])  # which refuses it without the mutant

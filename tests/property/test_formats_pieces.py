@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import open_ceiling
-from appliance.formats.frame import Attempt, encode_frame, open_frame
-from appliance.formats.framing import Kind, Piece, measure, pack, piece_at, pieces, unpack
+from appliance.formats.framing import (
+    Attempt,
+    Kind,
+    Piece,
+    encode_frame,
+    measure,
+    open_frame,
+    pack,
+    piece_at,
+    pieces,
+    unpack,
+)
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import body_digest, open_signed, open_stamped
 from tests.support.values import ROOT_KEY, TIME_KEY, WITNESS_KEY, all_files, birth, frame_head

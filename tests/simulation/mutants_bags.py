@@ -50,7 +50,7 @@ BAGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a writer does not look at the rack",
-        one(writing, "LookingWriter._look", "if self._authority.rack_begun(file.bag.rack):", "if seen is None:"),
+        one(writing, "LookingWriter._look", "if rack is None or rack:", "if seen is None:"),
         "committed",
     ),
     Mutant(

@@ -31,7 +31,7 @@ TRUST: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody asks whether the keys are good by which it writes",
-        one(stamping, "FrameStamper.publication", "_refuse_untrusted(keyring, token, proofs)", "pass"),
+        one(stamping, "FrameStamper._judged", "_refuse_untrusted(records.keyring, token, proofs)", "pass"),
         "published",
         "rotations",
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import acceptance
-from appliance.formats import frame, lockfile, merkle
+from appliance.formats import framing, lockfile, merkle
 from tests.simulation.actors import writer
 from tests.simulation.checkers import reading
 from tests.simulation.checkers.catalogue import violations
@@ -29,12 +29,12 @@ FAULTS: dict[str, tuple[str, tuple[Break, ...]]] = {
         "bags",
         (
             (
-                frame,
+                framing,
                 "encode_frame",
                 "columns = struct.pack(f'<{count}q{count}I', *timestamps, *map(len, payloads))",
                 "columns = struct.pack(f'<{count}q', *timestamps) + struct.pack(f'>{count}I', *map(len, payloads))",
             ),
-            (frame, "open_frame", "'<u4'", "'>u4'"),
+            (framing, "open_frame", "'<u4'", "'>u4'"),
         ),
     ),
     "a node of a Merkle tree hashes right before left": (

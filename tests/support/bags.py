@@ -16,7 +16,7 @@ from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
 from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
-from appliance.formats.frame import Attempt, FrameHead, encode_frame
+from appliance.formats.framing import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.policy import Policy, check_policy
@@ -80,7 +80,8 @@ class FixedRecords:
     keyrings: dict[int, Keyring] = field(default_factory=lambda: {1: Keyring(KEYS)})
     policies: dict[int, Policy] = field(default_factory=lambda: {1: POLICY})
 
-    def known(self) -> RecordNumbers:
+    @property
+    def known(self) -> RecordNumbers | None:
         return self.newest()
 
     def newest(self) -> RecordNumbers:

@@ -27,7 +27,7 @@ from appliance.bag.posix import PosixStorage
 from appliance.bag.reader import Reader
 from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
-from appliance.formats.frame import Attempt, FrameHead, encode_frame
+from appliance.formats.framing import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import DataName, Grid, ledger_path

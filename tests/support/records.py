@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from appliance.formats.birth import LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.epoch import EpochRecord
-from appliance.formats.frame import FrameHead
+from appliance.formats.framing import FrameHead
 from appliance.formats.ledger import LedgerBlock
 from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy

@@ -8,8 +8,7 @@ from appliance.formats import merkle
 from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.epoch import EpochKind, EpochRecord
-from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
-from appliance.formats.framing import Kind, measure
+from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, Kind, encode_frame, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.ledger import block_bytes
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry

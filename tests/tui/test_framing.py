@@ -1,27 +1,21 @@
-"""Lines with what stands around them, drawn past the library: they look as it draws them, whatever happens."""
+"""Lines that are kept with what stands around them: they look as the library draws them, whatever happens."""
 
-import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.pilot import Pilot
-from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 import tui.widgets.lines
 from tests.fault_injection.fixtures import eventful_tree
 from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
-from tests.support.screens import HandFeed, RecordedSource, busy_state, lease
 from tui.app import TopApp
-from tui.model.state import LeaseRows
 from tui.screens.replay import ReplayScreen
-from tui.widgets.lines import KeptLines, LineBar, WordsLine
+from tui.widgets.lines import KeptLines
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -32,9 +26,9 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lined(app: TopApp) -> Iterator[Widget]:
-    """Yield the widgets that are seen and draw themselves."""
+    """Yield the widgets that are seen and keep what stands around their lines."""
     for widget in app.screen._compositor.visible_widgets:
-        if isinstance(widget, KeptLines | LineBar):
+        if isinstance(widget, KeptLines):
             yield widget
 
 
@@ -42,14 +36,11 @@ def by_the_library(widget: Widget) -> list[list[Segment]]:
     """Return how the library draws a widget, from nothing."""
     widget._styles_cache.clear()
     whole = Region(0, 0, *widget.outer_size)
-    drawn = (
-        ScrollBar.render_lines(widget, whole) if isinstance(widget, ScrollBar) else Widget.render_lines(widget, whole)
-    )
-    return [strip.simplify()._segments for strip in drawn]
+    return [strip.simplify()._segments for strip in Widget.render_lines(widget, whole)]
 
 
 def all_as_the_library(app: TopApp) -> int:
-    """Return how many widgets draw themselves; each looks as the library draws it."""
+    """Return how many of them there are; each looks as the library draws it."""
     seen = list(lined(app))
     for widget in seen:
         lines = widget.render_lines(Region(0, 0, *widget.outer_size))
@@ -63,6 +54,12 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
             await pilot.press(*keys.split())
             await pilot.pause()
             assert all_as_the_library(app) >= 5
+        await pilot.press("2")
+        for size in (SMALL, WIDE):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            assert all_as_the_library(app) >= 5
+        await pilot.press("6")
         screen = app.screen
         assert isinstance(screen, ReplayScreen)
         await until(pilot, lambda: screen.idle)
@@ -81,79 +78,10 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
 
 @pytest.mark.verify
 @pytest.mark.parametrize(
-    ("module", "place", "old", "new"),
-    [
-        (tui.widgets.lines, "KeptLines.notify_style_update", "self._width = -1", "None"),
-        (tui.widgets.lines, "KeptLines.show_title", "self._edge = None", "None"),
-        (tui.widgets.lines, "KeptLines._put_around", "[*left, *line, *right]", "[*right, *left, *line]"),
-        (tui.widgets.lines, "KeptLines.render_lines", "crop.width != self._width", "self._width < 0"),
-        (tui.widgets.lines, "LineBar.render_lines", "bar.position", "0"),
-        (tui.widgets.lines, "LineBar.render_lines", "Strip([piece], self.thickness).apply_style(ground)",
-         "Strip([piece], self.thickness)"),
-    ],
-)  # fmt: skip
-def test_what_looks_otherwise_is_caught(
-    module: ModuleType, place: str, old: str, new: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch, module, place, old, new)
+    ("place", "old"),
+    [("KeptLines.kept", "width != self._drawn_width"), ("KeptLines.render_lines", "line is None")],
+)
+def test_what_looks_otherwise_is_caught(place: str, old: str, eventful: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, tui.widgets.lines, place, old, "False")
     with pytest.raises(AssertionError):
         test_lines_look_as_the_library_draws_them(eventful)
-
-
-def test_without_colours_lines_look_as_the_library_draws_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    async def run() -> None:
-        rows = LeaseRows(lease(f"account/{number:03d}") for number in range(500))
-        app = TopApp(HandFeed(RecordedSource(replace(busy_state(), leases=rows))))
-        async with app.run_test(size=WIDE) as pilot:
-            await pilot.press("2")
-            await pilot.pause()
-            assert any(isinstance(each, LineBar) for each in lined(app))
-            all_as_the_library(app)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize(
-    ("module", "place", "old", "new"),
-    [
-        (tui.widgets.lines, "KeptLines._put_around", "line.apply_filter(each, self._background)", "line"),
-        (tui.widgets.lines, "LineBar.render_lines", "strip.apply_filter(each, background)", "strip"),
-    ],
-)
-def test_colours_where_there_are_to_be_none_are_caught(
-    module: ModuleType, place: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch, module, place, old, new)
-    with pytest.raises(AssertionError):
-        test_without_colours_lines_look_as_the_library_draws_them(monkeypatch)
-
-
-def test_line_that_stays_is_not_drawn_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Region, ...]] = []
-    refresh = WordsLine.refresh
-
-    def told(self: WordsLine, *regions: Region, repaint: bool = True, layout: bool = False) -> WordsLine:
-        asked.append(regions)
-        return refresh(self, *regions, repaint=repaint, layout=layout)
-
-    async def run() -> None:
-        app = TopApp(HandFeed(RecordedSource(busy_state())), first="time")
-        async with app.run_test(size=WIDE) as pilot:
-            await pilot.pause()
-            line = app.screen.query_one("#history", WordsLine)
-            line.say_lines([["as ever"], ["before"]])
-            await pilot.pause()
-            with monkeypatch.context() as patch:
-                patch.setattr(WordsLine, "refresh", told)
-                line.say_lines([["as ever"], ["after"]])
-                assert asked == [(Region(0, 1, line.size.width, 1),)]
-
-    asyncio.run(run())
-
-
-def test_lines_that_stay_and_are_drawn_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.widgets.lines, "WordsLine.say_lines", "old != new", "True")
-    with pytest.raises(AssertionError):
-        test_line_that_stays_is_not_drawn_anew(monkeypatch)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event
 from types import ModuleType
@@ -45,9 +46,9 @@ def asked_again(source: LiveSource) -> ClusterState:
 
 
 def test_rows_stay_the_same_value_until_somebody_says_something_new(place: DemoPlace) -> None:
-    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     first = place.machines[0]
     with (
+        closing(LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())) as source,
         Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
     ):

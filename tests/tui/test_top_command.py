@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -64,6 +65,12 @@ SHARD_0 = next(
 )
 
 
+@pytest.fixture
+def source(place: DemoPlace) -> Iterator[LiveSource]:
+    with closing(LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())) as opened:
+        yield opened
+
+
 def until_written(root: Path, words: bytes) -> None:
     """Wait, bounded, until a ledger says something: it is appended off the request path."""
     for _ in range(6_000):
@@ -75,7 +82,8 @@ def until_written(root: Path, words: bytes) -> None:
 
 def look(where: Path, **options: object) -> ClusterState:
     source = LiveSource(MountLocation(where, allow_root=True), SystemClock(), **options)  # type: ignore[arg-type]
-    return ask_once(source, PATIENCE_NS)
+    with closing(source):
+        return ask_once(source, PATIENCE_NS)
 
 
 # -- the live source ---------------------------------------------------------------------------------------------------
@@ -119,7 +127,8 @@ def test_shard_without_an_address_is_not_taken_for_dead(place: DemoPlace) -> Non
     second = place.machines[1]
     save_settings(replace(second, peers={}))
     where = MountLocation(place.mount, second.directory, allow_root=True)
-    seen = ask_once(LiveSource(where, SystemClock()), PATIENCE_NS)
+    with closing(LiveSource(where, SystemClock())) as source:
+        seen = ask_once(source, PATIENCE_NS)
     assert [shard.freshness.reach for shard in seen.shards] == [Reach.NOT_ASKED, Reach.SILENT]
     assert "no address" in seen.shards[0].freshness.problem
 
@@ -130,9 +139,8 @@ def test_process_that_is_gone_is_noticed_while_its_lease_counts(place: DemoPlace
     assert condition(seen.leases[0], seen.clock.now) is Condition.DYING
 
 
-def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None:
+def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace, source: LiveSource) -> None:
     first = place.machines[0]
-    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     with (
         Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster,
         cluster.session("counting") as session,
@@ -148,9 +156,10 @@ def test_shard_that_falls_silent_keeps_its_last_answer(place: DemoPlace) -> None
     assert [row.origin for row in seen.leases] == [LeaseOrigin.LAST_ANSWER]
 
 
-def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(place: DemoPlace) -> None:
+def test_new_run_of_a_shard_leaves_the_leases_of_the_one_before_on_the_screen(
+    place: DemoPlace, source: LiveSource
+) -> None:
     first = place.machines[0]
-    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     asked = None
     for run in range(2):
         with Cluster.open(place.mount, node_dir=first.directory, allow_root=True) as cluster:
@@ -190,11 +199,10 @@ def test_relinquished_lease_is_not_last_known(place: DemoPlace, session: Session
     assert look(tmp_path / "copy").leases == ()
 
 
-def test_looking_changes_nothing(place: DemoPlace, session: Session) -> None:
+def test_looking_changes_nothing(place: DemoPlace, session: Session, source: LiveSource) -> None:
     with session.acquire(SHARD_0) as leases:
         assert session.publish("bank", [b"1"], under=leases)
     before = set((place.mount / "logs").rglob("*"))
-    source = LiveSource(MountLocation(place.mount, allow_root=True), SystemClock())
     for _ in range(5):
         for question in source.questions():
             question.put()

@@ -9,7 +9,7 @@ from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
 from timeagent.agent.combine import Weight
-from timeagent.agent.discipline import DISRUPTED_NS, STALL_NS, SUSPEND_NS, Listed
+from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS, STALL_NS, SUSPEND_NS, Listed
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
@@ -290,6 +290,12 @@ def test_answer_from_before_a_step_is_dropped(hand: HandAgent, source: StatedSou
     assert "set while" in report(hand)["sources"][0]["reason"]
 
 
+def test_source_whose_answer_is_too_old_is_not_called_unasked(hand: HandAgent) -> None:
+    hand.ask()
+    hand.machine.pass_time(FRESH_NS + 1)
+    assert report(hand)["sources"][0]["reason"] == "its last answer does not count"
+
+
 def test_door_does_not_sign_between_a_step_and_the_next_turn(hand: HandAgent) -> None:
     hand.ask()
     hand.machine.step(HOUR)
@@ -318,3 +324,6 @@ def test_report_names_every_source_and_what_it_counts_for(machine: HandMachine) 
         ("mount", "agrees"),
     ]
     assert fields["latest_ahead_ns"] - fields["earliest_ahead_ns"] == 2 * RADIUS
+    machine.slew(4 * MS)  # since the last turn
+    fields = report(hand)
+    assert fields["latest_ahead_ns"] - fields["earliest_ahead_ns"] > 2 * (RADIUS + 4 * MS)

@@ -131,7 +131,9 @@ def test_silence_of_the_agent_is_told_by_its_reason(bench: Bench) -> None:
     assert code_of(time) == "no-time"
     bench.hand.ask()
     assert code_of(time) == "clock-disrupted"
-    bench.hand.run(DISRUPTED_NS + SECOND)
+    bench.hand.run(DISRUPTED_NS, asking=False)
+    assert code_of(time) == "no-time"  # its sources are silent now
+    bench.hand.run(SECOND)
     time.now()
 
 

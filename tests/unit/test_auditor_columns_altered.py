@@ -20,7 +20,7 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.formats.frame import FrameHead
+    from appliance.formats.framing import FrameHead
     from appliance.formats.witness import Entry
     from tests.bench.corpus.cast import Shard
 

@@ -19,16 +19,12 @@ def tree(*spans: tuple[str, int, int, bool, bool], sealed: tuple[tuple[str, int,
     """Two logs, from 100 on: bags as (log, start, end, closed, blind), and racks that are sealed."""
     told, index = PartMaker(), Index()
     for log in ("mails", "lines"):
-        told.closed_to(log, 100)
-        told.add_whole(log, 0, 100)
+        told.add_bag(log, 0, 100, closed=True)
     for log, start, end, closed, blind in spans:
-        told.add_bag(f"logs/{log}/{start}", log, start, end, closed=closed, blind=blind)
-        if closed:
-            told.closed_to(log, end)
+        told.add_bag(log, start, end, closed=closed, blind=blind)
     for log, start, end in sealed:
-        told.closed_to(log, end)
-        told.add_whole(log, start, end)
-    index.take(told.done(), 0, 0)
+        told.add_bag(log, start, end, closed=True)
+    index.take(told.done())
     return index
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.bag.acceptance import FrameVerdict, Judge, Refusal
 from appliance.bag.outcome import Committed
-from appliance.formats.frame import Frame
+from appliance.formats.framing import Frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName
 from appliance.formats.witness import Half

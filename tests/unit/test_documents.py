@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.formats import frame, framing, sessionlease, stamped, witness
+from appliance.formats import framing, sessionlease, stamped, witness
 from tests.support.records import RECORDS
 from tests.support.values import COVERED, all_files, nonce_token, page_token
 from timeagent import signedtime
@@ -116,10 +116,10 @@ def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> Non
     for context in [*contexts, "witness batch head"]:
         assert f"`{context}`" in formats
     assert framing.PAYLOAD_BYTES_MAX == 64 * 2**20
-    assert frame.MESSAGE_BYTES_MAX == 2**20
-    assert frame.FRAME_BYTES_MAX == 32 * 2**20
-    assert frame.FRAME_MESSAGES_MAX == 65_536
-    assert frame.LEASES_MAX == 64
+    assert framing.MESSAGE_BYTES_MAX == 2**20
+    assert framing.FRAME_BYTES_MAX == 32 * 2**20
+    assert framing.FRAME_MESSAGES_MAX == 65_536
+    assert framing.LEASES_MAX == 64
     assert framing.OVERHEAD_BYTES == 28
 
 

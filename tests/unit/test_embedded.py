@@ -1,13 +1,14 @@
 """EmbeddedTime under a hand-driven machine: what it signs, for how long, and what it refuses."""
 
 import threading
+from unittest.mock import patch
 
 import pytest
 
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.values import TIME_KEY
 from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS, EmbeddedTime
-from timeagent.agent.discipline import DISRUPTED_NS
+from timeagent.agent.discipline import DISRUPTED_NS, Hearing
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
 from timeagent.keys import Signer
@@ -200,12 +201,14 @@ def test_clock_and_key_are_used_under_the_lock(machine: HandMachine, source: Sta
     time = EmbeddedTime(machine, [source], signer, radius_ns_max=RADIUS_MAX)
     signer.lock = time._lock
 
-    def locked() -> None:
+    def locked(*_: object) -> None:
         assert time._lock.locked()
 
     machine.at_read = source.at_sample = locked
     for ask in (time.token, time.now, time.look, lambda: time.token_over(bytes(32))):
         ask()
+    with patch.object(Hearing, "refusals", locked):
+        time.refusals()
     assert signer.asked == 2
     assert not time._lock.locked()
 

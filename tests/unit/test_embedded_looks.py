@@ -5,7 +5,8 @@ import pytest
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import TIME_KEY
 from timeagent.agent.bounded_clock import SAMPLE_PERIOD_NS, STEP_NS, EmbeddedTime
-from timeagent.agent.discipline import DISRUPTED_NS
+from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS
+from timeagent.clock import PAUSE_NS
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.sources.local import AssumedSource
@@ -126,6 +127,20 @@ def test_old_sample_is_not_used_when_the_source_falls_silent(
     machine.pass_time(SECOND - 1)
     clock.look()
     machine.pass_time(1)
+    assert code_of(clock) == "no-time"
+
+
+# The same where the answer takes its time.
+def test_old_sample_is_not_used_for_another_period(
+    clock: EmbeddedTime, machine: HandMachine, source: StatedSource
+) -> None:
+    source.at_sample = lambda: machine.pass_time(10 * MS)
+    clock.look()
+    source.at_sample = lambda: None
+    source.refusal = BadTime("no-bound", "nothing today")
+    machine.pass_time(SECOND - 5 * MS)
+    clock.look()
+    machine.pass_time(5 * MS)
     assert code_of(clock) == "no-time"
 
 
@@ -311,6 +326,44 @@ def test_looking_often_widens_nothing(clock: EmbeddedTime, machine: HandMachine)
     assert last.radius <= first.radius + 2_000 + 1_000 * 1_500 * 200 // 1_000_000
 
 
+class PausedMachine(HandMachine):
+    """Stands still after each reading of CLOCK_REALTIME, so many times."""
+
+    pause, times = 0, 0
+
+    def realtime_ns(self) -> int:
+        real = super().realtime_ns()
+        self.times -= 1
+        self.pass_time(self.pause if self.times >= 0 else 0)
+        return real
+
+
+# A pause in the readings that an assumption was asked with is no error of the clock that it is about.
+@pytest.mark.parametrize("pause", [PAUSE_NS, 60 * MS])
+def test_assumed_clocks_of_two_processes_are_never_apart(pause: int) -> None:
+    machine, radius = PausedMachine(), PAUSE_NS
+    machine.pause, machine.times = pause, 16
+    clocks = [EmbeddedTime(machine, [AssumedSource(machine, radius)], TIME_KEY, radius_ns_max=WIDE) for _ in "ab"]
+    clocks[0].look()
+    machine.times = 0
+    for _ in range(2):
+        assert [each.look().now for each in clocks] == [TimeInterval.around(machine.real, radius)] * 2
+        machine.pass_time(SAMPLE_PERIOD_NS)
+
+
+# What the pause hides of a step, the next look tells.
+def test_step_that_a_pause_in_the_look_before_hides_is_found_at_once() -> None:
+    machine = PausedMachine()
+    source = StatedSource(machine, RADIUS)
+    clock = EmbeddedTime(machine, [source], TIME_KEY, radius_ns_max=WIDE)
+    machine.pause, machine.times = 60 * MS, 100
+    clock.look()
+    machine.times = 0
+    machine.step(-60 * MS - STEP_NS + 1)
+    clock.look()
+    assert source.asked == 2
+
+
 # On a machine that is paused between any two readings the interval holds every instant of the look.
 def test_interval_holds_the_whole_of_a_look_that_takes_long(clock: EmbeddedTime, machine: HandMachine) -> None:
     machine.at_read = lambda: machine.pass_time(2 * MS)
@@ -347,3 +400,42 @@ def test_slow_source_is_aged_from_before_it_was_asked(
     source.at_sample = lambda: machine.pass_time(3 * SECOND)
     assert clock.look().now == TimeInterval.around(machine.real, RADIUS + 600_000)
     assert source.asked == 1
+    machine.pass_time(SAMPLE_PERIOD_NS - 1)
+    clock.look()  # whoever waited meanwhile has an answer too
+    assert source.asked == 1
+
+
+def test_answer_that_took_too_long_to_count_is_named(
+    clock: EmbeddedTime, machine: HandMachine, source: StatedSource
+) -> None:
+    source.at_sample = lambda: machine.pass_time(FRESH_NS + 1)
+    with pytest.raises(BadTime, match="stated: its last answer does not count"):
+        clock.look()
+
+
+# Who looks next after a clock that was set all the time asks at once: the last answer is about another clock.
+def test_quiet_after_a_clock_that_was_set_all_the_time_is_answered_at_once(machine: HandMachine) -> None:
+    source = StatedSource(machine, SECOND)  # wide enough for all of it to be true
+    clock = EmbeddedTime(machine, [source], TIME_KEY, radius_ns_max=WIDE)
+    clock.look()
+    machine.step(60 * MS)
+    source.at_sample = lambda: machine.step(60 * MS)
+    assert code_of(clock) == "clock-unsteady"
+    assert source.asked == 1 + 4
+    source.at_sample = lambda: None
+    now = clock.now()
+    assert now.earliest <= machine.real <= now.latest
+
+
+# Silence that a contradiction began is over: what keeps the clock silent now is that its source is.
+def test_reason_of_a_source_is_named_once_the_silence_of_a_contradiction_is_over(
+    clock: EmbeddedTime, machine: HandMachine, source: StatedSource
+) -> None:
+    clock.look()
+    machine.step(HOUR)
+    assert code_of(clock) == "clock-disrupted"
+    source.refusal = BadTime("no-bound", "nothing today")
+    machine.pass_time(DISRUPTED_NS)
+    with pytest.raises(BadTime, match="stated: nothing today") as refused:
+        clock.look()
+    assert refused.value.code == "no-time"

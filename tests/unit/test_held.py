@@ -2,7 +2,7 @@
 
 import pytest
 
-from appliance.formats.hints import HintedFile
+from appliance.formats.hints import PLACES_MAX, HintedFile
 from appliance.formats.lease import Mode
 from appliance.formats.witness import SignedWitness, Witness
 from appliance.session.held import Lease
@@ -114,6 +114,14 @@ def test_what_the_shard_has_not_heard_of_where_it_wrote_is_said_once(lease: Leas
     assert lease.unsaid() == lease.own
     lease.said(lease.own)
     assert lease.unsaid() is None
+
+
+def test_places_beyond_the_limit_are_forgotten_from_the_oldest_on(lease: Lease) -> None:
+    for number in range(1, 5 * PLACES_MAX):
+        lease.committed(1, b"", number, HintedFile(log="log", bag_start_ns=1, file_name=f"{number}", last_ns=number))
+        assert len(lease._written[1]) <= PLACES_MAX
+        assert lease.own.reach_ns("log") == max(0, number - PLACES_MAX)
+        assert [place.last_ns for place in lease.own.places] == list(range(1, number + 1))[-PLACES_MAX:]
 
 
 def test_two_leases_with_the_same_numbers_are_two(lease: Lease) -> None:

@@ -21,12 +21,12 @@ HOUSE = {
     "tui/screens/screen.py": "import tui.widgets.lines\n",
     "tui/sources/live.py": "import tui.model.state\n",
     "tui/widgets/lines.py": "import tui.model.state\n",
-    "auditor/evidence/tree.py": "import appliance.formats.frame\nimport timeagent.keys\n",
+    "auditor/evidence/tree.py": "import appliance.formats.framing\nimport timeagent.keys\n",
     "auditor/evidence/fetched.py": "import obstore\n",
     "auditor/index.py": "import apsw\n",
     "appliance/errors.py": "",
-    "appliance/formats/frame.py": "import appliance.errors\n",
-    "appliance/bag/posix.py": "import appliance.formats.frame\n",
+    "appliance/formats/framing.py": "import appliance.errors\n",
+    "appliance/bag/posix.py": "import appliance.formats.framing\n",
     "appliance/bag/objects.py": "import obstore\n",
     "appliance/bag/wakeup.py": "import watchdog\n",
     "appliance/lease/store.py": "import apsw\n",
@@ -42,7 +42,6 @@ HOUSE = {
 # file only as a whole: this table is what keeps an excuse for one family from being one for all.
 EXCUSES = {
     "appliance/bag/posix.py": {"mount"},  # the one place for calls on the shared mount
-    "appliance/doctor/two_client_probe.py": {"mount"},  # what one client does while another does the same
     "appliance/doctor/directory.py": {"mount"},  # what a mount does with files, tried out in a directory of its own
     "appliance/node/runtime.py": {"mount", "flock"},  # directory and lock of this machine, on tmpfs
     "appliance/recipes/processes.py": {"mount"},  # lists /proc, and loads nothing for it

@@ -307,7 +307,6 @@ def test_node_without_usable_time_says_why(site: Site, monkeypatch: pytest.Monke
         node = Node(cluster)
         node.start()
         observed = node._observed
-        assert observed is not None
         with monkeypatch.context() as planted:
             planted.setattr(cluster.time, "now", refuse)
             (wrong,) = not_well(observed.checks())
@@ -326,7 +325,6 @@ def test_loop_that_stands_still_is_ill_and_a_stopping_node_is_not_ready(
         node = Node(cluster)
         node.start()
         observed = node._observed
-        assert observed is not None
         monkeypatch.setattr("appliance.daemon.status.STILL_NS", -SECOND)
         assert [each.words[:21] for each in not_well(observed.running())] == ["shard 0: stands still"]
         monkeypatch.undo()
@@ -343,7 +341,6 @@ def test_mount_that_is_full_or_does_not_answer_is_no_place_to_ask(site: Site, mo
         node.start()
         place, observed = node.web_address, node._observed
         assert isinstance(place, type(site.root))
-        assert observed is not None
         monkeypatch.setattr(observed_module, "room_of", lambda _: Room(0, 0))
         observed.see_mount(site.root)
         status, why = shown(place, "/readyz")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.admin.joining import Request, ask, asked, decode_request, prepared, request_path
+from appliance.admin.membership import Request, ask, asked, decode_request, prepared, request_path
 from appliance.bag.posix import PosixStorage
 from appliance.formats.address import parse_address
 from appliance.node.own_keys import check_own_keys

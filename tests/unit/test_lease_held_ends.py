@@ -10,7 +10,7 @@ from appliance.lease.ceiling import Deposed, Extended
 from appliance.lease.shard import Shard
 from appliance.lease.wire import Over, Unavailable
 from appliance.lease.witness_ledger import HELD_MAX, HOLD_NS
-from tests.support.shards import World, acquire, ceiling_of, ended, granted, one, relinquish
+from tests.support.shards import ListLedger, World, acquire, ceiling_of, ended, granted, one, relinquish
 from tests.support.values import CLUSTER, NODE
 from timeagent.errors import BadTime
 from timeagent.units import MS, SECOND
@@ -21,6 +21,12 @@ def given_back(world: World, shard: Shard, domain: str = "a") -> None:
     before = world.ledger.blocks()
     assert isinstance(one(shard, relinquish(world, lease)), Over)
     assert world.ledger.blocks() == before
+
+
+def assert_heads_name_their_right(world: World, ledger: ListLedger) -> None:
+    """The auditor compares each head with its record."""
+    for head in [each.batch_head("a head") for each in ledger.blocks()]:
+        assert head.ceiling_ns == ceiling_of(world, head.ceiling_number)
 
 
 def test_end_is_signed_with_the_next_grant_and_stands_before_it(world: World) -> None:
@@ -105,16 +111,17 @@ def test_shard_that_is_deposed_signs_what_ended_before(world: World) -> None:
     other = granted(shard, acquire(world, "b"))
     world.time.advance(2 * SECOND)
     shard.housekeeping()
-    one(shard, relinquish(world, lease))
     world.time.advance(2 * SECOND)
     world.started("node-b")
+    one(shard, relinquish(world, lease))
     assert isinstance(shard.housekeeping(), Deposed)
     ends = [each for each in ledger.entries() if isinstance(each, Ended)]
     assert [each.ending.correlation_id for each in ends] == [lease.correlation_id]
     assert isinstance(one(shard, relinquish(world, other)), Unavailable)
+    assert_heads_name_their_right(world, ledger)
 
 
-# Whoever grants finds the chain taken before the end is due; the auditor compares each head with its record.
+# Whoever grants finds the chain taken before the end is due.
 def test_head_over_what_ended_before_names_the_right_of_then(world: World) -> None:
     shard, ledger = world.started(), world.ledger
     lease = granted(shard, acquire(world, "a"))
@@ -124,8 +131,7 @@ def test_head_over_what_ended_before_names_the_right_of_then(world: World) -> No
     world.time.advance(5 * MS)
     assert isinstance(one(shard, acquire(world, "c")), Unavailable)
     assert len([each for each in ledger.entries() if isinstance(each, Ended)]) == 1
-    for head in [each.batch_head("a head") for each in ledger.blocks()]:
-        assert head.ceiling_ns == ceiling_of(world, head.ceiling_number)
+    assert_heads_name_their_right(world, ledger)
 
 
 def test_record_that_was_linked_meanwhile_is_left_to_the_turn_that_knows_of_it(world: World) -> None:

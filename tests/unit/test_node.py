@@ -153,7 +153,7 @@ def test_shard_that_was_deposed_begins_again(site: Site) -> None:
         node.start()
         hosted = cluster.routes.host.hosted(0)
         assert hosted is not None
-        assert cluster.routes.host.ended() == {}
+        assert cluster.routes.host.broken() == {}
         hosted.chain.deposed = hosted.chain._chain._depose("another incarnation linked record 7")
 
         def begun_again() -> bool:
@@ -200,7 +200,6 @@ def test_daemon_ends_by_name_when_a_thread_has_ended(
         node = Node(cluster)
         node.start()
         observed = node._observed
-        assert observed is not None
         assert not_well(observed.running()) == []
         monkeypatch.setattr(f"appliance.{planted_in}", planted)
         wait_until(SystemClock(), lambda: why in " ".join(check.reason for check in observed.running()))

@@ -20,7 +20,7 @@ from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL, Grid
-from appliance.node.wakes import Wakes
+from appliance.node.runtime import Wakes
 from tests.support.bags import LOG, T0, Node
 from tests.support.cluster import wait_until
 from tests.support.paced import DAILY, PacedNode, PacedWorld

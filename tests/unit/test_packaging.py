@@ -1,5 +1,6 @@
 """What an installation puts on the import path: five packages and not a word more."""
 
+import platform
 import subprocess
 import sys
 import zipfile
@@ -50,6 +51,28 @@ def test_wheel_carries_the_native_core_where_it_can_be_built(wheel: zipfile.ZipF
     name = Path(str(wheel.filename)).name
     assert ("-cp312-abi3-linux_" in name) == has_core
     assert name.endswith("-py3-none-any.whl") != has_core
+
+
+# It brings its libcrypto along: neither the library nor a compiler has to be where it is installed.
+@pytest.mark.verify
+def test_wheel_for_other_machines_brings_its_libcrypto(repository: Path, tmp_path: Path) -> None:
+    if core.chosen("") is None:
+        pytest.skip("the native core cannot be built here")
+    machine, made = platform.machine(), tmp_path / "made"
+    command = [sys.executable, "-m", "release.wheels", str(made), "--machine", machine]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(made.glob("tenure-*.tar.gz"))) == 1
+    (path,) = made.glob(f"tenure-*-cp312-abi3-manylinux_*_{machine}.whl")
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(tmp_path / "site")
+    look = "from timeagent import core; print(core.native.__file__); print(open('/proc/self/maps').read())"
+    environment = {"PYTHONPATH": str(tmp_path / "site"), "TENURE_CORE": "native"}
+    seen = subprocess.run(
+        [sys.executable, "-c", look], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert seen.startswith(f"{tmp_path}/site/tenure/_core")
+    assert f"{tmp_path}/site/tenure.libs/libcrypto" in seen
 
 
 def test_wheel_installs_one_command(wheel: zipfile.ZipFile) -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from appliance.cli import doctor as command
 from appliance.doctor.check import CheckVerdict, HealthCheck
-from appliance.doctor.two_client_probe import ABSENCES, LocalHands, TwoHands
+from appliance.doctor.directory import TrialDirectory
+from appliance.doctor.probes import ABSENCES, TwoHands
 from tenure.__main__ import main
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, Environment
@@ -210,7 +211,7 @@ def test_peer_is_asked_by_ssh(
 def test_other_client_answers_what_it_can_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hands = LocalHands(tmp_path, "x")
+    hands = TrialDirectory(tmp_path, "probe.x")
     hands.__enter__()
     asked_ = [
         '["make", "a", "1"]',
@@ -241,4 +242,4 @@ def test_peer_that_says_nothing_is_given_up() -> None:
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a..b", "A", "x" * 65])
 def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadRequest):
-        LocalHands(tmp_path, "x").sees(name)
+        TrialDirectory(tmp_path, "probe.x").sees(name)

@@ -91,28 +91,28 @@ def test_what_was_seen_is_known_without_the_mount_until_a_look_fails(
 ) -> None:
     recording = RecordingStorage(storage)
     other = Registers(recording, CLUSTER, ROOT_KEY.verifier())
-    assert other.known() == RecordNumbers(1, 1)
+    assert other.known is None
+    assert other.newest() == other.known == RecordNumbers(1, 1)
     looks = len(recording.calls)
     second = msgspec.structs.replace(POLICY, number=2)
     assert registers.publish(Kind.POLICY, second, ROOT_KEY)
-    assert other.known() == RecordNumbers(1, 1)
+    assert other.known == RecordNumbers(1, 1)
     assert len(recording.calls) == looks
     assert other.newest_policy() == second
-    assert other.known() == RecordNumbers(1, 2)
+    assert other.known == RecordNumbers(1, 2)
 
 
-def test_after_a_look_that_failed_what_is_known_is_looked_for(registers: Registers, storage: MemoryStorage) -> None:
+def test_after_a_look_that_failed_nothing_is_known(registers: Registers, storage: MemoryStorage) -> None:
     other = again(registers, storage)
-    assert other.known() == RecordNumbers(1, 1)
+    assert other.newest() == other.known == RecordNumbers(1, 1)
     listing = storage.list_afresh
     storage.list_afresh = refusing  # type: ignore[method-assign]
     for _ in range(2):
         with pytest.raises(Environment):
             other.newest()
-        with pytest.raises(Environment):
-            other.known()
+        assert other.known is None
     storage.list_afresh = listing  # type: ignore[method-assign]
-    assert other.known() == RecordNumbers(1, 1)
+    assert other.newest() == other.known == RecordNumbers(1, 1)
 
 
 def refusing(directory: str) -> list[str] | None:

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.support.values import NOW_NS, nonce_token, page_token
-from timeagent.signedtime import R1_TOLERANCE_NS, r1_holds, r2_holds
+from timeagent.signedtime import R1_TOLERANCE_NS, r1_range, r2_holds
 from timeagent.units import MS
 
 RADIUS = 5 * MS
@@ -13,12 +13,12 @@ FAR = R1_TOLERANCE_NS + RADIUS
     ("distance", "holds"), [(0, True), (FAR, True), (FAR + 1, False), (-FAR, True), (-FAR - 1, False)]
 )
 def test_r1_holds_up_to_tolerance_and_radius(distance: int, holds: bool) -> None:  # noqa: FBT001
-    assert r1_holds(NOW_NS + distance, page_token()) is holds
+    assert (NOW_NS + distance in r1_range(page_token())) is holds
 
 
 @pytest.mark.parametrize(("distance", "holds"), [(RADIUS, True), (RADIUS + 1, False)])
 def test_r1_takes_the_tolerance_of_the_policy(distance: int, holds: bool) -> None:  # noqa: FBT001
-    assert r1_holds(NOW_NS + distance, page_token(), tolerance_ns=0) is holds
+    assert (NOW_NS + distance in r1_range(page_token(), tolerance_ns=0)) is holds
 
 
 # cause.earliest is its midpoint - 5 ms, effect.latest its midpoint + 5 ms; a page token may be 250 ms old when used.

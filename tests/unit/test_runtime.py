@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from appliance.doctor import machine
 from appliance.node import runtime
 from appliance.node.runtime import (
     LocalLock,
     default_directory,
     ensure_runtime,
-    file_system_of,
     runtime_of,
     shard_socket,
 )
@@ -29,12 +29,7 @@ from timeagent.errors import Environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOUNTS = """\
-rootfs / ext4 rw 0 0
-tmpfs /dev/shm tmpfs rw 0 0
-nas:/x /srv/my\\040share nfs4 rw 0 0
-tmpfs /srv/my\\040share/run tmpfs rw 0 0
-"""
+DISK = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
 
 
 @pytest.fixture
@@ -42,21 +37,6 @@ def tmpfs() -> Iterator[Path]:
     place = Path(tempfile.mkdtemp(prefix="tenure-test-", dir="/dev/shm"))
     yield place
     shutil.rmtree(place)
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [
-        ("/dev/shm", "tmpfs"),
-        ("/dev/shm/a/b", "tmpfs"),
-        ("/dev/shmoo", "ext4"),
-        ("/srv/my share/x", "nfs4"),
-        ("/srv/my share/run/x", "tmpfs"),
-        ("/", "ext4"),
-    ],
-)
-def test_file_system_is_that_of_the_longest_mount_point_above(path: str, kind: str) -> None:
-    assert file_system_of(Path(path), MOUNTS) == kind
 
 
 def test_directory_is_made_for_its_user_alone(tmpfs: Path) -> None:
@@ -68,7 +48,7 @@ def test_directory_is_made_for_its_user_alone(tmpfs: Path) -> None:
 def test_directory_that_is_not_on_tmpfs_is_refused_and_not_made(tmp_path: Path) -> None:
     place = tmp_path / "user" / "node"
     with pytest.raises(Environment) as refused:
-        ensure_runtime(place, "rootfs / ext4 rw 0 0\n")
+        ensure_runtime(place, DISK)
     assert refused.value.code == "not-tmpfs"
     assert "ext4" in refused.value.message
     assert "node.toml" in refused.value.hint
@@ -140,8 +120,8 @@ def test_directory_of_the_service_is_used_by_its_user_where_it_forgets(
 ) -> None:
     usual = default_directory(CLUSTER, "node1")
     mounts = tmp_path / "mounts"
-    mounts.write_text(f"rootfs / ext4 rw 0 0\ntmpfs {tmpfs} tmpfs rw 0 0\n")
-    monkeypatch.setattr(runtime, "_MOUNTS", mounts)
+    mounts.write_text(f"{DISK}2 1 0:21 / {tmpfs} rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr(machine, "_MOUNTINFO", mounts)
     monkeypatch.setattr(runtime, "SERVICE", tmpfs)
     assert default_directory(CLUSTER, "node1") == tmpfs / usual.name
     monkeypatch.setattr(runtime, "SERVICE", tmp_path)  # on a disk
@@ -154,12 +134,12 @@ def test_directory_of_the_service_is_used_by_its_user_where_it_forgets(
 def test_symbolic_link_away_from_tmpfs_is_refused(tmpfs: Path, tmp_path: Path) -> None:
     (tmpfs / "link").symlink_to(tmp_path)
     with pytest.raises(Environment, match="not on tmpfs"):
-        ensure_runtime(tmpfs / "link", f"rootfs / ext4 rw 0 0\ntmpfs {tmpfs} tmpfs rw 0 0\n")
+        ensure_runtime(tmpfs / "link", f"{DISK}2 1 0:21 / {tmpfs} rw - tmpfs tmpfs rw\n")
 
 
 def test_missing_tmpfs_is_named_with_the_way_out() -> None:
     with pytest.raises(Environment) as refused:
-        ensure_runtime(Path("/nowhere/at/all"), "tmpfs / tmpfs rw 0 0\n")
+        ensure_runtime(Path("/nowhere/at/all"), "1 0 0:21 / / rw - tmpfs tmpfs rw\n")
     assert refused.value.code == "no-runtime"
     assert "/nowhere/at/all" in refused.value.message
     assert "node.toml" in refused.value.hint

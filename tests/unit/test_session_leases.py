@@ -107,8 +107,7 @@ def test_frame_carries_the_witness_of_each_lease_and_session_once(site: HandSite
 
     stamper._encoded = spied
     session.publish("log", [b"m"], under=leases)
-    from appliance.formats.frame import open_frame
-    from appliance.formats.framing import pieces
+    from appliance.formats.framing import open_frame, pieces
 
     (frame,) = (open_frame(piece, "f") for piece in pieces(made[0])[0])  # type: ignore[arg-type]
     said = [decode(SignedWitness, raw).statement() for raw in frame.head.witnesses]

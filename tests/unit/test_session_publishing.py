@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.formats.frame import LEASES_MAX, MESSAGE_BYTES_MAX
+from appliance.formats.framing import LEASES_MAX, MESSAGE_BYTES_MAX
 from appliance.lease.wire import Relinquish
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost

@@ -167,7 +167,7 @@ class Known:
         self.looks = 0
         self._newest = site.records.newest
         monkeypatch.setattr(site.records, "newest", self.newest)
-        monkeypatch.setattr(site.records, "known", lambda: RecordNumbers(1, 1))
+        monkeypatch.setattr(type(site.records), "known", RecordNumbers(1, 1))
 
     def newest(self) -> RecordNumbers:
         self.looks += 1

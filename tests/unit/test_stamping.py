@@ -8,11 +8,11 @@ import pytest
 
 from appliance.bag.context import RecordNumbers
 from appliance.bag.outcome import Committed
-from appliance.formats.frame import CommittedFrame, open_frame
-from appliance.formats.framing import pieces
+from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid
 from appliance.session.held import Lease, LossReason
-from appliance.session.stamping import AheadOfClock, FrameStamper, Publication, WriterState
+from appliance.session.stamping import AheadOfClock, FrameStamper, InForce, Publication, WriterState
+from tests.support.bags import FixedRecords
 from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import CLUSTER, NODE, trust_record
@@ -37,12 +37,12 @@ class Desk:
         self.lease: Lease = session.acquire("d")[0]
         self.state = WriterState(CLUSTER, NODE, session.incarnation)
         self.policies = {1: site.policy}
-        self.stamper = FrameStamper(self.time, site.policy, self.state, self.policies.__getitem__)
-        self.keyring = session._context.records.keyring(1)
+        self.stamper = FrameStamper(self.time, site.policy, self.state, FixedRecords(policies=self.policies))
+        self.records = InForce(RecordNumbers(1, 1), session._context.records.keyring(1))
         self.margin = site.policy.holder_margin_ns
 
     def ask(self, count: int = 1) -> Publication | AheadOfClock:
-        return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, RecordNumbers(1, 1), self.keyring)
+        return self.stamper.publication(self.grid, [b"m"] * count, [self.lease], ID, self.records)
 
     def stamped(self, count: int = 1) -> Publication:
         made = self.ask(count)
@@ -54,6 +54,11 @@ class Desk:
 def desk(tmp_path: Path) -> Iterator[Desk]:
     for site in hand_sites(tmp_path):
         yield Desk(site)
+
+
+def opened(made: Publication) -> Frame:
+    (piece,), _ = pieces(made.file.data)
+    return open_frame(piece, "a frame")
 
 
 def test_timestamp_is_the_midpoint_of_now(desk: Desk) -> None:
@@ -173,11 +178,27 @@ def test_frame_carries_the_newest_witness_and_names_the_last_frame_known_committ
     desk.state.confirm(third)
     desk.state.confirm(second)
     assert desk.state.committed == CommittedFrame(sequence=3, digest=third.digest)
-    frame = open_frame(next(iter(pieces(third.file.data)[0])), "third")
+    frame = opened(third)
     assert frame.head.committed == CommittedFrame(sequence=1, digest=first.digest)
     assert len(frame.head.witnesses) == 1
     assert frame.digest == third.digest
     assert [first.sequence, second.sequence, third.sequence] == [1, 2, 3]
+
+
+# Under one signed time most of what a frame is accepted by is the same as in the frame before.
+def test_frames_with_one_signed_time_carry_what_is_new_and_are_judged_by_it(desk: Desk) -> None:
+    tokens = [desk.time.token(), desk.time.token()]
+    desk.time.token = lambda: tokens[0]  # type: ignore[method-assign]
+    carried = [opened(desk.stamped()).head.witnesses]
+    carried.append(opened(desk.stamped()).head.witnesses)
+    desk.lease.signed = desk.session.acquire("e")[0].signed
+    carried.append(opened(desk.stamped()).head.witnesses)
+    assert carried[0] == carried[1] != carried[2] == (encode(desk.lease.signed),)
+    assert opened(desk.stamped()).head.time == tokens.pop(0).encode() != tokens[0].encode()
+    assert opened(desk.stamped()).head.time == tokens[0].encode()
+    desk.records = InForce(RecordNumbers(1, 1), Keyring([]))
+    with pytest.raises(NotTrusted):
+        desk.ask()
 
 
 # Its thread was held up behind the token, while another renewed: a cause that is signed after its effect is a finding.
@@ -193,7 +214,7 @@ def test_frame_carries_no_witness_that_was_signed_after_its_own_signed_time(desk
         return token
 
     desk.time.token = held_up  # type: ignore[method-assign]
-    frame = open_frame(next(iter(pieces(desk.stamped().file.data)[0])), "a frame")
+    frame = opened(desk.stamped())
     newer, token = desk.lease.signed, SignedTime.decode(frame.head.time, "its time")
     assert not r2_holds(newer.batch_head().signed_time(), token)
     assert frame.head.witnesses == (encode(before),)
@@ -214,7 +235,7 @@ def test_nothing_is_stamped_that_readers_would_distrust(desk: Desk, purpose: Pur
         msgspec.structs.replace(entry, **every[change]) if entry.purpose is purpose else entry
         for entry in trust_record().keys
     ]
-    desk.keyring = Keyring(entries)
+    desk.records = InForce(RecordNumbers(1, 1), Keyring(entries))
     with pytest.raises(NotTrusted, match="no reader would accept") as refused:
         desk.ask()
     assert refused.value.code == "key-not-trusted"
@@ -249,10 +270,10 @@ def change(desk: Desk, number: int, **numbers: int) -> None:
 
 def named(desk: Desk, newest: int, *others: Lease) -> int:
     leases = [desk.lease, *others]
-    made = desk.stamper.publication(desk.grid, [b"m"], leases, ID, RecordNumbers(1, newest), desk.keyring)
+    in_force = InForce(RecordNumbers(1, newest), desk.records.keyring)
+    made = desk.stamper.publication(desk.grid, [b"m"], leases, ID, in_force)
     assert isinstance(made, Publication)
-    (piece,), _ = pieces(made.file.data)
-    return open_frame(piece, "f").head.policy_number
+    return opened(made).head.policy_number
 
 
 def test_frame_names_the_newest_policy_under_which_its_witnesses_are_good(desk: Desk) -> None:

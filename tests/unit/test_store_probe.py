@@ -9,7 +9,7 @@ import pytest
 
 from appliance.bag.objects import ObjectStatus
 from appliance.doctor.check import CheckVerdict, HealthCheck
-from appliance.doctor.store_probe import StoreProbe
+from appliance.doctor.probes import StoreProbe
 from tenure.__main__ import main
 from tests.support.object_store import MemoryBucket, S3Server, s3_server
 

@@ -345,7 +345,7 @@ class Agent(BoundedClock):
     def report(self) -> bytes:
         with self._lock:
             reading = read_clocks(self._clock)
-            now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
+            _, now = self._since(reading)
             bound = self._state.bound
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
             fields: dict[str, Any] = {

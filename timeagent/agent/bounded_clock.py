@@ -113,9 +113,13 @@ class BoundedClock:
         (moves, slewed), said = asking, answer.said
         moved = movement(answer.before, answer.after)
         if isinstance(said, Sample) and (
-            moves != self._moves or abs(moved.stepped_ns) > PAUSE_NS or moved.suspended_ns > SUSPEND_NS
+            moves != self._moves
+            or abs(moved.stepped_ns) > PAUSE_NS
+            or moved.suspended_ns > SUSPEND_NS
+            or (said.assumed and answer.after.paused)
         ):
-            said = BadTime("clock-unsteady", "the clock was set while the source was asked", hint="wait")
+            what = "the clock was set while the source was asked, or could not be read"
+            said = BadTime("clock-unsteady", what, hint="wait")
         if isinstance(said, BadTime):
             self._hearing.note_refusal(listed, said)
             return said
@@ -179,9 +183,9 @@ class BoundedClock:
         return outcome
 
     def _interval(self, bound: Bound, reading: ClockSample, now: ClockMoment) -> TimeInterval:
+        if bound.assumed:  # a statement for any instant: no reading, and no age, makes it wider
+            return bound.ahead.shifted(reading.boot_ns)
         ahead = bound.aged(now, self._rules.drift_ppm)
-        if bound.assumed:  # a statement for any instant: no reading makes it wider
-            return ahead.shifted(reading.boot_ns)
         return TimeInterval(reading.boot_ns + ahead.earliest, reading.boot_after_ns + ahead.latest)
 
     def _said(self, reading: ClockSample, now: ClockMoment) -> tuple[TimeInterval, Bound]:
@@ -202,8 +206,8 @@ class BoundedClock:
 
     def _silence(self, reading: ClockSample) -> BadTime:
         state = self._state
-        if state.until_ns:
-            left = max(0, state.until_ns - reading.boot_ns)
+        left = state.until_ns - reading.boot_ns
+        if left > 0:
             what, hint = "what is known of the time contradicts itself", "tenure time sources names who disagrees"
             if state.apart_ns:
                 what = (
@@ -305,7 +309,8 @@ class EmbeddedTime(BoundedClock):
 
     def refusals(self) -> dict[str, str]:
         """Return why each source that was asked last has nothing to give, by its name."""
-        return self._hearing.refusals()
+        with self._lock:
+            return self._hearing.refusals()
 
     def look(self) -> Look:
         """Return the time and where it is from. Raises BadTime: no source, too wide for the policy, disrupted."""
@@ -362,19 +367,25 @@ class EmbeddedTime(BoundedClock):
             now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
         return *self._said(reading, now), reading
 
+    def _interval(self, bound: Bound, reading: ClockSample, now: ClockMoment) -> TimeInterval:
+        """As the agent has it; what is stated about CLOCK_REALTIME is about this look's: a pause in another is not."""
+        if bound.assumed:
+            return TimeInterval.around(reading.real_ns, bound.ahead.radius)
+        return super()._interval(bound, reading, now)
+
     def _decide_anew(self) -> ClockSample:
         """Ask the sources, in their order, until one has a bound; again, a few times, if the clocks moved meanwhile."""
         self._ask_at = 0  # whatever comes between, who looks next asks again
         _, moved, _ = self._decide()
         for _ in range(_ROUNDS_MAX):
             self._hearing.forget()
-            asked_ns = self._clock.boot_ns()
             unsteady = self._ask()
             reading, moved, _ = self._decide()
             if not (moved or unsteady):
-                self._ask_at = asked_ns + SAMPLE_PERIOD_NS if self._state.bound or self._state.until_ns else 0
-                if self._state.until_ns:
-                    self._ask_at = min(self._ask_at, self._state.until_ns)
+                # A pause in this reading hides a step from the next look: that one asks as well.
+                if (self._state.bound or self._state.until_ns) and not reading.paused:
+                    again_ns = reading.boot_after_ns + SAMPLE_PERIOD_NS
+                    self._ask_at = min(again_ns, self._state.until_ns or again_ns)
                 return reading
         raise BadTime("clock-unsteady", f"the clock was set {_ROUNDS_MAX} times while it was read", hint="try again")
 

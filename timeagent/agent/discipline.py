@@ -18,7 +18,7 @@ group is one voice, that of its first member with something to say; more would m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, assert_never
 
@@ -107,13 +107,13 @@ class AgentState:
     apart_ns: Span = 0
     """While disrupted: by how much what was heard contradicts what was said; 0: sources contradict each other."""
 
+    bound: Bound | None = field(init=False, compare=False, repr=False)
+    """What is said now."""
+
     def __post_init__(self) -> None:
         assert self.said is not None or not self.status.usable
         assert (self.until_ns != 0) == (self.status is ClockStatus.DISRUPTED)
-
-    @property
-    def bound(self) -> Bound | None:
-        return self.said if self.status.usable else None
+        object.__setattr__(self, "bound", self.said if self.status.usable else None)
 
 
 # ---- events ----
@@ -298,8 +298,14 @@ class Hearing:
 
     def reasons(self) -> str:
         """Say why no source has a bound."""
-        told = [f"{each.name}: {self.refusals().get(each.name, 'not asked yet')}" for each in self.listed]
+        told = [f"{each.name}: {self._reason(each, None)}" for each in self.listed]
         return "; ".join(told) or "there is no source"
+
+    def _reason(self, listed: Listed, bound: Bound | None) -> str:
+        heard = self._heard.get(listed.name)
+        if heard is None:
+            return "not asked yet"
+        return heard.reason or ("" if bound else "its last answer does not count")
 
     def _fresh(self, listed: Listed, now: ClockMoment) -> Bound | None:
         heard = self._heard.get(listed.name)
@@ -313,7 +319,7 @@ class Hearing:
         counting = {voice.source for voice in self.voices(now)}
         shown = []
         for each in self.listed:
-            heard, bound = self._heard.get(each.name), self._fresh(each, now)
+            bound = self._fresh(each, now)
             ahead: TimeInterval | None = bound.aged(now, self._rules.drift_ppm) if bound else None
             shown.append(
                 {
@@ -323,7 +329,7 @@ class Hearing:
                     "earliest_ahead_ns": ahead.earliest if ahead else None,
                     "latest_ahead_ns": ahead.latest if ahead else None,
                     "age_ns": now.boot_ns - bound.at.boot_ns if bound else None,
-                    "reason": (heard.reason or None) if heard else "not asked yet",
+                    "reason": self._reason(each, bound) or None,
                 }
             )
         return shown

@@ -335,8 +335,8 @@ class AgentTime:
         return view
 
     def _silent(self, page: Page) -> BadTime:
-        if page.status is ClockStatus.DISRUPTED:
-            left = max(0, page.silent_until_ns - self._boot_ns())
+        left = page.silent_until_ns - self._boot_ns()
+        if page.status is ClockStatus.DISRUPTED and left > 0:
             return BadTime(
                 "clock-disrupted",
                 f"what the agent knows of the time contradicts itself; it says nothing for another {span_text(left)}",

@@ -145,7 +145,7 @@ def _endpoint(text: str, name: str, path: Path) -> Endpoint | None:
     if not text:
         return None
     endpoint = parse_endpoint(text)
-    if endpoint is None or (":" in endpoint.host and text[0] != "["):
+    if endpoint is None:
         raise _bad(path, f"{name} is {text!r}: an address is host:port, or [ipv6]:port")
     return endpoint
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,17 +66,20 @@ class Endpoint:
     port: int
 
 
-_PORT_MAX = 65535
+_ENDPOINT = re.compile(r"(?:\[([^][]+)\]|([^][:]+)):(\d{1,5})", re.ASCII)
 
 
 def parse_endpoint(text: str) -> Endpoint | None:
-    """Read ``host:port``; an IPv6 address may stand in brackets. None for anything else."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("["):
-        host = host[1:].removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) <= _PORT_MAX):
+    """Read ``host:port``; an IPv6 address stands in brackets. None for anything else, or a name that cannot be one."""
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or not 0 < int(match[3]) < 2**16:
         return None
-    return Endpoint(host, int(port))
+    host = match[1] or match[2]
+    try:
+        host.encode("idna")  # as it will be looked up
+    except UnicodeError:
+        return None
+    return Endpoint(host, int(match[3]))
 
 
 class UdpExchange:

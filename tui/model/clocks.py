@@ -248,24 +248,23 @@ def _number(value: int | None) -> Cell:
     return Cell(f"{value} !" if value > 1 else str(value), Tone.WARN if value > 1 else Tone.DIM)
 
 
-def source_lines(times: TimeSources | None, width: int) -> Iterator[tuple[str, Tone]]:
+def source_lines(times: TimeSources | None, width: int) -> Iterator[Cell]:
     """Yield what this machine's sources say: bars on one axis, and below them what they have in common."""
     if times is None:
-        yield "a copy has none: what nodes signed is above, what was proven of it is in the findings", Tone.DIM
+        yield Cell("a copy has none: what nodes signed is above, what was proven of it is in the findings", Tone.DIM)
         return
     if times.freshness.reach is Reach.SILENT:
         since = f" for {short_span(times.freshness.silent_ns)}" if times.freshness.silent_ns else ""
         why = f": {times.freshness.problem}" if times.freshness.problem else ""
-        yield f"no answer{since}{why}", Tone.BAD
+        yield Cell(f"no answer{since}{why}", Tone.BAD)
     if times.freshness.reach is Reach.WAITING:
-        yield "asking …", Tone.DIM
+        yield Cell("asking …", Tone.DIM)
         return
     rows = [Row(each.source, each.interval, _note(each.interval, each.role, each.reason)) for each in times.sources]
     lines = plot(rows, times.together, width)
     if times.together is None and not times.agent and any(row.interval is not None for row in rows):
         lines.pop()  # each was asked by itself: what they have in common nobody worked out
-    for line in lines:
-        yield line, Tone.PLAIN
+    yield from map(Cell, lines)
 
 
 def _note(interval: TimeInterval | None, role: str, reason: str | None) -> str:
@@ -274,17 +273,17 @@ def _note(interval: TimeInterval | None, role: str, reason: str | None) -> str:
     return f"±{span_text(interval.radius)} {role}"
 
 
-def outside_words(state: ClusterState) -> tuple[str, Tone]:
+def outside_words(state: ClusterState) -> Cell:
     """Say what outside witnesses there are: Roughtime servers among the sources."""
     times = state.times
     if times is None:
-        return "", Tone.DIM
+        return Cell("", Tone.DIM)
     outside = [each for each in times.sources if "roughtime" in each.source]
     if not outside:
-        return "outside witnesses: none is configured", Tone.DIM
+        return Cell("outside witnesses: none is configured", Tone.DIM)
     said = ", ".join(f"{each.source} {each.role}" for each in outside)
     dissent = any(each.role in ("dissents", "disputed") for each in outside)
-    return f"outside witnesses: {said}", Tone.BAD if dissent else Tone.PLAIN
+    return Cell(f"outside witnesses: {said}", Tone.BAD if dissent else Tone.PLAIN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,8 @@ class Tone(StrEnum):
     DIM = "dim"
     STRONG = "strong"
     """A heading."""
+    ACCENT = "accent"
+    """A key, or where one is."""
 
 
 class Cell(msgspec.Struct, frozen=True, gc=False):

@@ -57,7 +57,7 @@ from ..model.tables import (
 )
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
-from ..widgets.lines import MUTED, STYLES, ClockLine, HealthLine, WordsLine
+from ..widgets.lines import ClockLine, HealthLine, WordsLine
 from ..widgets.row_table import DetailTable, PickTable
 from .screen import LEASE_LEGEND, TopScreen
 
@@ -227,7 +227,7 @@ class LeaseFacts(WordsLine):
             ),
             ("stands", f"{lease_words(row, state.clock.now) or 'held'}   the one before: {before}{written}"),
         )
-        self.say_lines([((f"{label:7} ", MUTED), text) for label, text in lines])
+        self.say_lines((Cell(f"{label:7} ", Tone.DIM), text) for label, text in lines)
 
 
 class NodeTable(PickTable):
@@ -472,7 +472,7 @@ class TimeScreen(TopScreen):
         table.show(rows, "nothing that a node signed was seen yet" if state.cluster_id else not_known(state))
         agreed = self.query_one("#agreed", WordsLine)
         agreed.display = bool(rows.agreed.compared)
-        agreed.say((agreement_words(rows.agreed), STYLES[Tone.PLAIN if rows.agreed.good else Tone.BAD]))
+        agreed.say(Cell(agreement_words(rows.agreed), Tone.PLAIN if rows.agreed.good else Tone.BAD))
         self._show_sources(state)
         self._show_history()
 
@@ -482,14 +482,14 @@ class TimeScreen(TopScreen):
         widget.show_title("This machine's sources" + ("" if state.times is None else f"   {who}"))
         lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
         outside = outside_words(state)
-        if outside[0]:
+        if outside.text:
             lines.append(outside)
-        widget.say_lines([((line, STYLES[tone]),) for line, tone in lines])
+        widget.say_lines([cell] for cell in lines)
 
     def _show_history(self) -> None:
         subject = self.query_one(ClockTable).key
         lines = self._history.words(subject.name) if isinstance(subject, ClockSubject) else [""]
-        self.query_one("#history", WordsLine).say_lines([(line,) for line in lines])
+        self.query_one("#history", WordsLine).say_lines([line] for line in lines)
 
     def on_pick_table_moved(self) -> None:
         self._show_history()

@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from ..model.state import LeaseRow
+from ..model.state import Cell, LeaseRow, Tone
 from ..model.tables import ExportForm
 from ..model.words import moment
 from ..widgets.lines import WordsLine
@@ -88,7 +88,6 @@ class ExportScreen(ModalScreen[ExportForm | None]):
         self.dismiss(None)
 
 
-BAD = "bold $text-error"
 REASON_BYTES_MAX = 128
 
 
@@ -131,7 +130,7 @@ class RevokeScreen(ModalScreen[tuple[str, str] | None]):
             self.dismiss((typed, reason.value))
 
     def _refuse(self, why: str, field: str) -> None:
-        self.query_one("#dialog-keys", WordsLine).say((why, BAD))
+        self.query_one("#dialog-keys", WordsLine).say(Cell(why, Tone.BAD))
         self.set_focus(self.query_one(field, Input))
 
     def action_leave(self) -> None:

@@ -275,7 +275,7 @@ class FindingsScreen(EvidenceScreen):
         if archive is None:
             return
         summary = archive.audit.summary
-        self.query_one("#audit-line", WordsLine).say_cells([summary_cells(summary)])
+        self.query_one("#audit-line", WordsLine).say_lines([summary_cells(summary)])
         findings = archive.audit.findings
         nothing = "nothing matches the filter" if findings else "● nothing found: every promise was kept"
         times = {finding.id: instant for instant, finding in archive.timeline.findings}

@@ -48,7 +48,7 @@ from ..model.replaying import (
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
-from ..widgets.lines import BatchedRedraw, TabLine, TextPart, TitleBar, WordsLine
+from ..widgets.lines import BatchedRedraw, TabLine, TitleBar, Words, WordsLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
 
@@ -70,7 +70,7 @@ class ScrubberLine(WordsLine):
         if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
             self._counted = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
         drawn = self._counted[2].with_cursor(instant)
-        self.say_cells([drawn.axis, drawn.density])
+        self.say_lines([drawn.axis, drawn.density])
         return drawn.findings_here
 
 
@@ -110,23 +110,23 @@ class MomentParts(Vertical):
 
     def show(self, found: ReplayMoment, logs: int) -> None:
         bars = self.query_one("#bars", WordsLine)
-        bars.say_cells(_filled([found.axis, *found.bars], found.wish.rows + 1))
+        bars.say_lines(_filled([found.axis, *found.bars], found.wish.rows + 1))
         follow = "" if found.wish.follow is None else f", {printable(found.wish.follow)} first"
         bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
         strips = _filled(found.bags, logs)
         if self.content_size.height >= LOW:
             strips.append([Cell(BAG_MARK_WORDS, Tone.DIM)])
         bags = self.query_one("#bag-lines", WordsLine)
-        bags.say_cells(strips)
+        bags.say_lines(strips)
         bags.show_title("Bags")
         delivered = self.query_one("#delivered", WordsLine)
-        lines: list[list[TextPart]] = [[text] for text in found.delivered or ["no message"]]
+        lines = [[text] for text in found.delivered or ["no message"]]
         delivered.say_lines(_filled(lines, found.wish.deliveries if found.delivered_known else 1))
         under = "" if found.wish.follow is None else f" under {printable(found.wish.follow)}"
         delivered.show_title(f"Delivered so far{under}, the newest last")
 
 
-def _filled[T](lines: Sequence[list[T]], count: int) -> list[list[T]]:
+def _filled(lines: Sequence[Sequence[Words]], count: int) -> list[Sequence[Words]]:
     """Return at least so many lines: what needs as many as before is not laid out anew."""
     return [*lines, *([] for _ in range(count - len(lines)))]
 

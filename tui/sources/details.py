@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
-from appliance.formats.frame import Frame, open_frame
-from appliance.formats.framing import Kind, Piece, piece_at
+from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
 from timeagent.console import counted, printable

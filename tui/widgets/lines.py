@@ -1,28 +1,23 @@
-"""Lines of widgets, kept with what stands around them; the lines of text: title, tabs, health, time, keys, the filter.
+"""Lines of widgets, kept as long as they look the same; the lines of text: title, tabs, health, time, keys, the filter.
 
-The library asks a dozen styles for each line that it draws anew. Where lines are kept, that takes longer than all the
-rest: here it is asked once for all lines, until a style, the width or the theme is another. Text is drawn anew only
-where it says something else, laid out anew only where it needs other lines.
+Text is drawn anew only where it says something else, laid out anew only where it needs other lines.
 """
 
 from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, chain, starmap
+from itertools import accumulate
 from typing import ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style as Drawn
 from textual.binding import Binding, BindingType
-from textual.color import Color
 from textual.events import Click
-from textual.filter import LineFilter
 from textual.geometry import Region, Size
 from textual.screen import Screen
-from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
@@ -32,28 +27,22 @@ from appliance.doctor.check import not_well
 
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
 from ..model.state import Cell, ClusterState, Tone
-from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, wrapped_ranges
+from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, width_of, wrapped_ranges
 
-MUTED: Final = "$foreground 70%"
-"""The theme's own $text-muted, as a style of text, is drawn in full white or black."""
 STYLES: Final = {
     Tone.PLAIN: "",
     Tone.GOOD: "bold $text-success",
     Tone.WARN: "bold $text-warning",
     Tone.BAD: "bold $text-error",
-    Tone.DIM: MUTED,
+    Tone.DIM: "$foreground 70%",  # the theme's own $text-muted, as a style of text, is drawn in full white or black
     Tone.STRONG: "bold",
+    Tone.ACCENT: "bold $text-accent",
 }
-CELL_STYLES: Final = STYLES | {Tone.GOOD: "$text-success"}
-"""In tables, where much is good."""
-CURSOR: Final = "on $primary-muted"
+LINES_KEPT_MAX: Final = 1_024
+"""So many lines of a widget are kept: most keys show again what was seen before."""
 
 
-def styled(cell: Cell) -> tuple[str, str]:
-    return cell.text, STYLES[cell.tone]
-
-
-def segments(text: str, style: Drawn) -> list[Segment]:
+def _segments(text: str, style: Drawn) -> list[Segment]:
     """Return text as it is drawn, spaces that lead by themselves: drawn as SVG, some readers would leave them out."""
     words = text.lstrip(" ")
     if not words or len(words) == len(text):
@@ -61,59 +50,44 @@ def segments(text: str, style: Drawn) -> list[Segment]:
     return [Segment(" " * (len(text) - len(words)), style), Segment(words, style)]
 
 
-LINES_KEPT_MAX: Final = 1_024
-"""So many lines of a widget are kept, with what stands around them: most keys show again what was seen before."""
-
-
 class KeptLines(Widget):
-    """A widget of lines. Its styles may ask for a line above with a title, and room at its sides; for nothing else."""
+    """A widget of lines; one that looks as it did is not drawn again."""
+
+    TONES: ClassVar[Mapping[Tone, str]] = STYLES
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._title = ""
-        self._width = -1
-        self._filters: Sequence[LineFilter] = ()
-        self._ground = Drawn()
-        """What room is drawn in."""
-        self._background = Color(0, 0, 0)
-        self._above, self._left, self._right = 0, 0, 0
-        self._edge: Strip | None = None
-        self._framed: dict[int, tuple[Strip, Strip]] = {}
-        """By the identity of a line: the line, so that nothing else gets its identity, and all of it."""
         self._styles_kept: dict[str, Drawn] = {}
         self._drawn: dict[object, Strip] = {}
         self._drawn_width = -1
-
-    def line_in(self, y: int, width: int) -> Strip:
-        """Return a line of the content; the same object as long as it looks the same."""
-        raise NotImplementedError
+        self._framed: dict[int, tuple[Strip | None, Strip]] = {}
+        """By the identity of a line, which another theme, focus or width makes anew: the line, and all of it."""
 
     def show_title(self, title: str) -> None:
         """Show a title in the border, plain text; the same one again costs nothing."""
         if title != self._title:
             self._title = title
-            self._edge = None
             self.border_title = title.replace("[", "\\[")
 
     def notify_style_update(self) -> None:
         """Forget what was drawn in another theme, or with another focus."""
         super().notify_style_update()
-        self._width = -1
         self._styles_kept.clear()
         self._drawn.clear()
 
-    def style_in(self, style: str = "") -> Drawn:
-        known = self._styles_kept.get(style)
+    def style_of(self, tone: Tone) -> Drawn:
+        known = self._styles_kept.get(tone)
         if known is None:
-            whole = self.visual_style
-            known = self._styles_kept[style] = ((whole + Style.parse(style)) if style else whole).rich_style
+            whole, style = self.visual_style, self.TONES[tone]
+            known = self._styles_kept[tone] = ((whole + Style.parse(style)) if style else whole).rich_style
         return known
 
     def style_over(self, style: str) -> Drawn:
         """Return a style of the theme by itself, to be laid over others."""
-        known = self._styles_kept.get(name := f"over {style}")
+        known = self._styles_kept.get(style)
         if known is None:
-            known = self._styles_kept[name] = Style.parse(style).rich_style
+            known = self._styles_kept[style] = Style.parse(style).rich_style
         return known
 
     def forget_lines(self) -> None:
@@ -129,84 +103,31 @@ class KeptLines(Widget):
             strip = self._drawn[name] = line()
         return strip
 
-    def render_line(self, y: int) -> Strip:
-        return self.line_in(y, self.scrollable_content_region.width)
-
     def render_lines(self, crop: Region) -> list[Strip]:
-        """Return lines with all that stands around them; what is cut off at a side the library draws."""
-        filters = self.get_line_filters()
-        if crop.width != self._width or filters != self._filters:
-            self._ask(crop.width, filters)
+        """Return lines with what stands around them; that is kept too: the library asks a dozen styles for it."""
         if crop.x or crop.width != self.outer_size.width:
             return super().render_lines(crop)
-        width = self.scrollable_content_region.width
-        lines = []
+        above, framed = self.gutter.top, []
+        if len(self._framed) > LINES_KEPT_MAX:
+            self._framed.clear()
         for y in crop.line_range:
-            if y < self._above:
-                if self._edge is None:
-                    (self._edge,) = super().render_lines(Region(0, y, crop.width, 1))
-                lines.append(self._edge)
-                continue
-            line = self.line_in(y - self._above, width)
+            line = self.render_line(y - above) if y >= above else None
             known = self._framed.get(id(line))
-            if known is None:
-                if len(self._framed) > LINES_KEPT_MAX:
-                    self._framed.clear()
-                known = self._framed[id(line)] = line, self._put_around(line)
-            lines.append(known[1])
-        return lines
+            if known is None or line is None:
+                (drawn,) = super().render_lines(Region(0, y, crop.width, 1))
+                known = self._framed[id(line)] = line, drawn
+            framed.append(known[1])
+        return framed
 
-    def _ask(self, width: int, filters: Sequence[LineFilter]) -> None:
-        self._width, self._filters = width, filters
-        self._framed.clear()
-        self._edge = None
-        base, self._background = self.background_colors
-        self._ground = Style(background=base + self._background).rich_style
-        padding = self.styles.padding
-        self._above, self._left, self._right = self.styles.gutter.top, padding.left, padding.right
-
-    def _put_around(self, line: Strip) -> Strip:
-        line = line.adjust_cell_length(self._width - self._left - self._right, self._ground)
-        if self._left or self._right:
-            left, right = ([Segment(" " * cells, self._ground)] if cells else [] for cells in (self._left, self._right))
-            line = Strip([*left, *line, *right], self._width)
-        for each in self._filters:
-            line = line.apply_filter(each, self._background)
-        return line
-
-
-class LineBar(ScrollBar):
-    """Looks and behaves as the library's: only how it gets onto the screen is shorter."""
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """Return its lines: many, but of no more than five kinds."""
-        bar = self.render()
-        if not isinstance(bar, ScrollBarRender) or not isinstance(bar.style, Drawn):
-            return ScrollBar.render_lines(self, crop)
-        assert bar.style.bgcolor is not None and bar.style.color is not None  # noqa: PT018 - both
-        _, background = self.background_colors
-        ground = self.visual_style.rich_style
-        filters = self.get_line_filters()
-        strips: dict[int, Strip] = {}
-
-        def strip_of(piece: Segment) -> Strip:
-            if id(piece) not in strips:
-                strip = Strip([piece], self.thickness).apply_style(ground)
-                for each in filters:
-                    strip = strip.apply_filter(each, background)
-                strips[id(piece)] = strip
-            return strips[id(piece)]
-
-        made = bar.render_bar(
-            self.size.height,
-            bar.virtual_size,
-            bar.window_size,
-            bar.position,
-            bar.thickness,
-            back_color=bar.style.bgcolor,
-            bar_color=bar.style.color,
-        )
-        return [strip_of(piece) for piece in made.segments][crop.y : crop.bottom]
+    def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
+        """Draw pieces of text, cut or filled to a width."""
+        drawn_as = [each for piece in line if piece.text for each in _segments(piece.text, self.style_of(piece.tone))]
+        size = width_of(line)
+        if size < width:
+            drawn_as.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
+            size = width
+        strip = Strip(drawn_as, size)
+        return strip if size == width else strip.crop(0, width)
 
 
 HELD: Final = 0.05
@@ -240,94 +161,76 @@ class BatchedRedraw:
                 screen.check_idle()
 
 
-type TextPart = str | tuple[str, str]
-"""Text, plain or with a style of the theme."""
-type TextLine = tuple[TextPart, ...]
+type Words = str | Cell
+"""Text, plain or in a tone."""
+
+
+def _cells(parts: Iterable[Words]) -> tuple[Cell, ...]:
+    return tuple(Cell(part) if isinstance(part, str) else part for part in parts)
 
 
 class WordsLine(KeptLines):
-    """Lines of parts. What is too wide goes on below; with ``cut`` it is cut."""
+    """Lines of text. What is too wide goes on below; with ``cut`` it is cut."""
 
     DEFAULT_CSS = "WordsLine { height: auto; }"
 
     def __init__(self, words: str = "", *, id: str, cut: bool = False) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self._said: tuple[TextLine, ...] = ((words,),)
+        self._said: Sequence[tuple[Cell, ...]] = [(Cell(words),)]
         self._cut = cut
-        self._laid: tuple[int, list[TextLine]] = (-1, [])
+        self._laid: tuple[int, list[tuple[Cell, ...]]] = (-1, [])
 
-    def say(self, *parts: TextPart) -> None:
+    def say(self, *parts: Words) -> None:
         self.say_lines([parts])
 
-    def say_cells(self, lines: Sequence[Sequence[Cell]]) -> None:
-        self.say_lines([[styled(cell) for cell in line] for line in lines])
-
-    def say_lines(self, lines: Sequence[Sequence[TextPart]]) -> None:
-        """Show lines of parts. The same again costs nothing, and a line that stays is not drawn anew."""
-        said = tuple(tuple(parts) for parts in lines)
+    def say_lines(self, lines: Iterable[Iterable[Words]]) -> None:
+        """Show lines. The same again costs nothing; laid out anew is only what needs more lines, or fewer."""
+        said = [_cells(parts) for parts in lines]
         if said == self._said:
             return
         width, before = self._laid
-        self._said = said
-        self._laid = (-1, [])
-        after = self._lines_in(width) if width >= 0 else []
-        if width < 0 or len(after) != len(before):
-            self.refresh(layout=self.styles.is_auto_height)
-            return
-        others = [y for y, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-        if others:
-            self.refresh(Region(0, others[0], self.size.width, others[-1] - others[0] + 1))
+        self._said, self._laid = said, (-1, [])
+        other = width < 0 or len(self._lines_in(width)) != len(before)
+        self.refresh(layout=other and self.styles.is_auto_height)
 
     @property
     def content(self) -> str:
-        return "\n".join("".join(map(_text, parts)) for parts in self._said)
+        return "\n".join("".join(cell.text for cell in line) for line in self._said)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         del container, viewport
         return len(self._lines_in(width))
 
-    def line_in(self, y: int, width: int) -> Strip:
+    def render_line(self, y: int) -> Strip:
+        width = self.content_size.width
         lines = self._lines_in(width)
-        parts = lines[y] if y < len(lines) else ()
+        line = lines[y] if y < len(lines) else ()
+        return self.kept(line, width, lambda: self.strip_of(line, width))
 
-        def line() -> Strip:
-            styled_parts = ((_text(part), style("" if isinstance(part, str) else part[1])) for part in parts)
-            return Strip(chain.from_iterable(starmap(segments, styled_parts))).adjust_cell_length(width, style())
-
-        style = self.style_in
-        return self.kept(parts, width, line)
-
-    def _lines_in(self, width: int) -> list[TextLine]:
+    def _lines_in(self, width: int) -> list[tuple[Cell, ...]]:
         if self._laid[0] != width:
-            self._laid = width, [line for parts in self._said for line in self._in_width(parts, max(1, width))]
+            self._laid = width, [piece for line in self._said for piece in self._in_width(line, max(1, width))]
         return self._laid[1]
 
-    def _in_width(self, parts: TextLine, width: int) -> Iterator[TextLine]:
-        text = "".join(map(_text, parts))
+    def _in_width(self, line: tuple[Cell, ...], width: int) -> Iterator[tuple[Cell, ...]]:
+        text = "".join(cell.text for cell in line)
         if cells_of(text) <= width:
-            yield parts
+            yield line
         elif self._cut:
             kept = head_of(text, width - 1).rstrip()
-            yield (*_slice(parts, 0, len(kept)), (ELLIPSIS, "" if isinstance(parts[-1], str) else parts[-1][1]))
+            yield (*_slice(line, 0, len(kept)), Cell(ELLIPSIS, line[-1].tone))
         else:
             for first, end in wrapped_ranges(text, width):
-                yield tuple(_slice(parts, first, end))
+                yield tuple(_slice(line, first, end))
 
 
-def _text(part: TextPart) -> str:
-    return part if isinstance(part, str) else part[0]
-
-
-def _slice(parts: Sequence[TextPart], first: int, end: int) -> list[TextPart]:
-    found: list[TextPart] = []
+def _slice(line: Sequence[Cell], first: int, end: int) -> Iterator[Cell]:
     at = 0
-    for part in parts:
-        text = _text(part)
-        piece = text[max(0, first - at) : max(0, end - at)]
+    for cell in line:
+        piece = cell.text[max(0, first - at) : max(0, end - at)]
         if piece:
-            found.append(piece if isinstance(part, str) else (piece, part[1]))
-        at += len(text)
-    return found
+            yield Cell(piece, cell.tone)
+        at += len(cell.text)
 
 
 PATH_WIDTH_MIN: Final = 12
@@ -348,7 +251,6 @@ class TitleBar(WordsLine):
     def show(self, state: ClusterState, *, paused: bool) -> None:
         """Show a state's title. The path gives way where there is no room."""
         badge = "PAUSED" if paused else badge_words(state)
-        style = "$text-success" if badge == "LIVE" else "$text-warning"
         cluster = f" {state.cluster_id[:8]}" if state.cluster_id else ""
         left = f"tenure top{cluster}"
         right = f"{badge}  {time_words(state)}"
@@ -357,7 +259,9 @@ class TitleBar(WordsLine):
         if cells_of(path) > room:
             path = "…" + tail_of(path, room - 1) if room >= PATH_WIDTH_MIN else ""
         gap = " " * max(1, self.size.width - cells_of(left) - cells_of(right) - cells_of(path) - 2)
-        self.say((left, "bold"), "  ", (path, MUTED), gap, (badge, f"bold {style}"), "  ", time_words(state))
+        tone = Tone.GOOD if badge == "LIVE" else Tone.WARN
+        time = f"  {time_words(state)}"
+        self.say(Cell(left, Tone.STRONG), "  ", Cell(path, Tone.DIM), gap, Cell(badge, tone), time)
 
 
 class TabLine(WordsLine):
@@ -389,13 +293,13 @@ class TabLine(WordsLine):
                 break
         else:
             badge = "" if badge != WRITE else badge
-        parts: list[str | tuple[str, str]] = []
+        parts: list[Words] = []
         for (_, name, _, _), tab in zip(self._entries, tabs, strict=True):
-            parts += [(tab, "bold $text-accent" if name == self._name else MUTED), " "]
+            parts += [Cell(tab, Tone.ACCENT if name == self._name else Tone.DIM), " "]
         right = f"{head.text}{pad} {badge}".rstrip()
         gap = " " * max(0, room - self._ends[-1] - len(right))
-        style = "bold $text-warning" if badge == WRITE else MUTED
-        self.say(*parts, gap, styled(head), *((f"{pad} ", (badge, style)) if badge else ()))
+        tone = Tone.WARN if badge == WRITE else Tone.DIM
+        self.say(*parts, gap, head, *((f"{pad} ", Cell(badge, tone)) if badge else ()))
 
     async def on_click(self, event: Click) -> None:
         place = bisect_right(self._ends, event.x - self.gutter.left)
@@ -412,13 +316,13 @@ class HealthLine(WordsLine):
     def show(self, state: ClusterState) -> None:
         checks = health(state)
         head = level_cell(checks)
-        lines: list[list[str | tuple[str, str]]] = [[styled(head), "  ", numbers_words(state)]]
+        lines: list[list[Words]] = [[head, "  ", numbers_words(state)]]
         wrong = not_well(checks)
         if wrong:
             first, *rest = [check.words for check in wrong[:REASONS_SHOWN]]
             if len(wrong) > REASONS_SHOWN:
                 rest.append(f"and {len(wrong) - REASONS_SHOWN} more")
-            lines += [[styled(Cell(first, head.tone))], [f"→ {wrong[0].way_out}"]]  # before what may find no room
+            lines += [[Cell(first, head.tone)], [f"→ {wrong[0].way_out}"]]  # before what may find no room
             lines += [[" · ".join(rest)]] if rest else []
         self.say_lines(lines)
 
@@ -431,7 +335,7 @@ class ClockLine(WordsLine):
         self.show_title("Time")
 
     def show(self, state: ClusterState) -> None:
-        self.say(*(styled(cell) for cell in time_line(state)))
+        self.say(*time_line(state))
 
 
 FIRST: Final = ("help", "quit")
@@ -460,7 +364,7 @@ class KeysLine(WordsLine):
         for each in screen.active_bindings.values():
             if each.binding.show:
                 found.setdefault(each.binding.action, each.binding)
-        parts: list[TextPart] = [" "]
+        parts: list[Words] = [" "]
         self._places = []
         at = 1
         for binding in sorted(found.values(), key=lambda binding: binding.action not in FIRST):
@@ -468,7 +372,7 @@ class KeysLine(WordsLine):
             size = cells_of(shown) + 1 + cells_of(what)
             if at + size <= self.size.width:
                 self._places.append((at, at + size, binding.key))
-                parts += [(f"{shown} ", "bold $text-accent"), what + " " * GAP]
+                parts += [Cell(f"{shown} ", Tone.ACCENT), what + " " * GAP]
                 at += size + GAP
         self.say(*parts)
 

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
-from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
-from ..model.tables import Column, ColumnWidths, Field, cells_of, cut, heading, laid_out, layout
+from ..model.tables import Column, ColumnWidths, Field, cut, heading, laid_out, layout
 from ..model.words import matching, short_span
-from .lines import CELL_STYLES, CURSOR, KeptLines, LineBar, segments
+from .lines import STYLES, KeptLines
 
 type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
 """Asks, and calls back on the screen's thread."""
@@ -45,6 +42,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "scroll_end", "Last row", show=False),
     ]
 
+    TONES = STYLES | {Tone.GOOD: "$text-success"}  # in tables much is good
     headed: ClassVar[bool] = True
     """Whether the columns have titles."""
     indent: ClassVar[int] = 0
@@ -58,15 +56,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         self._nothing = ""
         self._laid: tuple[object, ColumnWidths] | None = None
         self.show_title(title)
-
-    @property
-    def vertical_scrollbar(self) -> ScrollBar:
-        """The bar at its right; made when it is first asked for."""
-        if self._vertical_scrollbar is None:
-            self._vertical_scrollbar = bar = LineBar(name="vertical", thickness=self.scrollbar_size_vertical)
-            bar.display = False
-            self.app._start_widget(self, bar)  # noqa: SLF001 - the library has no other door for a bar of one's own
-        return self._vertical_scrollbar
 
     @property
     def count(self) -> int:
@@ -102,7 +91,8 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
     def fields_at(self, row: int) -> Sequence[Field]:
         return self._row_at(row)
 
-    def line_in(self, y: int, width: int) -> Strip:
+    def render_line(self, y: int) -> Strip:
+        width = self.scrollable_content_region.width
         room = max(1, width - self.indent)
         as_laid = self.columns_in(room)
         lead = Cell(" " * self.indent)
@@ -146,19 +136,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         """Return the fields of a row as far as the columns' widths depend on them."""
         return self._row_at(index)
 
-    def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
-        """Draw pieces of text, cut or filled to a width."""
-        drawn_as = [each for piece in line if piece.text for each in segments(piece.text, self.style_of(piece.tone))]
-        size = sum(cells_of(piece.text) for piece in line)
-        if size < width:
-            drawn_as.append(Segment(" " * (width - size), self.style_of(Tone.PLAIN)))
-            size = width
-        strip = Strip(drawn_as, size)
-        return strip if size == width else strip.crop(0, width)
-
-    def style_of(self, tone: Tone) -> Style:
-        return self.style_in(CELL_STYLES[tone])
-
 
 def _plain(field: Field) -> str:
     return field.text if isinstance(field, Cell) else "".join(cell.text for cell in field)
@@ -170,6 +147,7 @@ type PlaceOf = Callable[[object], int | None]
 """Where the row about something is now, if there is one."""
 
 MARK: Final = "▸"
+CURSOR: Final = "on $primary-muted"
 NEAR: Final = 256
 """So far from its old place a row is looked for where nobody can say where it went."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from appliance.formats.ceiling import CeilingKind
-from appliance.formats.frame import Attempt, CommittedFrame, FrameHead, encode_frame
+from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.witness import Ended, Stopped, Witness, WitnessKind

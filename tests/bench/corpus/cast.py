@@ -26,7 +26,7 @@ from timeagent.units import HOUR, MS, SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from appliance.formats.frame import CommittedFrame
+    from appliance.formats.framing import CommittedFrame
     from appliance.formats.witness import Batch
 
 START_NS: Final = 1_795_212_000 * SECOND

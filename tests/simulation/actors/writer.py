@@ -35,7 +35,7 @@ class Writer:
         world = self._world
         kit = Kit(world, self._process)
         state = WriterState(kit.records.cluster_id, kit.context.node, kit.chance.randbytes(8))
-        stamper = FrameStamper(kit.time, kit.policy, state, kit.records.policy)
+        stamper = FrameStamper(kit.time, kit.policy, state, kit.records)
         issuer = Issuer(kit, state.incarnation)
         logs = [kit.log(name) for name in self._names]
         for number in range(self._batches):
@@ -45,10 +45,9 @@ class Writer:
             payloads = [f"{said_by}.{n}".encode() for n in range(kit.chance.choice((1, 1, 2)))]
             identity = kit.chance.randbytes(16)
             try:
-                numbers = kit.records.newest()
-                keyring = kit.records.keyring(numbers.trust)
+                records = stamper.in_force(kit.records.newest())
                 leases = (issuer.lease(),)
-                publication = stamper.publication(log.grid, payloads, leases, identity, numbers, keyring)
+                publication = stamper.publication(log.grid, payloads, leases, identity, records)
             except TenureError as problem:
                 world.scheduler.refused("writes nothing:", problem)
                 continue

@@ -1,4 +1,6 @@
-"""Joining without the root key: a machine makes its keys and asks, who has the root key approves, the machine goes on.
+"""A node comes without the root key, or goes. Each step may be repeated after it was cut off, and finds what was done.
+
+Joining: a machine makes its keys and asks, who has the root key approves, the machine goes on.
 
 1. ``prepared``, ``ask``: the keys are made in the node's directory, or found there from an earlier try; their public
    lines are put on the mount as ``tmp/join.NODE``, where no reader looks. Whoever can write there could put another
@@ -6,19 +8,20 @@
 2. ``accept``, elsewhere: the trust record is published with those keys;
 3. ``finish``: the settings are written once the newest trust record knows the keys.
 
-Each step may be repeated after it was cut off, and says what it found.
+Leaving: a node's shards are given to others, then its keys count no more. Needs the root key, and not the node. What it
+signed stays accepted for ever.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from timeagent.errors import Damaged, Environment, NotTrusted
+from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
 from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
 from timeagent.keys import Signer, parse_public_line, public_line
 from timeagent.trust import Purpose
@@ -29,7 +32,8 @@ from ..formats.address import Address, parse_address
 from ..formats.names import check_node
 from ..node.records import TMP, Registers
 from ..node.settings import FILE, Settings, is_there, save_settings
-from .trust import approve
+from . import trust
+from .moving import check_nodes
 
 _ADDRESS: Final = "address "
 _BYTES_MAX: Final = 4096
@@ -130,7 +134,7 @@ def accept(
             f"the request of {request.node} is {request.fingerprint}, not {fingerprint}",
             hint="compare it with what join says on that machine: somebody else may have asked",
         )
-    number = approve(registers, root_key, request.node, request.publics, now, request.address)
+    number = trust.approve(registers, root_key, request.node, request.publics, now, request.address)
     storage.unlink(request_path(request.node))
     return number
 
@@ -159,3 +163,64 @@ def finish(registers: Registers, settings: Settings, request: Request) -> bool:
         return False
     save_settings(settings)
     return True
+
+
+def shards_of(registers: Registers, node: str) -> list[int]:
+    """Return the shards that the newest map gives to a node. Touches the mount."""
+    return [shard for shard, owner in enumerate(registers.newest_map().owners) if owner == node]
+
+
+def has_left(registers: Registers, node: str) -> bool:
+    """Whether no key of a node counts any more, and no shard is its own. Touches the mount."""
+    keys = registers.trust(registers.newest().trust).keys
+    return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
+
+
+def check_known(registers: Registers, node: str) -> None:
+    """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
+    trust.check_known(registers.trust(registers.newest().trust).keys, node)
+
+
+def heirs(registers: Registers, node: str) -> list[str]:
+    """Return the nodes that could have its shards: those with an address and a key that counts. Touches the mount."""
+    entries = registers.trust(registers.newest().trust).keys
+    return sorted(
+        {
+            entry.node
+            for entry in entries
+            if entry.purpose is Purpose.TLS and entry.address and entry.revoked_from_ns is None and entry.node != node
+        }
+    )
+
+
+def given_away(registers: Registers, node: str, to: Sequence[str] = ()) -> dict[int, str]:
+    """Return who is to have a node's shards, by place; none may be left.
+
+    ``to``: to these in turn; empty: to whom each shard would fall if the node died. Raises BadRequest where there is
+    nobody. Touches the mount.
+    """
+    mine = shards_of(registers, node)
+    others = list(to) or heirs(registers, node)
+    if mine and (not others or node in others):
+        raise BadRequest(
+            "no-heir",
+            f"no other node answers anywhere: nobody could have the shards {', '.join(map(str, mine))} of {node}",
+            hint="tenure trust move NODE HOST:PORT says where one answers; --to names another",
+        )
+    newest = registers.newest_map()
+    check_nodes(registers, others)
+    return {
+        place: to[turn % len(to)] if to else newest.heirs(newest.layout.shards[place], others)[1]
+        for turn, place in enumerate(mine)
+    }
+
+
+def revoke(registers: Registers, root_key: Signer, node: str, now: Instant) -> int:
+    """Let no key of a node count from now on, and have nobody look for it; return the trust record's number.
+
+    Idempotent. Raises BadRequest for an unknown node, TryAgain. Touches the mount.
+    """
+    entries = registers.trust(registers.newest().trust).keys
+    if any(entry.node == node and entry.address for entry in entries):
+        trust.move_node(registers, root_key, node, None)
+    return trust.revoke_node(registers, root_key, node, now)

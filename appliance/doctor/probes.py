@@ -1,0 +1,329 @@
+"""What several clients see of each other, on a mount or in an object store: experiments, each with its line.
+
+All of it happens in ``tmp/probe.TOKEN`` below the root, which no reader looks into, and is deleted again. A verb may
+block while the server is away; what the operating system refuses is raised as OSError, as it came.
+
+The protocol rests on this (docs/nfs.md): a name is taken once, by link(2) and by O_EXCL; whoever opens the directory
+sees every name that was there; whoever opens a file sees all that was closed. Two processes of one machine on one mount
+share its memory and prove little; two machines, or two mounts with ``nosharecache``, prove what they are asked.
+
+An object store (docs/objectstores.md) that is asked one thing after another shows only what it does at leisure: one
+that looks first and puts afterwards refuses every second put, and lets many win that race. So everything that counts is
+raced. Blocks for as long as some hundred requests take.
+
+``refuse_unfit`` asks before a cluster is founded somewhere, or a log put there, be it a store or a directory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+from typing import Final, Protocol
+
+from timeagent.clock import MachineClock
+from timeagent.errors import Environment
+from timeagent.units import Span
+
+from ..bag.objects import Bucket
+from ..bag.roots import Root
+from .check import CheckVerdict, HealthCheck, failed, passed, unsure
+from .directory import Probe
+from .machine import judge_kind, mount_of
+
+RACERS: Final = 16
+ROUNDS: Final = 12
+NAMES: Final = 24
+
+_NO_ROOT: Final = "use another store, or a directory: bags of this one would contradict each other"
+
+
+class StoreProbe:
+    """The experiments. ``buckets``: clients of one place, each with connections of its own; at least two."""
+
+    def __init__(self, buckets: Sequence[Bucket], token: str) -> None:
+        """Touch nothing yet. ``token``: what no other probe is called."""
+        self._buckets = buckets
+        self._place = f"tmp/probe.{token}"
+
+    def run(self) -> list[HealthCheck]:
+        """Return a line for each experiment; after a failed one the rest says nothing more. Raises Environment."""
+        found: list[HealthCheck] = []
+        try:
+            for experiment in (self.second_put, self.put_race, self.seen_at_once, self.closing_race):
+                found.append(experiment())
+                if found[-1].verdict is CheckVerdict.FAIL:
+                    break
+        finally:
+            self._clean(self._place)
+        return found
+
+    def second_put(self) -> HealthCheck:
+        """Say whether a put under a condition is refused at leisure: a store that lies takes every one."""
+        name, key = "second put", f"{self._place}/twice"
+        first, second = self._buckets[0], self._buckets[1]
+        first.put(key, b"first")
+        taken = second.put(key, b"second")
+        there = second.get(key)
+        if taken or there != b"first":
+            what = "lies: a put under the condition that the name is free was taken, and the name was not"
+            return failed(name, what, _NO_ROOT)
+        return passed(name, "refused, and the first one's bytes stay")
+
+    def put_race(self) -> HealthCheck:
+        """Say whether one of many racing puts wins, and is what is read."""
+        name, double, most, other = "racing puts", 0, 1, 0
+        for number in range(ROUNDS):
+            key = f"{self._place}/race.{number}"
+            won = self._raced([self._putting(bucket, key, n) for n, bucket in enumerate(self._racers())])
+            winners = [n for n, each in enumerate(won) if each]
+            double += len(winners) > 1
+            most = max(most, len(winners))
+            there = {bucket.get(key) for bucket in self._buckets}
+            other += len(there) != 1 or (len(winners) == 1 and there != {str(winners[0]).encode()})
+        if double:
+            what = f"races: of {RACERS} puts under one name up to {most} won, in {double} of {ROUNDS} rounds"
+            return failed(name, what, _NO_ROOT)
+        if other:
+            return failed(name, f"in {other} of {ROUNDS} rounds the winner's bytes were not what was read", _NO_ROOT)
+        return passed(name, f"one of {RACERS} won in each of {ROUNDS} rounds, and was read")
+
+    def seen_at_once(self) -> HealthCheck:
+        """Say whether what was put, or deleted, is seen at once by who looked in vain before, also in a listing."""
+        name, late = "seen at once", 0
+        for number in range(NAMES):
+            maker, looker = self._buckets[number % 2], self._buckets[1 - number % 2]
+            key = f"{self._place}/seen/{number}"
+            looker.status(key)
+            maker.put(key, b"x")
+            late += str(number) not in looker.names(f"{self._place}/seen") or looker.status(key) is None
+        for number in range(0, NAMES, 3):
+            self._buckets[0].delete(f"{self._place}/seen/{number}")
+            late += str(number) in self._buckets[1].names(f"{self._place}/seen")
+        if late:
+            return failed(name, f"{late} of {NAMES + NAMES // 3} changes were not seen at once", _NO_ROOT)
+        return passed(name, f"all of {NAMES + NAMES // 3} changes were seen at once, also in listings")
+
+    def closing_race(self) -> HealthCheck:
+        """Say whether of a writer and a closer that race at least one sees the other: what every bag rests on."""
+        name, blind = "writer and closer", 0
+        for number in range(ROUNDS):
+            place = f"{self._place}/bag.{number}"
+
+            def write(place: str = place) -> bool:
+                bucket = self._buckets[0]
+                bucket.put(f"{place}/message", b"x")
+                return bucket.status(f"{place}/prelock") is not None
+
+            def close(place: str = place) -> bool:
+                bucket = self._buckets[1]
+                bucket.put(f"{place}/prelock", b"")
+                return "message" in bucket.names(place)
+
+            blind += not any(self._raced([write, close]))
+        if blind:
+            return failed(name, f"in {blind} of {ROUNDS} rounds neither saw what the other had put", _NO_ROOT)
+        return passed(name, f"in each of {ROUNDS} rounds one saw what the other had put")
+
+    def _racers(self) -> list[Bucket]:
+        return [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
+
+    @staticmethod
+    def _putting(bucket: Bucket, key: str, number: int) -> Callable[[], bool]:
+        return lambda: bucket.put(key, str(number).encode())
+
+    @staticmethod
+    def _raced(runs: Sequence[Callable[[], bool]]) -> list[bool]:
+        """Call all of them at once, each in a thread."""
+        gate = Barrier(len(runs))
+
+        def racing(run: Callable[[], bool]) -> bool:
+            gate.wait()
+            return run()
+
+        with ThreadPoolExecutor(len(runs)) as threads:
+            return list(threads.map(racing, runs))
+
+    def _clean(self, directory: str) -> None:
+        for name in self._buckets[0].names(directory):
+            path = f"{directory}/{name}"
+            self._clean(path)
+            self._buckets[0].delete(path)
+
+
+def probe_store(address: str, token: str) -> list[HealthCheck]:
+    """Try out an object store. ``token``: what no other probe is called. Blocks for some hundred requests.
+
+    Raises Environment, BadConfiguration.
+    """
+    from ..bag.objects import RemoteBucket  # noqa: PLC0415 - an extra; and a directory is judged without it
+
+    return StoreProbe([RemoteBucket(address) for _ in range(4)], token).run()
+
+
+def refuse_unfit(place: Root, token: str) -> None:
+    """Raise Environment for a store, or a directory, that does not keep what is asked of it. Blocks; leaves nothing."""
+    for check in _tried(place, token) if isinstance(place, Path) else probe_store(place, token):
+        if check.verdict is CheckVerdict.FAIL:
+            raise Environment("store-unfit", f"{place}: {check.words}", hint=check.way_out)
+
+
+def _tried(directory: Path, token: str) -> Iterable[HealthCheck]:
+    try:
+        mount = mount_of(directory.resolve())
+        with Probe(directory, f"probe.{token}") as probe:
+            kind = [] if mount is None else [judge_kind(mount)]
+            return [*kind, probe.linked(), probe.exclusive(), probe.listed()]
+    except OSError as problem:
+        hint = "make it, or mount it, on every node; tenure doctor says more"
+        raise Environment("store-unfit", f"{directory}: {problem.strerror}", hint=hint) from None
+
+
+MOUNT_ROUNDS: Final = 60
+ABSENCES: Final = 8
+JITTER_NS: Final = 4_000_000
+"""Without jitter the nearer client wins every race, and nothing is learned about the other."""
+
+
+class Hands(Protocol):
+    """One client's verbs: those of a ``TrialDirectory``, or the same over a pipe."""
+
+    def make(self, name: str, data: str) -> bool: ...
+    def append(self, name: str, data: str) -> bool: ...
+    def link(self, name: str, source: str) -> bool: ...
+    def sees(self, name: str) -> bool: ...
+    def sees_afresh(self, name: str) -> bool: ...
+    def read(self, name: str) -> str: ...
+
+
+class TwoHands:
+    """The experiments. ``here`` and ``there`` are different clients of one directory."""
+
+    def __init__(self, here: Hands, there: Hands, chance: random.Random, clock: MachineClock) -> None:
+        self._here = here
+        self._there = there
+        self._chance = chance
+        self._clock = clock
+
+    def same_place(self) -> HealthCheck:
+        """Say whether both look at one directory: without that nothing else means anything."""
+        name = "one directory"
+        self._here.make("from.here", "here")
+        self._there.make("from.there", "there")
+        if not (self._there.sees_afresh("from.here") and self._here.sees_afresh("from.there")):
+            return failed(
+                name, "what one client makes the other does not find", "is the same export mounted at both paths?"
+            )
+        if (self._there.read("from.here"), self._here.read("from.there")) != ("here", "there"):
+            return failed(name, "what one client writes the other reads otherwise", "see dmesg on both machines")
+        return passed(name, "each finds and reads what the other made")
+
+    def names_seen(self) -> HealthCheck:
+        """Say whether opening the directory shows every name that was there before."""
+        name, missed = "names after opening", 0
+        for number in range(MOUNT_ROUNDS):
+            maker, looker = self._turns(number)
+            maker.make(f"seen.{number}", "x")
+            missed += not looker.sees_afresh(f"seen.{number}")
+        if missed:
+            return failed(
+                name,
+                f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened",
+                "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor",
+            )
+        return passed(name, f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened")
+
+    def absences(self) -> HealthCheck:
+        """Say for how many names an absence is remembered, and whether opening the directory cures it."""
+        name, remembered, kept = "absent names", 0, 0
+        for number in range(ABSENCES):
+            maker, looker = self._turns(number)
+            looker.sees(f"absent.{number}")
+            maker.make(f"absent.{number}", "x")
+            remembered += not looker.sees(f"absent.{number}")
+            kept += not looker.sees_afresh(f"absent.{number}")
+        if kept:
+            return failed(
+                name,
+                f"{kept} of {ABSENCES} names stayed absent though the directory was opened",
+                "this mount cannot carry a root: see its options with tenure doctor",
+            )
+        return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
+
+    def bytes_seen(self) -> HealthCheck:
+        """Say whether opening a file shows all that was closed."""
+        name, short = "bytes after closing", 0
+        for number in range(MOUNT_ROUNDS // 2):
+            writer, reader = self._turns(number)
+            writer.make(f"bytes.{number}", "a" * 100)
+            reader.read(f"bytes.{number}")
+            writer.append(f"bytes.{number}", "b" * 100)
+            short += reader.read(f"bytes.{number}") != "a" * 100 + "b" * 100
+        if short:
+            return failed(
+                name,
+                f"{short} of {MOUNT_ROUNDS // 2} files were read as they had been before they were closed",
+                "mount without nocto; NFSv4 without delegations, or vers=3",
+            )
+        return passed(name, f"all of {MOUNT_ROUNDS // 2} files were read as they were closed last")
+
+    def link_race(self) -> HealthCheck:
+        """Say whether link(2) has one winner, and who both say it was."""
+        for number in range(MOUNT_ROUNDS):
+            self._here.make(f"link.{number}.here", "here")
+            self._there.make(f"link.{number}.there", "there")
+        return self._race(
+            "link race", lambda hands, who, number: hands.link(f"link.{number}", f"link.{number}.{who}"), "link"
+        )
+
+    def exclusive_race(self) -> HealthCheck:
+        """Say whether O_EXCL has one winner."""
+        return self._race(
+            "exclusive race", lambda hands, who, number: hands.make(f"exclusive.{number}", who), "exclusive"
+        )
+
+    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool], prefix: str) -> HealthCheck:
+        wins = {"here": 0, "there": 0}
+        with ThreadPoolExecutor(2) as both:
+            for number in range(MOUNT_ROUNDS):
+                tries = [
+                    both.submit(self._late, self._chance.randrange(JITTER_NS), attempt, hands, who, number)
+                    for who, hands in (("here", self._here), ("there", self._there))
+                ]
+                won = [who for who, each in zip(wins, tries, strict=True) if each.result()]
+                if len(won) != 1:
+                    return failed(
+                        name,
+                        f"in round {number} {'both clients' if won else 'neither client'} won the same name",
+                        "this mount cannot carry a root",
+                    )
+                # Opened anew: what the winner says is what is there, for both.
+                held = {
+                    hands.sees_afresh(f"{prefix}.{number}") and hands.read(f"{prefix}.{number}") for hands in self._both
+                }
+                if held != {won[0]}:
+                    return failed(
+                        name,
+                        f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}",
+                        "see dmesg",
+                    )
+                wins[won[0]] += 1
+        said = f"one winner in each of {MOUNT_ROUNDS} rounds: here {wins['here']}, there {wins['there']}"
+        if not all(wins.values()):
+            return unsure(name, f"{said}: they never met", "repeat it where both are about as near to the server")
+        return passed(name, said)
+
+    def _late(
+        self, span: Span, attempt: Callable[[Hands, str, int], bool], hands: Hands, who: str, number: int
+    ) -> bool:
+        self._clock.sleep(span)
+        return attempt(hands, who, number)
+
+    @property
+    def _both(self) -> tuple[Hands, Hands]:
+        return self._here, self._there
+
+    def _turns(self, number: int) -> tuple[Hands, Hands]:
+        return self._both if number % 2 == 0 else (self._there, self._here)

@@ -292,6 +292,7 @@ class _Block:
 
     def __init__(self, rows: ColumnRows, leases: ColumnRows) -> None:
         self.rows = rows
+        self.instants: Numbers = rows["instant"]
         self.leases = leases
         self.events: list[Event | None] = [None] * len(rows)
 
@@ -370,16 +371,15 @@ class StoredEvents(Sequence["Event"]):
     def instant(self, position: int) -> Instant:
         """Return the instant of the event at a position; 0 for 0."""
         number = position - 1
-        instant: int = self._block(number // self._size).rows["instant"][number % self._size].item() if position else 0
-        return instant
+        return int(self._block(number // self._size).instants[number % self._size]) if position else 0
 
     def until(self, instant: Instant, *, without: bool = False) -> int:
         """Return how many events lie at or before an instant; ``without``: only before it."""
         at = min(instant, 2**63 - 1)
         sql = f"SELECT number FROM block WHERE instant {'<' if without else '<='} ? ORDER BY instant DESC, number DESC"  # noqa: S608 - ours
         for (number,) in self._db.execute(f"{sql} LIMIT 1", (at,)):
-            instants = self._block(number).rows["instant"]
-            return number * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
+            instants = self._block(number).instants
+            return int(number) * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
         return 0
 
     def at(self, positions: Iterable[int]) -> Iterator[Event]:
@@ -417,8 +417,7 @@ class StoredEvents(Sequence["Event"]):
             positions, offsets = self.listed_with(Posting.PATH, where.path)
         except UnicodeEncodeError:
             return []  # a name that is no UTF-8 has no events
-        found: list[int] = positions[offsets == where.offset].tolist()
-        return found
+        return [int(each) for each in positions[offsets == where.offset]]
 
 
 def _block(db: Database, number: int) -> _Block:

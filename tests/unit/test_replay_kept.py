@@ -385,14 +385,13 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.lease_events", "spans['last'].max()", "spans['last'].min()"),
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
-    (kept_module, "Timeline._one", "-last", "0"),
     (store_module, "StoredEvents.until", "'<='", "'<'"),
     (store_module, "StoredEvents.until", "number DESC'", "number'"),
     (store_module, "StoredEvents.beginning_at", "offsets == where.offset", "offsets >= where.offset"),
     (store_module, "StoredEvents.parts", "part < ?", "part <= ?"),
     (store_module, "StoredEvents.__getitem__", "number % self._size", "(number + 1) % self._size"),
     (store_module, "EventStore.finish", "rows['kind'], rows['instant']", "rows['instant'], rows['kind']"),
-    (store_module, "EventStore.finish", "order['place'], order['sequence']", "order['sequence'], order['place']"),
+    (store_module, "EventStore.finish", "order['sequence']", "-order['sequence']"),
     (store_module, "EventStore.finish", "ranks[order['maker']]", "order['maker']"),
     (store_module, "EventStore.of_leases", "self.post(Posting.ABOUT, domains, events)", "pass"),
     (store_module, "EventStore._write_spans", "np.maximum", "np.minimum"),
@@ -401,16 +400,13 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (keeping_module, "TimelineWriter._there", "self._unless.pop(name, ())", "()"),
     (keeping_module, "TimelineWriter._wait", "event.rank < other.rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "end.ending.correlation_id not in gone", "False"),
-    (keeping_module, "TimelineWriter._part", "base + rank", "rank"),
+    (keeping_module, "TimelineWriter._part", "base + rank", "-base - rank"),
     (keeping_module, "TimelineWriter._columns", "_lowest(", "_lowest(-"),
-    (
-        keeping_module,
-        "TimelineWriter._lasts",
-        "max(min(event.witness.expiry_ns, INSTANT_MAX), over)",
-        "event.witness.expiry_ns",
-    ),
+    (keeping_module, "TimelineWriter._lasts", "max(min(event.witness.expiry_ns, INSTANT_MAX), over)", "over"),
+    (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
+    (keeping_module, "TimelineWriter._not_known", "rank < known.rank", "False"),
     (keeping_module, "TimelineWriter._frames", "columns.begins", "False"),
-    (keeping_module, "TimelineWriter._frames", "store.post(Posting.ABOUT", "str((Posting.ABOUT"),
+    (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 
@@ -423,6 +419,8 @@ def looked_at(directory: Path) -> Iterator[tuple[str, Path]]:
     yield "packed", packed(directory / "packed")[0].root
     yield "closing", closing(directory / "closing")
     yield "overlap", granted_while_held(directory / "overlap").root
+    for code in ("timestamp-below-floor", "damaged-ledger", "ended-lease-forgotten"):
+        yield code, all_plants()[code][0](directory / code).root
 
 
 @pytest.mark.verify

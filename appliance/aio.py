@@ -20,19 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from threading import Event
-from types import TracebackType
-from typing import Final, Self, TypedDict, Unpack, overload
+from typing import Any, Concatenate, Final, Self, TypedDict, Unpack
 
 from timeagent.errors import BadRequest
-from timeagent.units import Instant, Seconds
+from timeagent.units import Seconds
 
-from .bag.outcome import Outcome
-from .bag.reader import Message
 from .bag.storage import Storage
 from .cluster import Cluster
 from .formats.lease import Mode
@@ -40,7 +37,6 @@ from .lease.client import LeaseDenied
 from .recipes.exclusion import PATIENCE_S, Hold, Tool
 from .recipes.mount_election import MountElection, MountLeadership
 from .session.held import Lease, Listener, Loss, Recall
-from .session.lease_set import Leases
 from .session.session import Session
 
 WAITS_MAX: Final = 64
@@ -112,46 +108,30 @@ class _Threads:
             pool.shutdown()
 
 
-class AsyncLeases(Sequence["Lease"]):
+class AsyncLeases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a slot
     """The leases of one ``acquire``. Relinquished at the end of an ``async with`` block, also of a cancelled one.
 
-    ``check``, ``remaining_ns`` and ``progress`` of a lease do not block.
+    In order of domain. ``check``, ``remaining_ns`` and ``progress`` of a lease do not block.
     """
 
-    def __init__(self, session: AsyncSession, leases: Leases) -> None:
-        """Belong to a session."""
-        self._session = session
-        self.leases = leases
-
-    @overload
-    def __getitem__(self, index: int) -> Lease: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Lease, ...]: ...
-    def __getitem__(self, index: int | slice) -> Lease | tuple[Lease, ...]:
-        """Return one, in order of domain, or some."""
-        return self.leases[index]
-
-    def __len__(self) -> int:
-        """Return how many."""
-        return len(self.leases)
+    session: AsyncSession
+    """Whose they are."""
 
     async def lost(self) -> Loss:
         """Wait until one of them is lost, and say why: for a task beside the work."""
-        return await _first(*(lease.on_lost for lease in self.leases))
+        return await _first(*(lease.on_lost for lease in self))
 
     async def recalled(self) -> Lease:
         """Wait until another asks for one of them, and say which: for a task beside the work. See ``Recall``."""
-        return await _first(*(lease.on_recall for lease in self.leases))
+        return await _first(*(lease.on_recall for lease in self))
 
     async def __aenter__(self) -> Self:
         """Hold them for a block."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Give them back, with the right watermark."""
-        await self._session.relinquish(self)
+        await self.session.relinquish(self)
 
 
 class AsyncHold[H: Hold]:
@@ -174,11 +154,22 @@ class AsyncHold[H: Hold]:
         """Have it for a block."""
         return self.core
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Give it back."""
         await self.relinquish()
+
+
+def _awaited[**P, R](
+    verb: Callable[Concatenate[Session, P], R],
+) -> Callable[Concatenate[AsyncSession, P], Coroutine[Any, Any, R]]:
+    """Return a session's verb to be awaited: the session is begun, and it is done in a thread."""
+
+    @wraps(verb)
+    async def awaited(session: AsyncSession, /, *arguments: P.args, **options: P.kwargs) -> R:
+        await session.begin()
+        return await session._threads.call(partial(verb, session.core, *arguments, **options))  # noqa: SLF001 - a verb of it
+
+    return awaited
 
 
 class AsyncSession:
@@ -222,7 +213,10 @@ class AsyncSession:
         await self.begin()
         core = self.core
         take = partial(core.acquire, *domains, **options)
-        return AsyncLeases(self, await self._threads.taken(lambda given_up: take(given_up=given_up), core.relinquish))
+        taken = await self._threads.taken(lambda given_up: take(given_up=given_up), core.relinquish)
+        leases = AsyncLeases(taken)
+        leases.session = self
+        return leases
 
     async def take[H: Hold](
         self, tool: Callable[[Session], Tool[H]], *, timeout_s: Seconds = PATIENCE_S
@@ -256,10 +250,6 @@ class AsyncSession:
         """Have a function called, in a thread, for every lease that is lost from now on. Does not block."""
         self.core.on_lost(listener)
 
-    async def renew_due(self) -> None:
-        """Renew what is due, which a thread does unasked."""
-        await self._do(lambda core: core.renew_due())
-
     async def relinquish(self, leases: Sequence[Lease], *, timeout_s: Seconds | None = None) -> bool:
         """Give leases back; return whether every shard has said so. They are, also if this is cancelled."""
         return await self._threads.finish(partial(self.core.relinquish, leases, timeout_s=timeout_s))
@@ -268,34 +258,12 @@ class AsyncSession:
         """Take no lease any more. Does not wait."""
         self.core.take_no_more()
 
-    async def publish(self, log: str, payloads: Sequence[bytes], *, under: Sequence[Lease]) -> Outcome:
-        """Write messages as one batch. Cancelled, it is done all the same; ``asyncio.shield`` keeps its outcome."""
-        return await self._do(lambda core: core.publish(log, payloads, under=under))
-
-    async def resolve(self, log: str, leases: Sequence[Lease]) -> Outcome:
-        """Decide what is Unknown under these leases."""
-        return await self._do(lambda core: core.resolve(log, leases))
-
-    async def read(
-        self, log: str, *, under: Sequence[Lease] = (), after_ns: Instant = 0, level: str | None = None
-    ) -> list[Message]:
-        """Return a log's messages in order."""
-        return await self._do(lambda core: core.read(log, under=under, after_ns=after_ns, level=level))
-
-    async def read_domains(
-        self, log: str, *, under: Sequence[Lease], after_ns: Instant = 0, last: int | None = None
-    ) -> list[Message]:
-        """Return those of a log's messages that name a domain held here, in order."""
-        return await self._do(lambda core: core.read_domains(log, under=under, after_ns=after_ns, last=last))
-
-    async def horizon(self, log: str) -> Instant:
-        """Return the instant before which everything in a log is final."""
-        return await self._do(lambda core: core.horizon(log))
-
-    async def _do[R](self, do: Callable[[Session], R]) -> R:
-        """Begin, and do it in a thread."""
-        await self.begin()
-        return await self._threads.call(partial(do, self.core))
+    publish = _awaited(Session.publish)  # cancelled, it is done all the same; asyncio.shield keeps its outcome
+    resolve = _awaited(Session.resolve)
+    read = _awaited(Session.read)
+    read_domains = _awaited(Session.read_domains)
+    horizon = _awaited(Session.horizon)
+    renew_due = _awaited(Session.renew_due)
 
     async def run[R](self, do: Callable[..., R], *arguments: object) -> R:
         """Do anything else in a thread: ``await session.run(ledger.post, session.core)``."""
@@ -315,9 +283,7 @@ class AsyncSession:
         """Begin it, and use it in an ``async with`` block."""
         return await self.begin()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Close it."""
         await self.close()
 
@@ -388,9 +354,7 @@ class AsyncCluster:
         """Use it in an ``async with`` block."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         """Close it."""
         await self.close()
 

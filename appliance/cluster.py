@@ -29,10 +29,10 @@ from timeagent.sources.port import Source
 from timeagent.units import Instant
 
 from .admin.founding import read_marker
+from .bag.closedbags import ListedFiles
 from .bag.context import BagContext, Threads
 from .bag.follow import Follower
 from .bag.horizon import Horizon
-from .bag.listedfiles import ListedFiles
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
 from .bag.reader import Message, Reading, checked_level
@@ -57,10 +57,7 @@ from .node.writer_client import NodeWriterClient, SharedWriter
 from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
 from .session.session import Session
-from .views.fold import Fold
-from .views.view import View
-
-"""The only environment variable that is read."""
+from .views import Fold, View
 
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:

@@ -22,9 +22,8 @@ from timeagent.units import MS, Span
 
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
-from .formats.sessionlease import SessionWitness
 from .formats.shardmap import shard_text
-from .formats.witness import SignedWitness
+from .formats.witness import SessionWitness, SignedWitness
 from .lease.client import ATTEMPTS
 from .lease.wire import (
     PAGE_LEASES_MAX,
@@ -45,7 +44,7 @@ from .lease.wire import (
     SessionGranted,
     Unavailable,
 )
-from .session.no_lease import check_in_time, denial_text
+from .session.asking import check_in_time, denial_text
 
 if TYPE_CHECKING:
     import random

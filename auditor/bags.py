@@ -33,8 +33,7 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
-from .columns.cutting import cut
-from .columns.frames import BagRules, JudgedFile, RackColumns
+from .columns.frames import BagRules, JudgedFile, cut
 from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
 from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
 from .listed import FrameJudge
@@ -51,9 +50,7 @@ class BagWalk:
 
     def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
         """Take where evidence comes from. ``told``: takes what is found; ``timeline``: told of what is read, too."""
-        self.columns = RackColumns(reading, told, listing=timeline is not None)
-        """What is known of frames that are clean."""
-        self._judge = FrameJudge(reading, told, self.columns, timeline)
+        self.frames = FrameJudge(reading, told, timeline)
         self._timeline = timeline
         self._reading = reading
         self._tree = reading.tree
@@ -101,7 +98,7 @@ class BagWalk:
         """Audit one rack. Returns where its seal is, if it holds."""
         self._log = grid
         seal = self._rack(listing)
-        self._judge.flush()
+        self.frames.flush()
         if self._timeline:
             self._timeline.finish(grid, listing, seal)
         if seal is None or seal.token is None:
@@ -487,7 +484,7 @@ class BagWalk:
             place = Evidence(*(packed_at or (path, 0)))
             if self._timeline:
                 self._timeline.file(bag)
-            self._judge.file(JudgedFile(by, name, lock_where, seen, after, listed, whole, place, policy_of, path))
+            self.frames.file(JudgedFile(by, name, lock_where, seen, after, listed, whole, place, policy_of, path))
         return blind
 
     def _unread(self, path: str, start_ns: int, end_ns: int) -> None:
@@ -510,7 +507,7 @@ class BagWalk:
                     self._timeline.open_frame(frame, listing, path, twice=digest in seen)
                 if digest not in seen:
                     seen.add(digest)
-                    self._judge.take_open(frame, digest)
+                    self.frames.take_open(frame, digest)
 
     def _data_sizes(self, listing: BagListing) -> dict[str, int]:
         return {name: self._tree.size(f"{listing.bag.path}/{name}") for name in listing.files}

@@ -12,9 +12,8 @@ TYPE_CHECKING = False  # by its name checkers know it: loading typing takes as l
 if TYPE_CHECKING:
     from typing import Final
 
-    from appliance.bag.batch import MessageBatch
-    from appliance.bag.message import Message
-    from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+    from appliance.bag.message import Message, MessageBatch
+    from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
     from appliance.cluster import Cluster
     from appliance.formats.lease import Mode
     from appliance.recipes.cached_value import CachedValue
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
     from appliance.recipes.mount_election import MountElection, MountLeadership
     from appliance.recipes.path_lock import PathLock
     from appliance.recipes.semaphore import Semaphore
+    from appliance.session.asking import Leases
     from appliance.session.held import Lease, Recall
-    from appliance.session.lease_set import Leases
     from appliance.session.session import Session
-    from appliance.views.fold import Fold
+    from appliance.views import Fold
     from timeagent.errors import (
         BadConfiguration,
         BadRequest,
@@ -49,27 +48,27 @@ _HOMES: Final = {
     "BadTime": "timeagent.errors",
     "CachedValue": "appliance.recipes.cached_value",
     "Cluster": "appliance.cluster",
-    "Committed": "appliance.bag.outcome",
+    "Committed": "appliance.bag.writing",
     "Damaged": "timeagent.errors",
     "Election": "appliance.recipes.election",
     "Environment": "timeagent.errors",
     "FenceGate": "appliance.recipes.fence_gate",
-    "Fold": "appliance.views.fold",
+    "Fold": "appliance.views",
     "Hold": "appliance.recipes.exclusion",
     "Leader": "appliance.recipes.election",
     "Leadership": "appliance.recipes.election",
     "Lease": "appliance.session.held",
     "LeaseLost": "timeagent.errors",
-    "Leases": "appliance.session.lease_set",
+    "Leases": "appliance.session.asking",
     "Message": "appliance.bag.message",
-    "MessageBatch": "appliance.bag.batch",
+    "MessageBatch": "appliance.bag.message",
     "Mode": "appliance.formats.lease",
     "MountElection": "appliance.recipes.mount_election",
     "MountLeadership": "appliance.recipes.mount_election",
     "Mutex": "appliance.recipes.exclusion",
-    "NotCommitted": "appliance.bag.outcome",
+    "NotCommitted": "appliance.bag.writing",
     "NotTrusted": "timeagent.errors",
-    "Outcome": "appliance.bag.outcome",
+    "Outcome": "appliance.bag.writing",
     "PathLock": "appliance.recipes.path_lock",
     "RWLock": "appliance.recipes.exclusion",
     "Recall": "appliance.session.held",
@@ -79,7 +78,7 @@ _HOMES: Final = {
     "TenureError": "timeagent.errors",
     "TimeInterval": "timeagent.interval",
     "TryAgain": "timeagent.errors",
-    "Unknown": "appliance.bag.outcome",
+    "Unknown": "appliance.bag.writing",
     "UnknownOutcome": "timeagent.errors",
 }
 

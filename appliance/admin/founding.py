@@ -19,16 +19,15 @@ import msgspec
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
 from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
-from timeagent.keys import Signer, Verifier, key_id, load_private_key, save_private_key
+from timeagent.keys import Signer, Verifier, fingerprint, key_id, load_private_key, save_private_key
 from timeagent.trust import Purpose
 from timeagent.units import Instant
 
 from ..bag.roots import Root
 from ..bag.storage import Published, Storage
-from ..formats.address import Address
 from ..formats.framing import Kind
 from ..formats.marker import Marker, decode_marker
-from ..formats.names import check_node
+from ..formats.names import Address, check_node
 from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import ShardMap
@@ -79,25 +78,44 @@ def read_marker(storage: Storage, root: Root) -> Marker:
         raise Damaged(problem.code, problem.message, hint=hint) from None
 
 
-def found_cluster(storage: Storage, root: Root, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
+def found_cluster(storage: Storage, root: Root, policy: Policy, root_key: Signer) -> Registers:
     """Make a root of an empty directory: policy 1, then the marker. Raises Environment, naming what is in the way."""
+    with _founded(storage, root, policy, root_key) as registers:
+        return registers
+
+
+@contextlib.contextmanager
+def _founded(storage: Storage, root: Root, policy: Policy, root_key: Signer) -> Iterator[Registers]:
+    """Publish policy 1, which decides between two who set up at once, make the directories, and at the end the marker.
+
+    If what is done inside fails, remove what is ours of a new root: nothing stays half-written.
+    """
     check_policy(policy)
     refuse_not_empty(storage, root)
-    marker = Marker(cluster_id, root_key.public)
-    with _records_undone(storage, marker):
-        registers = _lay_ground(storage, root, policy, root_key, cluster_id)
-        _mark(storage, root, marker)
-    return registers
+    marker = Marker(policy.cluster_id, root_key.public)
+    registers = Registers(storage, policy.cluster_id, Verifier(root_key.public))
+    try:
+        _refuse_taken(root, taken=not registers.publish(Kind.POLICY, policy, root_key))
+        for directory in _OURS:
+            storage.ensure_directory(directory)
+        yield registers
+        _refuse_taken(root, taken=storage.publish(MARKER, marker.encode(), TMP) is not Published.WON)
+    except BaseException:
+        with contextlib.suppress(TenureError):
+            if storage.read(MARKER) == marker.encode():
+                storage.unlink(MARKER)
+        for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
+            with contextlib.suppress(TenureError):
+                path = f"{DIRECTORIES[kind]}/{record_name(1)}"
+                data = storage.read(path)
+                if data and open_signed(kind, data, path).key_id == key_id(marker.root_key):
+                    storage.unlink(path)
+        raise
 
 
-def _lay_ground(storage: Storage, root: Root, policy: Policy, root_key: Signer, cluster_id: bytes) -> Registers:
-    """Publish policy 1, which decides between two who set up at once, and make the directories."""
-    registers = Registers(storage, cluster_id, Verifier(root_key.public))
-    if not registers.publish(Kind.POLICY, policy, root_key):
-        raise _taken(root)
-    for directory in _OURS:
-        storage.ensure_directory(directory)
-    return registers
+def _refuse_taken(root: Root, *, taken: bool) -> None:
+    if taken:
+        raise Environment("root-exists", f"somebody else is setting up {root} right now", hint="join theirs")
 
 
 def refuse_not_empty(storage: Storage, root: Root) -> None:
@@ -116,34 +134,6 @@ def refuse_not_empty(storage: Storage, root: Root) -> None:
             f"{root} is not empty: it holds {foreign[0]!r}" + (f" and {len(foreign) - 1} more" if foreign[1:] else ""),
             hint="name an empty directory",
         )
-
-
-def _mark(storage: Storage, root: Root, marker: Marker) -> None:
-    """Publish the marker: from here on it is a root."""
-    if storage.publish(MARKER, marker.encode(), TMP) is not Published.WON:
-        raise _taken(root)
-
-
-def _taken(root: Root) -> Environment:
-    return Environment("root-exists", f"somebody else is setting up {root} right now", hint="join theirs")
-
-
-@contextlib.contextmanager
-def _records_undone(storage: Storage, marker: Marker) -> Iterator[None]:
-    """If what is done inside fails, remove what is ours of a new root: nothing stays half-written."""
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(TenureError):
-            if storage.read(MARKER) == marker.encode():
-                storage.unlink(MARKER)
-        for kind in (Kind.MAP, Kind.TRUST, Kind.POLICY):
-            with contextlib.suppress(TenureError):
-                path = f"{DIRECTORIES[kind]}/{record_name(1)}"
-                data = storage.read(path)
-                if data and open_signed(kind, data, path).key_id == key_id(marker.root_key):
-                    storage.unlink(path)
-        raise
 
 
 @contextlib.contextmanager
@@ -211,21 +201,15 @@ def set_up(
     Either all of it is done, or what was begun is removed again, here and on the mount. The marker comes last.
     """
     check_node(node)
-    check_policy(policy)
-    cluster_id = policy.cluster_id
     refuse_not_empty(storage, root)
-    place = directory or new_directory(cluster_id)
+    place = directory or new_directory(policy.cluster_id)
     kept = root_key_file is not None and is_there(root_key_file)
     root_key = load_private_key(root_key_file) if kept and root_key_file else Signer.generate()
     settings = Settings(place, node, root, root_key.public, None, {}, listen.at if listen else None)
     new_root_key = None if kept else (root_key_file or place / ROOT_KEY, root_key)
-    with _local_files(settings, new_root_key) as keys:
-        marker = Marker(cluster_id, root_key.public)
-        with _records_undone(storage, marker):
-            registers = _lay_ground(storage, root, policy, root_key, cluster_id)
-            admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
-            publish_map(registers, root_key, [node])
-            _mark(storage, root, marker)
+    with _local_files(settings, new_root_key) as keys, _founded(storage, root, policy, root_key) as registers:
+        admit(registers, root_key, node, keys, now, listen.reached_at if listen else None)
+        publish_map(registers, root_key, [node])
     return settings
 
 
@@ -246,6 +230,18 @@ def enroll(
     return settings
 
 
+def load_root_key(file: Path, public: bytes, root: Root) -> Signer:
+    """Read the root key of a cluster. Raises NotTrusted for that of another one, and what reading a key raises."""
+    key = load_private_key(file)
+    if key.public != public:
+        raise NotTrusted(
+            "other-cluster",
+            f"{file} is not the root key of the cluster at {root} ({fingerprint(public)})",
+            hint="take root.key from the machine that ran tenure init",
+        )
+    return key
+
+
 def join_cluster(
     storage: Storage,
     root: Root,
@@ -257,13 +253,7 @@ def join_cluster(
 ) -> Settings:
     """What ``tenure join`` does, with the root key at hand. Raises NotTrusted for another cluster's key."""
     marker = read_marker(storage, root)
-    root_key = load_private_key(root_key_file)
-    if root_key.public != marker.root_key:
-        raise NotTrusted(
-            "other-cluster",
-            f"{root_key_file} is not the root key of the cluster at {root} ({marker.fingerprint})",
-            hint="take root.key from the machine that ran tenure init",
-        )
+    root_key = load_root_key(root_key_file, marker.root_key, root)
     registers = Registers(storage, marker.cluster_id, Verifier(marker.root_key))
     place = directory or new_directory(marker.cluster_id)
     return enroll(registers, root, root_key, node, now, place, listen)

@@ -28,8 +28,7 @@ from timeagent.trust import Purpose
 from timeagent.units import Instant
 
 from ..bag.storage import Storage
-from ..formats.address import Address, parse_address
-from ..formats.names import check_node
+from ..formats.names import Address, check_node, parse_address
 from ..node.records import TMP, Registers
 from ..node.settings import FILE, Settings, is_there, save_settings
 from . import trust

@@ -216,7 +216,6 @@ class Finish:
 
 
 def ended(both: ShardMap) -> ShardMap:
-    """Return the map that ends a move."""
     return msgspec.structs.replace(both, number=both.number + 1, before=None)
 
 

@@ -17,9 +17,8 @@ from timeagent.keys import Signer
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
 from timeagent.units import DAY, Instant, Span
 
-from ..formats.address import Address
 from ..formats.framing import Kind
-from ..formats.names import check_node
+from ..formats.names import Address, check_node
 from ..node.records import Registers
 
 KEY_LIFE_NS: Final = 3650 * DAY
@@ -119,11 +118,11 @@ def revoke_node(registers: Registers, root_key: Signer, node: str, from_ns: Inst
     node end within about a second of other nodes seeing the record. Raises BadRequest for an unknown node, TryAgain.
     """
 
-    def chosen(known: tuple[KeyEntry, ...]) -> set[bytes]:
+    def revoked(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         check_known(known, node)
-        return {entry.public for entry in known if entry.node == node}
+        return _revoked(known, {entry.public for entry in known if entry.node == node}, from_ns)
 
-    return _publish(registers, root_key, lambda known: _revoked(known, chosen(known), from_ns))
+    return _publish(registers, root_key, revoked)
 
 
 def revoke_keys(registers: Registers, root_key: Signer, publics: Collection[bytes], from_ns: Instant) -> int:

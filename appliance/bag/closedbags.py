@@ -1,27 +1,249 @@
-"""The closed bags of a log and the bytes that their lists promise, wherever these are by now.
+"""The closed bags of a log and the bytes that their lists promise, wherever these are by now. Checks every byte.
 
 By the order of authority: where a rack is sealed, its seal says which bags exist; else the directories do, and every
 name below the horizon is there for good until the rack is sealed.
+
+The files that a list names are in the bag's directory, or in the pack of its rack. A pack appears by link(2), whole,
+beside the seal, and only then the directories go, data files first. So a file that is missing is looked for in the
+pack, with the rack opened afresh; and a sealed rack that has neither directories nor a pack, though its seal lists
+files, was given up by retention: what it held is gone for everybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from appliance.formats.lockfile import LockFile, RackSeal
-from appliance.formats.paths import Bag, Grid, Rack
-from timeagent.errors import Damaged
+from appliance.formats.framing import Piece, measure
+from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
+from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
+from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Grid, Rack
+from timeagent.errors import Damaged, TryAgain
 from timeagent.units import Instant
 
-from .authority import Authority
 from .closer import read_lock
-from .listedfiles import ListedFiles
 from .logs import is_there
+from .sealer import Authority
 from .storage import Storage
+
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""How much of a pack is read at a time, so that bags in a row cost few requests."""
+
+
+class PackedRack:
+    """The pack of one rack. Keeps its index and one window of its bytes in memory; no descriptor."""
+
+    def __init__(self, storage: Storage, path: str, index: PackIndex) -> None:
+        """Take an index that agrees with the rack's seal."""
+        self._storage = storage
+        self.path = path
+        self.index = index
+        self._window = (0, b"")
+
+    def file(self, bag: str, name: str) -> bytes | None:
+        """Return a file's bytes, unchecked; None if the pack has no such file, or is gone. Touches the mount."""
+        for number in self.index.files_of(bag):
+            if self.index.names[number] == name:
+                return self.range(int(self.index.offsets[number]), int(self.index.sizes[number]))
+        return None
+
+    def range(self, offset: int, length: int) -> bytes | None:
+        """Return bytes of the pack; None if it is gone. Reads ahead: the next range is mostly in memory."""
+        start, window = self._window
+        if not start <= offset <= offset + length <= start + len(window):
+            self._window, window = (0, b""), b""  # so that its memory is used again, and not a second window's
+            ahead = min(max(length, WINDOW_BYTES), max(length, self.index.index_at - offset))
+            found = self._storage.read_from(self.path, offset, ahead)
+            if found is None:
+                return None
+            start, window = self._window = (offset, found)
+        return window[offset - start : offset - start + length]
+
+
+class _Deleted(Exception):
+    """The pack went away while it was opened."""
+
+
+def open_packed(storage: Storage, rack: Rack) -> PackedRack | None:
+    """Open the pack of a rack and compare it with the rack's seal; None if there is none. Raises Damaged."""
+    seen = storage.look(rack.path, (PACK, SEAL)) or frozenset()
+    path = f"{rack.path}/{PACK}"
+    size = storage.size_of(path) if PACK in seen else None
+    if size is None:
+        return None
+    raw = storage.read(f"{rack.path}/{SEAL}")
+    if raw is None:
+        raise Damaged("pack-without-seal", f"{path} is there, and its rack has no seal", hint=_RESTORE_PACK)
+
+    def read_at(offset: int, length: int) -> bytes:
+        found = storage.read_from(path, offset, length)
+        if found is None:
+            raise _Deleted
+        return found
+
+    try:
+        index = open_pack(read_at, size, path)
+    except _Deleted:
+        return None  # by retention; a late link may put it there again, which is no news
+    maker = PackMaker(raw, f"{rack.path}/{SEAL}")
+    wrong = index.disagreement(maker.seal_digest, maker.listed, maker.bags)
+    if wrong:
+        raise Damaged("pack-disagrees", f"{path} is not the pack of its rack's seal: {wrong}", hint=_RESTORE_PACK)
+    return PackedRack(storage, path, index)
+
+
+def retained(storage: Storage, rack: Rack, seal: RackSeal) -> bool:
+    """Whether the files of a sealed rack are gone for good: no pack, and no directory that the seal is about.
+
+    A directory of the same name that somebody made again is void: its lock file, if it has one, is not the one that the
+    seal holds. Deliberate deletion and deletion by hand look the same from here. Touches the mount.
+    """
+    if not lists_files(seal) or any(
+        original(storage, f"{rack.path}/{entry.bag}", entry.lock) for entry in seal.entries
+    ):
+        return False
+    # After the directories: a pack appears before they go, so whoever packs meanwhile is not taken for retention.
+    return PACK not in (storage.look(rack.path, (PACK,)) or ())
+
+
+def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
+    """Whether a bag's directory is the one that the seal is about: the lock file in it is the one in the seal."""
+    return bool(storage.look(bag_path, (LOCK,))) and storage.read(f"{bag_path}/{LOCK}") == lock
+
+
+def lists_files(seal: RackSeal) -> bool:
+    """Whether a seal lists any file: a rack without files needs no pack."""
+    return bool(listed_files(seal))
+
+
+def listed_files(seal: RackSeal) -> int:
+    """Return how many files a seal lists. Raises Damaged."""
+    return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
+
+
+_RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"
+
+
+_PACKS_KEPT: Final = 2
+_RESTORE_FILE: Final = "restore it from a copy of the tree; what this bag held cannot be read until then"
+
+
+class ListedFiles:
+    """Opens the listed files of one log's closed bags."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._packs: dict[str, PackedRack] = {}
+
+    def is_gone(self, rack: Rack, seal: RackSeal) -> bool:
+        """Whether a sealed rack, whose seal lists files, has been given up. Touches the mount; opens a pack."""
+        return self._pack(rack) is None and retained(self._storage, rack, seal)
+
+    def pieces(self, bag: Bag, lock: LockFile, only: Container[str] | None = None) -> Iterator[tuple[str, list[Piece]]]:
+        """Yield each listed file's name and its whole pieces, in order; of some names ``only``.
+
+        Raises Damaged; TryAgain for a deleted pack.
+
+        One file is in memory at a time; of a pack, the files of the bag.
+        """
+        if only is not None:
+            yield from ((entry.name, self.pieces_of(bag, entry)) for entry in lock.entries if entry.name in only)
+            return
+        if bag.rack.path in self._packs:
+            yield from self._from_pack(self._packs[bag.rack.path], bag, lock.entries)
+            return
+        found = self._storage.read_each(bag.path, [entry.name for entry in lock.entries])
+        for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):
+            data = self._looked_for(bag, entry) if read is None else read
+            if data is None:
+                yield from self._from_pack(self._pack_for(bag, entry), bag, lock.entries[number:])
+                return
+            yield entry.name, _checked(data, entry, f"{bag.path}/{entry.name}")
+
+    def pieces_of(self, bag: Bag, entry: LockEntry) -> list[Piece]:
+        """Return the whole pieces of one listed file. Raises Damaged; TryAgain for a deleted pack."""
+        data = None if bag.rack.path in self._packs else self._from_directory(bag, entry)
+        if data is not None:
+            return _checked(data, entry, f"{bag.path}/{entry.name}")
+        pack = self._pack_for(bag, entry)
+        data = pack.file(bag.name, entry.name)
+        if data is None:
+            raise self._vanished(bag.rack, pack.path)
+        return _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
+
+    def _from_directory(self, bag: Bag, entry: LockEntry) -> bytes | None:
+        (data,) = self._storage.read_each(bag.path, (entry.name,))
+        return self._looked_for(bag, entry) if data is None else data
+
+    def _looked_for(self, bag: Bag, entry: LockEntry) -> bytes | None:
+        """Read a file that was not there: its absence counts once its directory was looked at."""
+        seen = self._storage.look(bag.path, (entry.name,))
+        return self._storage.read(f"{bag.path}/{entry.name}") if seen else None
+
+    def _pack_for(self, bag: Bag, entry: LockEntry) -> PackedRack:
+        pack = self._pack(bag.rack)
+        if pack is None:
+            if self._given_up(bag):
+                raise self._vanished(bag.rack, f"{bag.rack.path}/{PACK}")
+            path = f"{bag.path}/{entry.name}"
+            raise Damaged("file-missing", f"{path} is listed in the lock file and is not there", hint=_RESTORE_FILE)
+        return pack
+
+    def _given_up(self, bag: Bag) -> bool:
+        """Whether a bag was packed, and its pack deleted, since its files were asked for: hours may lie between."""
+        marked = self._storage.look(bag.rack.path, (RETAINED,))
+        return bool(marked) and not self._storage.look(bag.path, (LOCK,))
+
+    def _from_pack(
+        self, pack: PackedRack, bag: Bag, entries: tuple[LockEntry, ...]
+    ) -> Iterator[tuple[str, list[Piece]]]:
+        """Yield the files that remain of a bag: they stand end to end, so the pack's window moves over them."""
+        if not entries:
+            return
+        names = pack.index.names
+        number = next((n for n in pack.index.files_of(bag.name) if names[n] == entries[0].name), None)
+        at = pack.index.index_at if number is None else int(pack.index.offsets[number])
+        for entry in entries:
+            data = pack.range(at, entry.size)
+            if data is None:
+                raise self._vanished(bag.rack, pack.path)
+            yield entry.name, _checked(data, entry, f"{pack.path}, {bag.name}/{entry.name}")
+            at += entry.size
+
+    def _vanished(self, rack: Rack, path: str) -> TryAgain:
+        """Forget a pack that agreed with its seal and is not there any more: asked again, the rack is gone."""
+        self._packs.pop(rack.path, None)
+        return TryAgain(
+            "pack-vanished",
+            f"{path} was deleted while it was read",
+            hint="read on from where it stopped: what retention gave up is named then",
+        )
+
+    def _pack(self, rack: Rack) -> PackedRack | None:
+        """Open the pack of a rack, or return None if there is none. Raises Damaged, also if it is not its seal's."""
+        if rack.path in self._packs:
+            return self._packs[rack.path]
+        pack = open_packed(self._storage, rack)
+        if pack is None:
+            return None
+        if len(self._packs) >= _PACKS_KEPT:
+            self._packs.pop(next(iter(self._packs)))
+        self._packs[rack.path] = pack
+        return pack
+
+
+def _checked(data: bytes, entry: LockEntry, path: str) -> list[Piece]:
+    """Return the whole pieces of a listed file. Raises Damaged unless it begins with the bytes that are listed."""
+    found, size, digest = measure(data if len(data) == entry.size else data[: entry.size])
+    if (size, digest) != (entry.size, entry.digest):
+        raise Damaged(
+            "file-altered", f"{path} does not hold the {entry.size} bytes that were listed", hint=_RESTORE_FILE
+        )
+    return found
+
 
 _ONE_BY_ONE_MAX: Final = 4
 """Up to so many bags are asked for by name; for more of them their rack is listed."""

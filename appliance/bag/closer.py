@@ -13,7 +13,7 @@ the protocol:
 
 With 2 before 1, a message can be confirmed and then be missing from the lock file: tests/faults/test_bag_mutants.py.
 
-What a lock file says is an answer only by the order of authority (authority.py): the seal of the rack comes first.
+What a lock file says is an answer only by the order of authority (sealer.py): the seal of the rack comes first.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from typing import Final, Protocol
 from timeagent.errors import TryAgain
 from timeagent.units import MS, Instant, Span
 
-from .batch import MessageBatch
 from .closedbags import RackGone
-from .message import START, Position, cursor_text
+from .message import START, MessageBatch, Position, cursor_text
 from .reader import Level, Reader
 
 POLL_NS: Final[Span] = 500 * MS

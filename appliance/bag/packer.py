@@ -31,8 +31,8 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Ra
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
+from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
 from .context import BagContext
-from .listedfiles import WINDOW_BYTES, PackedRack, open_packed, original
 from .logs import racks_there
 from .sealer import Sealer
 from .storage import NOT_A_DIRECTORY, Published

@@ -17,14 +17,12 @@ from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
 from .acceptance import Judge, Refusal
-from .batch import BatchPart, MessageBatch
-from .closedbags import ClosedBag, ClosedBags, RackGone
+from .closedbags import ClosedBag, ClosedBags, RackGone, retained
 from .closer import NotDue
 from .context import BagContext, RecordNumbers
 from .horizon import Horizon
-from .listedfiles import retained
 from .logs import is_there, racks_there
-from .message import START, FrameOrigin, Message, Position, before, cursor_text
+from .message import START, BatchPart, FrameOrigin, Message, MessageBatch, Position, before, cursor_text
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 

@@ -84,7 +84,11 @@ class PlacedStorage:
         if not path.startswith(_BELOW):
             return self._root
         log, _, rest = path.removeprefix(_BELOW).partition("/")
-        return self._root if rest == BIRTH else self._logs.get(log) or self._found(log)
+        return self._root if rest == BIRTH else self.of(log)
+
+    def of(self, log: str) -> Storage:
+        """Return where a log's bags are: who works on one log need not have each path looked at."""
+        return self._logs.get(log) or self._found(log)
 
     def _found(self, log: str) -> Storage:
         directory = f"{LOGS}/{log}"

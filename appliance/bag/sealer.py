@@ -1,4 +1,4 @@
-"""Seal a rack, so that no bag can appear in the past (docs/protocol/bag.md).
+"""Seal a rack, so that no bag can appear in the past; and what answers for a bag (docs/protocol/bag.md).
 
 A bag that nobody wrote to has no directory, and none may be made later. The steps of one rack:
 
@@ -11,24 +11,32 @@ A bag that nobody wrote to has no directory, and none may be made later. The ste
 Racks are sealed in order, so that the newest seal answers for everything older. Whoever finds a prelock finishes and
 asks no clock. Before the first prelock two clocks are asked: one's own, and the file server's, so that one fast clock
 cannot stop a cluster.
+
+The order of authority is seal, then lock. A bag that is not in its rack's seal does not exist, whatever is on disk; a
+lock file in a directory that was deleted and made again says nothing. So what a lock file says is an answer only if the
+rack's prelock was absent when it was looked for *after* the lock file was read. Otherwise the sealing is finished, and
+the seal answers. Everybody who wants to know what a bag holds asks ``Authority``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import RackSeal, SealEntry, open_seal
+from appliance.formats.lockfile import LockFile, RackSeal, SealEntry, open_seal
 from appliance.formats.paths import PRELOCK, SEAL, Bag, Grid, Rack
 from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import Instant, Span
 
-from .closer import BagGone, Closer, NotDue
+from .closer import BagGone, Closed, Closer, NotDue, read_lock
 from .context import BagContext, signed_for_ever
 from .logs import racks_there
 
-_KEPT_MAX: Final = 8
+_SEALS_KEPT: Final = 8
+_BAGS_KEPT: Final = 2_048
 
 
 class Sealer:
@@ -207,7 +215,87 @@ class Sealer:
                 f"{where} is the seal of {seal.rack} in cluster {seal.cluster_id.hex()}",
                 hint="restore the file from a copy of the tree",
             )
-        if len(self._kept) >= _KEPT_MAX:
+        if len(self._kept) >= _SEALS_KEPT:
             self._kept.pop(next(iter(tuple(self._kept))), None)
         self._kept[rack.path] = seal  # immutable: never stale
         return seal
+
+
+class Contents(msgspec.Struct, frozen=True, gc=False):
+    """What a closed bag holds for ever."""
+
+    lock: LockFile | None
+    """None: the bag does not exist; its rack was sealed without it."""
+
+
+class Authority:
+    """Answers for the closed bags of one log, and closes what is due."""
+
+    def __init__(self, context: BagContext, grid: Grid) -> None:
+        self._storage = context.storage
+        self._cluster_id = context.records.cluster_id
+        self.closer = Closer(context, grid)
+        self.sealer = Sealer(context, grid, self.closer)
+        self._kept: dict[str, Contents] = {}
+
+    def close(self, bag: Bag) -> Contents | NotDue:
+        """Close the bag if it is due, or if somebody has begun, and say what it holds.
+
+        Raises BadTime, Environment, Damaged, TryAgain. Touches the mount, unless the answer is known; does not wait.
+        """
+        known = self._known(bag)
+        if known is not None:
+            return known
+        closed = self.closer.close(bag)
+        return closed if isinstance(closed, NotDue) else self.answer(bag, closed)
+
+    def read(self, bag: Bag) -> Contents | None:
+        """Say what a bag holds if it is closed already; None if not. Closes nothing that nobody has begun to seal."""
+        known = self._known(bag)
+        if known is not None:
+            return known
+        closed = self.closer.read(bag)
+        if closed is not None:
+            return self.answer(bag, closed)
+        return self.by_seal(bag) if self.rack_begun(bag.rack) else None
+
+    def answer(self, bag: Bag, closed: Closed | BagGone) -> Contents:
+        """Take what a bag's directory said, read before this call, as far as it may count.
+
+        Raises TryAgain where only a seal could answer and the rack cannot be sealed yet.
+        """
+        if isinstance(closed, BagGone) or self.rack_begun(bag.rack):
+            return self.by_seal(bag)
+        return self._keep(bag, Contents(closed.lock))
+
+    def by_seal(self, bag: Bag) -> Contents:
+        """Let the rack's seal answer; help sealing. Raises TryAgain if it cannot be sealed yet."""
+        seal = self.sealer.seal(bag.rack)
+        if isinstance(seal, NotDue):
+            raise TryAgain(
+                "no-seal",
+                f"{bag.path} is not there, and only the seal of its rack could say why",
+                hint="try again after the rack was sealed",
+            )
+        return self._keep(bag, self.in_seal(seal, bag))
+
+    def in_seal(self, seal: RackSeal, bag: Bag) -> Contents:
+        """Return what a seal says of a bag. Raises Damaged."""
+        raw = seal.lock_of(bag.name)
+        return Contents(None if raw is None else read_lock(raw, bag, self._cluster_id).lock)
+
+    def rack_begun(self, rack: Rack) -> bool:
+        seen = self._storage.look(rack.path, (PRELOCK, SEAL))
+        return seen is None or bool(seen)
+
+    def _known(self, bag: Bag) -> Contents | None:
+        known = self._kept.get(bag.path)
+        if known is None and self.sealer.newest is not None and bag.start_ns < self.sealer.newest.end_ns:
+            return self.by_seal(bag)
+        return known
+
+    def _keep(self, bag: Bag, contents: Contents) -> Contents:
+        if len(self._kept) >= _BAGS_KEPT:
+            self._kept.pop(next(iter(tuple(self._kept))), None)
+        self._kept[bag.path] = contents
+        return contents

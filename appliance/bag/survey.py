@@ -11,8 +11,8 @@ from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.units import DAY
 
+from .closedbags import lists_files
 from .context import BagContext
-from .listedfiles import lists_files
 from .logs import racks_there
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, Protocol, assert_never
 
@@ -22,12 +23,37 @@ from appliance.formats.paths import PRELOCK, SEAL, Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS
 
-from .authority import Authority, Contents
+from .closedbags import ListedFiles
 from .closer import NotDue
 from .context import BagContext
-from .listedfiles import ListedFiles
-from .outcome import Committed, NotCommitted, Outcome, Unknown
+from .sealer import Authority, Contents
 from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The file is in the record, for ever."""
+
+    file_name: str | None = field(default=None, compare=False, repr=False)
+    """The file of the bag that holds it, where that is known: for who wants to find it again soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """The file is not in the record and never will be: the messages may be written again, elsewhere."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Cannot be told now. Repeat the same attempt, or close its bag: that decides it."""
+
+    reason: str
+
+
+type Outcome = Committed | NotCommitted | Unknown
+
 
 _SLICE_NS: Final = 100 * MS
 """How long a wait goes on before the mount is looked at again: somebody may have closed the bag early."""

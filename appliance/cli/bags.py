@@ -25,12 +25,12 @@ from timeagent.console import (
 from timeagent.errors import BadRequest, Damaged
 from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_span, rfc3339, span_text
 
-from ..bag.authority import Authority
+from ..bag.closedbags import open_packed
 from ..bag.closer import NotDue
-from ..bag.listedfiles import open_packed
 from ..bag.logs import racks_there
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
+from ..bag.sealer import Authority
 from ..bag.survey import BagView, RackView, forecast, view_rack
 from ..formats.lockfile import open_lock
 from ..formats.paths import LOCK, Bag

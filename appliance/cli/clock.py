@@ -60,11 +60,11 @@ from timeagent.sources.port import Source
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339, span_text
 
 from ..admin.founding import read_marker
-from ..bag.roots import Root, parse_root, storage_at
+from ..bag.roots import parse_root, storage_at
 from ..formats.marker import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
-from .opening import registers_at
+from .opening import JSON, add_cluster_options, registers_at
 
 _FILE_BYTES_MAX: Final = 65536
 _EVIDENCE_BYTES_MAX: Final = 1 << 20
@@ -75,11 +75,6 @@ _NOT_VERIFIED: Final = 3
 _INTERRUPTED: Final = 130
 _WAIT_STEP_NS: Final[Span] = 200 * MS
 _WATCH_PERIOD_NS: Final[Span] = SECOND
-
-
-def _root(options: Namespace) -> str | None:
-    """Return the root that is named: it is read only then, and needs not be joined."""
-    return options.root or os.environ.get(ROOT_VARIABLE)
 
 
 def find_agent(root: str | None, node_dir: str | None) -> Path | None:
@@ -104,9 +99,10 @@ def machine_sources(clock: MachineClock, node_dir: str | Path | None) -> list[So
     return own_sources(clock, settings, random.Random(os.urandom(8)))  # noqa: S311 - numbers of questions
 
 
-def assumed_radius_ns(root: Root) -> Span:
-    """Return the radius that the policy of a root states. Touches the mount."""
-    return registers_at(storage_at(root), root).newest_policy().assumed_radius_ns
+def assumed_radius_ns(root: str | None) -> Span:
+    """Return the radius that the policy of a root states; 0 where it states none, or there is no root. Touches it."""
+    path = parse_root(root) if root else None
+    return registers_at(storage_at(path), path).newest_policy().assumed_radius_ns if path else 0
 
 
 class _Exchange(msgspec.Struct):
@@ -175,95 +171,23 @@ class _Asking:
     find_agent: Callable[[], Path | None]
 
 
-def _assumed_radius(options: Namespace) -> Span:
-    return assumed_radius_ns(parse_root(root)) if (root := _root(options)) else 0
-
-
-def _named_sources(clock: MachineClock, options: Namespace) -> list[Source]:
-    return machine_sources(clock, options.node_dir)
-
-
-def _named_agent(options: Namespace) -> Path | None:
-    return find_agent(_root(options), options.node_dir)
-
-
 def _run_agent(options: Namespace) -> int:
     from .agent import run_agent  # with all that an agent is made of
 
     return run_agent(options)
 
 
-_OF_CLUSTER: Final = (
-    argument("--root", metavar="DIR", help=f"a cluster's root (default: {ROOT_VARIABLE})"),
-    argument("--node-dir", metavar="DIR", help="this node's settings and keys (default: the usual places)"),
-    argument("--allow-root", action="store_true", help="work as the superuser, whom no file mode stops"),
-)
-_AS_JSON: Final = argument("--json", action="store_true", help="print one JSON object")
+def _asking(summary: str, verb: Callable[[_Asking, Namespace], int], *own: Argument) -> Command:
+    """Return a verb that asks the agent of this machine, or the sources that measure; an assumed one is asked last."""
 
+    def ask(options: Namespace) -> int:
+        clock, root, text = SystemClock(), options.root or os.environ.get(ROOT_VARIABLE), options.assume_radius
+        sources = machine_sources(clock, options.node_dir)
+        radius = assumed_radius_ns(root) if text is None else _stated_radius(text)
+        return verb(_Asking(clock, sources, radius, lambda: find_agent(root, options.node_dir)), options)
 
-def time_command(
-    assumed_radius: Callable[[Namespace], Span] = _assumed_radius,
-    *,
-    machine: MachineClock | None = None,
-    sources: Callable[[MachineClock, Namespace], list[Source]] = _named_sources,
-    agent: Callable[[Namespace], Path | None] = _named_agent,
-) -> Command:
-    """Return the word ``time``. ``sources`` are those that measure; an assumed one is asked last, if one is stated.
-
-    ``assumed_radius``: what a cluster's policy states; 0 where it states none, or there is no cluster. ``agent``: the
-    tmpfs directory of an agent that runs here, or None.
-    """
-    clock = machine if machine is not None else SystemClock()
-
-    def asking(help_text: str, verb: Callable[[_Asking, Namespace], int], *own: Argument) -> Command:
-        def ask(options: Namespace) -> int:
-            text = options.assume_radius
-            radius = assumed_radius(options) if text is None else _stated_radius(text)
-            return verb(_Asking(clock, sources(clock, options), radius, lambda: agent(options)), options)
-
-        assume = argument(
-            "--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms"
-        )
-        return command(help_text, ask, assume, *_OF_CLUSTER, *own, _AS_JSON)
-
-    verbs = {
-        "run": command("the node's time agent: until SIGTERM or SIGINT", _run_agent, *_OF_CLUSTER, _AS_JSON),
-        "now": asking("the time, as an interval that holds it", _now),
-        "wait": asking(
-            "wait until the time is known well enough; for units and scripts",
-            _wait,
-            argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)"),
-            argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)"),
-        ),
-        "sources": asking(
-            "what each time source says, or why it says nothing",
-            _sources,
-            argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C"),
-            argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times"),
-        ),
-        "verify": command(
-            "judge a signed time, or a Roughtime malfeasance report",
-            _verify,
-            argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input"),
-            argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line"),
-            argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers"),
-            _AS_JSON,
-        ),
-        "evidence": command(
-            "what the signatures in the agent's evidence prove",
-            judge_evidence,
-            argument("file", metavar="FILE", help="a file of the agent's evidence directory"),
-            argument(
-                "--key",
-                metavar="FILE",
-                action="append",
-                default=[],
-                help="a node's public time key, one line; once per node",
-            ),
-            _AS_JSON,
-        ),
-    }
-    return with_verbs("What this machine knows of the time.", verbs)
+    assume = argument("--assume-radius", metavar="SPAN", help="without a bound, take the clock to be this good: 250ms")
+    return command(summary, ask, assume, *own, add_cluster_options)
 
 
 def _stated_radius(text: str) -> Span:
@@ -281,7 +205,6 @@ def _stated_radius(text: str) -> Span:
 
 
 def _known(asking: _Asking, *, quiet: bool = False) -> Known:
-    """Ask the agent where one runs; else the sources."""
     directory = asking.find_agent()
     if directory is not None:
         try:
@@ -513,4 +436,41 @@ def _named(file: str) -> str:
     return "standard input" if file == "-" else file
 
 
-COMMANDS: Final = {"time": time_command()}
+_VERBS: Final = {
+    "run": command("the node's time agent: until SIGTERM or SIGINT", _run_agent, add_cluster_options),
+    "now": _asking("the time, as an interval that holds it", _now),
+    "wait": _asking(
+        "wait until the time is known well enough; for units and scripts",
+        _wait,
+        argument("--timeout", metavar="SPAN", default="60s", help="give up after this long (default: 60s)"),
+        argument("--radius", metavar="SPAN", default="250ms", help="how well it must be known (default: 250ms)"),
+    ),
+    "sources": _asking(
+        "what each time source says, or why it says nothing",
+        _sources,
+        argument("--watch", action="store_true", help="once a second, with the intervals drawn, until Ctrl-C"),
+        argument("--count", type=whole_from(1), metavar="N", help="with --watch: stop after N times"),
+    ),
+    "verify": command(
+        "judge a signed time, or a Roughtime malfeasance report",
+        _verify,
+        argument("file", metavar="FILE", help="128 bytes, raw or in hex, or a report; - for standard input"),
+        argument("--key", metavar="FILE", help="the node's public time key, one ssh-ed25519 line"),
+        argument("--over", metavar="HEX", help="the 32 bytes that a signed time of the nonce door covers"),
+        JSON,
+    ),
+    "evidence": command(
+        "what the signatures in the agent's evidence prove",
+        judge_evidence,
+        argument("file", metavar="FILE", help="a file of the agent's evidence directory"),
+        argument(
+            "--key",
+            metavar="FILE",
+            action="append",
+            default=[],
+            help="a node's public time key, one line; once per node",
+        ),
+        JSON,
+    ),
+}
+COMMANDS: Final = {"time": with_verbs("What this machine knows of the time.", _VERBS)}

@@ -87,7 +87,6 @@ class MountHangsError(Exception):
 
 
 def run_doctor(options: Namespace) -> int:
-    """Look at everything, say a line for each."""
     if is_address(options.path):
         raise BadRequest("no-mount", f"{options.path} is no directory", hint=f"tenure probe {options.path}")
     checks = look_at(Path(options.path).absolute(), Path(options.node_dir) if options.node_dir else None)
@@ -95,7 +94,6 @@ def run_doctor(options: Namespace) -> int:
 
 
 def told(schema: str, fields: dict[str, Any], checks: Sequence[HealthCheck], options: Namespace) -> int:
-    """Print the lines, or one object; return the exit code."""
     counts = {verdict.value: sum(check.verdict is verdict for check in checks) for verdict in CheckVerdict}
     width = max(len(check.name) for check in checks)
     lines = []
@@ -257,7 +255,7 @@ def _clock(path: Path | None, node_dir: Path | None) -> list[HealthCheck]:
 
 
 def _assumed_radius(path: Path | None) -> Span:
-    return assumed_radius_ns(path) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
+    return assumed_radius_ns(str(path)) if path is not None and PosixStorage(path).look(".", [MARKER]) else 0
 
 
 def _randomness() -> list[HealthCheck]:
@@ -361,14 +359,12 @@ def _bind_problem(host: str, port: int) -> str | None:
 
 
 PROBE_PATIENCE_S: Final = 60.0
-VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
 
 
 class FarHands:
     """The other client's hands, over a pipe."""
 
     def __init__(self, command: Sequence[str], patience_s: float = PROBE_PATIENCE_S) -> None:
-        """Start it. Raises Environment."""
         self._patience_s = patience_s
         try:
             self._process = subprocess.Popen(  # noqa: S603 - ssh, or this program, with words of their own
@@ -378,24 +374,6 @@ class FarHands:
             raise Environment(
                 "peer-absent", f"cannot start {command[0]}: {problem.strerror}", hint="is ssh installed?"
             ) from None
-
-    def make(self, name: str, data: str) -> bool:
-        return bool(self._ask("make", name, data))
-
-    def append(self, name: str, data: str) -> bool:
-        return bool(self._ask("append", name, data))
-
-    def link(self, name: str, source: str) -> bool:
-        return bool(self._ask("link", name, source))
-
-    def sees(self, name: str) -> bool:
-        return bool(self._ask("sees", name))
-
-    def sees_afresh(self, name: str) -> bool:
-        return bool(self._ask("sees_afresh", name))
-
-    def read(self, name: str) -> str:
-        return str(self._ask("read", name))
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -409,7 +387,7 @@ class FarHands:
             self._process.wait()
         self._process.stdout.close()
 
-    def _ask(self, verb: str, *words: str) -> object:
+    def ask(self, verb: str, *words: str) -> bool | str:
         try:
             answer = within(self._patience_s, lambda: self._exchange(verb, words))
         except MountHangsError:
@@ -418,7 +396,8 @@ class FarHands:
             ) from None
         if "problem" in answer:
             raise Environment("peer-failed", f"the other client: {answer['problem']}", hint="run tenure doctor there")
-        return answer["said"]
+        said: bool | str = answer["said"]
+        return said
 
     def _exchange(self, verb: str, words: Sequence[str]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -442,10 +421,7 @@ class FarHands:
 def serve(hands: TrialDirectory) -> int:
     for line in sys.stdin:
         try:
-            verb, *words = json.loads(line)
-            if verb not in VERBS:
-                raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
-            answer: dict[str, Any] = {"said": getattr(hands, verb)(*words)}
+            answer: dict[str, Any] = {"said": hands.ask(*json.loads(line))}
         except OSError as problem:
             answer = {"problem": problem.strerror or str(problem)}
         except (TenureError, ValueError, TypeError) as problem:
@@ -466,7 +442,6 @@ def _other(options: Namespace, token: str) -> list[str]:
 
 
 def run_probe(options: Namespace) -> int:
-    """Run every experiment, say a line for each."""
     path = parse_root(options.path)
     if not isinstance(path, Path):
         return told("tenure.probe", {"path": path, "other": None}, probe_store(path, os.urandom(6).hex()), options)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from appliance.cluster import Cluster
-from appliance.session.lease_set import Leases
+from appliance.session.asking import Leases
 from appliance.session.session import Session
 from timeagent.console import (
     Argument,

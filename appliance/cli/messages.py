@@ -19,13 +19,12 @@ from timeagent.console import Progress, argument, command, counted, instant_fiel
 from timeagent.errors import BadRequest, TenureError
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
 
-from ..bag.batch import MessageBatch
 from ..bag.closedbags import RackGone
 from ..bag.follow import Follower, Wait
-from ..bag.message import START, Message, Position, before, cursor_text, is_cursor, parse_cursor
+from ..bag.message import START, Message, MessageBatch, Position, before, cursor_text, is_cursor, parse_cursor
 from ..bag.metronome import Metronome
-from ..bag.outcome import Committed, Outcome, Unknown
 from ..bag.reader import Level
+from ..bag.writing import Committed, Outcome, Unknown
 from ..doctor.machine import is_local
 from ..formats.birth import BagKind
 from ..formats.framing import check_payloads
@@ -196,7 +195,6 @@ def _conclude(
 
 
 def run_read(options: Namespace) -> int:
-    """Print a log's messages, one a line; with --json one object a line."""
     after = _position(options.after, options.log)
     until = parse_instant(options.until) if options.until else None
     if options.limit is not None and options.limit < 0:

@@ -31,15 +31,15 @@ from timeagent.console import argument, command, note, present, print_json, with
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.roots import storage_at
-from ..formats.address import parse_address
 from ..formats.marker import FORMAT, format_of
+from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text
 from ..node.releases import Releases, in_words, skewed
 from ..node.settings import root_path
 from . import service
-from .daemon import keeping, running_release
 from .opening import add_cluster_options, open_cluster, stop_on_signals
+from .service import keeping, running_release
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster
@@ -91,8 +91,6 @@ _RUNS_ALREADY: Final = 100
 
 
 class Release(msgspec.Struct):
-    """What a package says of itself."""
-
     release: str
     root_format: int
 

@@ -95,14 +95,6 @@ def stop_on_signals(interrupted: Event | None = None) -> Event:
 
 def root_key(cluster: Cluster, options: argparse.Namespace) -> Signer:
     """Read the root key that the options name. Raises NotTrusted for that of another cluster."""
-    from timeagent.errors import NotTrusted
-    from timeagent.keys import load_private_key
+    from appliance.admin.founding import load_root_key
 
-    key = load_private_key(Path(options.root_key))
-    if key.public != cluster.settings.root_key:
-        raise NotTrusted(
-            "other-cluster",
-            f"{options.root_key} is not the root key of the cluster at {cluster.root}",
-            hint="take root.key from the machine that ran tenure init",
-        )
-    return key
+    return load_root_key(Path(options.root_key), cluster.settings.root_key, cluster.root)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind
 
     from ..cluster import Cluster
     from ..formats.policy import PolicyNumbers
-    from ..session.lease_set import Leases
+    from ..session.asking import Leases
     from ..session.session import Session
 
 
@@ -75,7 +75,6 @@ class Held:
         return expiry - now
 
     def grace_ns(self) -> Span:
-        """Return how long before their end the command is told to end; SIGKILL comes at half of it."""
         term = min(*(lease.term_ns for lease in self._leases), self._policy.lease_term_max_ns)
         return grace_ns(term, self._policy)
 
@@ -187,7 +186,6 @@ def _taken(
     options: Namespace,
     given_up: Callable[[], bool],
 ) -> Iterator[Leases]:
-    """Hold the leases for a block."""
     timeout_s = parse_span(options.wait) / SECOND
     with cluster.session(purpose) as session:
         with _waiting() as show:

@@ -42,7 +42,7 @@ from ..admin.moving import moved
 from ..bag.roots import Root, storage_at
 from ..bag.storage import Storage
 from ..doctor.probes import refuse_unfit
-from ..formats.address import parse_address
+from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.policy import Policy, check_policy
 from ..formats.shardmap import shard_text

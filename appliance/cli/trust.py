@@ -19,7 +19,7 @@ from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
 from ..admin.membership import accept, asked, let_in
 from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
 from ..bag.roots import storage_at
-from ..formats.address import parse_address
+from ..formats.names import parse_address
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 

@@ -28,8 +28,7 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.units import rfc3339
 
 from ..formats.view import VIEWS, Checkpoint, parse_fold, parse_horizon
-from ..views.fold import Fold
-from ..views.view import View
+from ..views import Fold, View
 from .opening import cluster_command
 
 EXIT_NO: Final = 1

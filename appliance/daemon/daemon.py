@@ -16,7 +16,7 @@ from timeagent.units import DAY, MS, SECOND
 
 from ..cluster import Cluster
 from ..doctor.check import not_well
-from ..formats.address import Address
+from ..formats.names import Address
 from ..formats.shardmap import shard_text
 from ..lease import tls
 from ..lease.listeners import TlsListener
@@ -24,6 +24,7 @@ from ..lease.server import ShardServer
 from ..node.desk_wire import door
 from ..node.releases import Releases
 from ..node.runtime import (
+    HTTP_SOCKET,
     LocalLock,
     close_doors,
     daemon_lock,
@@ -60,9 +61,6 @@ TRUST_NS: Final = 3 * SECOND
 
 AGENT_NS: Final = 60 * SECOND
 """How long the start waits for an agent without time: it, or what it asks, has just begun, or the clock was set."""
-
-HTTP_SOCKET: Final = "http.sock"
-"""The read-only door, in the tmpfs directory; the settings may name another place beside it."""
 
 
 class Node:
@@ -130,7 +128,6 @@ class Node:
 
     @property
     def address(self) -> Address | None:
-        """Where other nodes are answered, or None."""
         return None if self._door is None else self._door.address
 
     @property
@@ -206,7 +203,6 @@ class Node:
             self._door_thread.join()
 
     def _status(self) -> str:
-        """Return in one line how it goes."""
         wrong = [check.words for check in not_well(self._observed.checks())]
         shards = counted(len(self._observed.own_shards), "shard")
         where = f", reached at {self._door.address}" if self._door else ""

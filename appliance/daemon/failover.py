@@ -77,7 +77,6 @@ class ShardFailover:
         """How many shards were stopped here for another node."""
 
     def start(self) -> None:
-        """Begin to choose."""
         self.thread = Thread(target=self._run, name="tenure-tenancy", daemon=True)
         self.thread.start()
 
@@ -115,7 +114,6 @@ class ShardFailover:
             _log.warning("tenancy-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
 
     def _look_at(self, shard: int, hosted: HostedShard, newest: ShardMap) -> None:
-        """See whether a shard that runs here should end."""
         if shard in self._leaving and self._leaving[shard].is_alive():
             return
         over = hosted.ended()
@@ -157,7 +155,6 @@ class ShardFailover:
         self._leaving[shard] = self._spawn(f"tenure-leave-{shard}", lambda: self._host.leave(shard))
 
     def _consider(self, shard: int, newest: ShardMap) -> None:
-        """See whether a shard that does not run here should."""
         owner = newest.owner_of(shard)
         if owner != self._node and not self._inherits(shard, newest):
             return

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
-import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Final
@@ -25,7 +25,8 @@ from urllib.parse import parse_qsl, urlsplit
 from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND, Span
 
-from ..formats.address import Address
+from ..formats.names import Address
+from ..lease.connection import UnixListener
 from ..lease.listeners import BACKLOG, BoundedListener, Visitor
 from ..lease.transport import BootClock
 
@@ -41,31 +42,16 @@ VISIT_NS: Final[Span] = 5 * SECOND
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    421: "Misdirected Request",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a visitor gets."""
-
     status: int
     body: bytes
     type: str = TEXT
 
 
 class _Bad(Exception):
-    """The request cannot be answered."""
-
     def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(answer.status)
         self.answer = answer
@@ -98,11 +84,12 @@ class HttpServer(BoundedListener[Visitor]):
         """Where it answers; with port 0, the port that was free."""
         self.answered: Counter[int] = Counter()
         """How many answers were given, by status."""
-        self._socket_file: Path | None = None
+        self._at_path: UnixListener | None = None
         self._allowed: frozenset[str] | None = None
         try:
             if isinstance(place, Path):
-                listener = self._at_path(place, group)
+                self._at_path = UnixListener(place, group)
+                listener = self._at_path.socket
             else:
                 family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
                 listener = socket.create_server((place.host, place.port), family=family, backlog=BACKLOG)
@@ -110,31 +97,14 @@ class HttpServer(BoundedListener[Visitor]):
                 if _is_loopback(place.host):
                     # A page in this machine's browser must not read it under a name that it made point here.
                     self._allowed = frozenset({"localhost", "127.0.0.1", "[::1]", place.host, f"[{place.host}]"})
-        except OSError as problem:
+        except (OSError, Environment) as problem:
             raise Environment(
                 "no-http", f"cannot answer HTTP at {place}: {problem}", hint="see `http` in node.toml"
             ) from None
         super().__init__(listener, clock)
         self.thread = Thread(target=self.run, name="tenure-http", daemon=True)
 
-    def _at_path(self, place: Path, group: int | None) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            place.unlink(missing_ok=True)
-            listener.bind(str(place))
-            place.chmod(0o600)
-            if group is not None:
-                os.chown(place, -1, group)
-                place.chmod(0o660)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-        self._socket_file = place
-        return listener
-
     def start(self) -> None:
-        """Begin to answer, in threads of its own."""
         self.thread.start()
 
     def close(self) -> None:
@@ -142,8 +112,8 @@ class HttpServer(BoundedListener[Visitor]):
         self.stop()
         if self.thread.is_alive():
             self.thread.join()
-        if self._socket_file is not None:
-            self._socket_file.unlink(missing_ok=True)
+        if self._at_path is not None:
+            self._at_path.unlink()
 
     def _taken(self, accepted: socket.socket, now: int, whence: str) -> Visitor:
         return Visitor(accepted, now, whence)
@@ -243,7 +213,7 @@ class HttpServer(BoundedListener[Visitor]):
         """Send an answer within the time-out of the socket: who does not read it has none."""
         self.answered[answer.status] += 1
         head = (
-            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
             f"Content-Type: {answer.type}\r\n"
             f"Content-Length: {len(answer.body)}\r\n"
             + ("Allow: GET, HEAD\r\n" if answer.status == 405 else "")  # noqa: PLR2004 - a status

@@ -78,7 +78,6 @@ class StoreThreads:
     """A thread for each store, which does one thing after another. They end with the process."""
 
     def __init__(self) -> None:
-        """Begin none yet."""
         self._waiting: dict[str, SimpleQueue[Callable[[], object]]] = {}
 
     def __call__(self, store: str, do: Callable[[], object]) -> None:

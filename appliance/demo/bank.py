@@ -12,23 +12,19 @@ from typing import Final
 
 import msgspec
 
-from appliance.bag.batch import MessageBatch
-from appliance.views.fold import Fold
+from appliance.bag.message import MessageBatch
+from appliance.views import Fold
 
 LOG: Final = "bank"
 
 
 class Opening(msgspec.Struct, frozen=True, tag="open"):
-    """An account begins."""
-
     id: str
     account: str
     amount: int
 
 
 class Transfer(msgspec.Struct, frozen=True, tag="transfer"):
-    """Money goes from one account to another."""
-
     id: str
     source: str
     target: str
@@ -86,7 +82,6 @@ class Books(Balances):
         return self
 
     def copied(self) -> Books:
-        """Return books of their own with the same content."""
         return msgspec.structs.replace(self, balances=self.balances.copy(), seen=self.seen.copy())
 
     @property
@@ -110,7 +105,6 @@ def step(state: Balances, batch: MessageBatch) -> Balances:
 
 
 def encode_balances(state: Balances) -> bytes:
-    """Write the state as JSON, accounts in order."""
     return msgspec.json.encode(state, order="sorted")
 
 

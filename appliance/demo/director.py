@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Event, Machine
@@ -51,8 +51,6 @@ class Course:
 
 
 class Director:
-    """Runs one demo."""
-
     def __init__(
         self,
         place: DemoPlace,
@@ -76,7 +74,6 @@ class Director:
         self._killed_ns = 0
 
     def open_cluster(self) -> Cluster:
-        """Return the cluster as the first machine sees it."""
         first = self.place.machines[0]
         return Cluster.open(self.place.root, node_dir=first.directory, allow_root=True)
 
@@ -200,7 +197,6 @@ class Director:
         self.narrate(f"The tellers have gone home; {len(self.course.acknowledged)} transfers were acknowledged.")
 
     def close(self) -> None:
-        """Stop the daemons orderly."""
         for machine in self.machines:
             machine.finish_daemon()
         for machine in self.machines:
@@ -218,27 +214,25 @@ class Director:
         """Wait until somebody says what is wanted. Raises Environment, naming ``what``, when nobody does."""
         deadline = self.clock.boot_ns() + PATIENCE_NS
         while self.clock.boot_ns() < deadline:
-            try:
-                name, event = self._events.get_nowait()
-            except Empty:
+            event = self._next()
+            if event is None:
                 self.clock.sleep(_POLL_NS)
-                continue
-            self._take(name, event)
-            if wanted(event):
+            elif wanted(event):
                 return
         raise Environment(
             "demo-stuck", f"waited in vain for {what}", hint=f"look at stderr.log under {self.place.directory}"
         )
 
     def _drain(self) -> None:
-        while True:
-            try:
-                name, event = self._events.get_nowait()
-            except Empty:
-                return
-            self._take(name, event)
+        while self._next() is not None:
+            pass
 
-    def _take(self, name: str, event: Event) -> None:
+    def _next(self) -> Event | None:
+        """Take note of the next thing that somebody said, and return it; None: there is nothing new."""
+        try:
+            name, event = self._events.get_nowait()
+        except Empty:
+            return None
         course = self.course
         if event.get("event") == "acknowledged":
             course.acknowledged.append(event["id"])
@@ -246,12 +240,11 @@ class Director:
                 for domain in (event["source"], event["target"]):
                     if domain in course.held_by_victim and domain not in course.takeover_ns:
                         course.takeover_ns[domain] = event["boot_ns"] - self._killed_ns
+        return event
 
 
 @dataclass(frozen=True, slots=True)
 class DemoVerdict:
-    """What was found."""
-
     transfers_acknowledged: int
     transfers_read: int
     lost: list[str]
@@ -274,7 +267,6 @@ def _tenure(words: list[str], seconds: int) -> subprocess.CompletedProcess[bytes
 
 
 def read_as(place: DemoPlace, node: int) -> list[dict[str, Any]]:
-    """Return the settled messages as one node reads them, in order."""
     settings = place.machines[node]
     words = ["read", LOG, "--json", "--allow-root", "--root", str(settings.root), "--node-dir", str(settings.directory)]
     done = _tenure(words, READ_SECONDS)

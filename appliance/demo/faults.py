@@ -66,7 +66,6 @@ def afterwards(fault: str, director: Director, narrate: Callable[[str], None]) -
 
 
 def _sealed_bag(cluster: Cluster) -> BagView:
-    """Return a bag with messages in a sealed rack."""
     grid = cluster.logs.opened(LOG).grid
     for rack in reversed(list(racks_there(cluster.context.storage, grid))):
         view = view_rack(cluster.context, grid, rack)

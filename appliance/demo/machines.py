@@ -62,8 +62,6 @@ MACHINES_NAME: Final = "machines"
 
 @dataclass(frozen=True, slots=True)
 class DemoPlace:
-    """A demo's directory, set up."""
-
     directory: Path
     root: Root
     policy: Policy
@@ -100,7 +98,7 @@ def set_up_place(
     storage = storage_at(root)
     root_key = Signer.generate()
     policy = demo_policy(cluster_id)
-    registers = found_cluster(storage, root, policy, root_key, cluster_id)
+    registers = found_cluster(storage, root, policy, root_key)
     save_private_key(machines / ROOT_KEY, root_key)
     names = [f"node{number}" for number in range(1, nodes + 1)]
     runtimes = {name: default_directory(cluster_id, name) for name in names}
@@ -153,21 +151,16 @@ class Machine:
         words = ["tenure", "node", "run", "--json", "--allow-root"]
         if self.rogue_daemon:
             words = [ROGUE, self.rogue_daemon]
-        self.daemon = self._start(["-m", *words, *self._place()], stdin=subprocess.DEVNULL)
-        self._follow(self.daemon, "daemon")
+        self.daemon = self._start("daemon", ["-m", *words])
 
     def start_agent(self) -> None:
         """Start the node's time agent; it says so when there is a time. It runs until the machine is discarded."""
-        words = ["-m", "tenure", "time", "run", "--json", "--allow-root", *self._place()]
-        self.agent = self._start(words, stdin=subprocess.DEVNULL)
-        Thread(target=self._relay, args=(self.agent.stdout, "agent"), daemon=True).start()
+        self.agent = self._start("agent", ["-m", "tenure", "time", "run", "--json", "--allow-root"])
+        self.readers.pop()  # nobody waits for its end
 
     def start_rogue(self, role: str) -> subprocess.Popen[bytes]:
-        """Start a process of this machine that breaks a rule."""
-        process = self._start(["-m", ROGUE, role, *self._place()], stdin=subprocess.DEVNULL)
-        self._follow(process, "rogue")
-        self.rogues.append(process)
-        return process
+        self.rogues.append(self._start("rogue", ["-m", ROGUE, role]))
+        return self.rogues[-1]
 
     def await_rogue(self, process: subprocess.Popen[bytes]) -> None:
         self._wait(process, "rogue")
@@ -175,11 +168,9 @@ class Machine:
     def start_teller(self, accounts: int, *extra: str) -> None:
         self.seed += 1
         words = ["-m", "appliance.demo.teller", "--accounts", str(accounts), "--journal", str(self.journal)]
-        self.teller = self._start([*words, "--seed", str(self.seed), *self._place(), *extra], stdin=subprocess.PIPE)
-        self._follow(self.teller, "teller")
+        self.teller = self._start("teller", [*words, "--seed", str(self.seed), *extra], subprocess.PIPE)
 
     def freeze_teller(self) -> None:
-        """Stop the teller where it stands."""
         _signal(self.teller, signal.SIGSTOP)
 
     def thaw_teller(self) -> None:
@@ -218,21 +209,17 @@ class Machine:
         *lines, _ = self.journal.read_text(encoding="ascii").split("\n")
         return lines
 
-    def _place(self) -> list[str]:
-        return ["--root", str(self.settings.root), "--node-dir", str(self.settings.directory)]
-
-    def _start(self, words: list[str], stdin: int) -> subprocess.Popen[bytes]:
-        log = (self.settings.directory / "stderr.log").open("ab")
-        with log:
-            return subprocess.Popen(  # noqa: S603 - this interpreter and our own modules
-                [sys.executable, *words], stdin=stdin, stdout=subprocess.PIPE, stderr=log, env=os.environ
+    def _start(self, role: str, words: list[str], stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        """Start a process of this machine, and follow what it says."""
+        place = ["--root", str(self.settings.root), "--node-dir", str(self.settings.directory)]
+        with (self.settings.directory / "stderr.log").open("ab") as log:
+            process = subprocess.Popen(  # noqa: S603 - this interpreter and our own modules
+                [sys.executable, *words, *place], stdin=stdin, stdout=subprocess.PIPE, stderr=log, env=os.environ
             )
-
-    def _follow(self, process: subprocess.Popen[bytes], role: str) -> None:
         assert process.stdout is not None
-        reader = Thread(target=self._relay, args=(process.stdout, role), daemon=True)
-        reader.start()
-        self.readers.append(reader)
+        self.readers.append(Thread(target=self._relay, args=(process.stdout, role), daemon=True))
+        self.readers[-1].start()
+        return process
 
     def _relay(self, stream: IO[bytes], role: str) -> None:
         for line in stream:
@@ -260,7 +247,6 @@ class Machine:
             )
 
     def _last_words(self) -> str:
-        """Return the last line that this machine's processes wrote to stderr."""
         lines = (self.settings.directory / "stderr.log").read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Books, Transfer, account, encode
 from appliance.formats.lease import LeaseOutcome
-from appliance.session.lease_set import Leases
+from appliance.session.asking import Leases
 from appliance.session.session import Session
 from timeagent.errors import LeaseLost, TryAgain
 from timeagent.units import MS, SECOND, Instant, Span
@@ -31,8 +31,6 @@ WAIT_NS: Final = SECOND
 
 
 class Teller:
-    """Serves one customer after the other."""
-
     def __init__(
         self, cluster: Cluster, session: Session, accounts: int, journal: Path, seed: int, wait_ns: Span = WAIT_NS
     ) -> None:

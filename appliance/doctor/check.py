@@ -9,8 +9,6 @@ from typing import Any, Final
 
 
 class CheckVerdict(StrEnum):
-    """What is known of one requirement."""
-
     PASS = "PASS"  # noqa: S105 - a verdict
     FAIL = "FAIL"
     """The requirement is not met: tenure would refuse to work here, or wait for ever, or could not be believed."""
@@ -46,7 +44,6 @@ def failed(name: str, reason: str, way_out: str) -> HealthCheck:
 
 
 def unsure(name: str, reason: str, way_out: str) -> HealthCheck:
-    """Return what has a price, or cannot be seen."""
     return HealthCheck(name, CheckVerdict.UNSURE, reason, way_out)
 
 
@@ -68,7 +65,6 @@ def worst(checks: Iterable[HealthCheck]) -> CheckVerdict:
 
 
 def not_well(checks: Iterable[HealthCheck]) -> list[HealthCheck]:
-    """Return what asks to be looked at, the worst first."""
     found = [check for check in checks if check.verdict is not CheckVerdict.PASS]
     return sorted(found, key=lambda check: WORST_FIRST.index(check.verdict))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,6 @@ class Room:
 
 
 def room_of(path: Path) -> Room:
-    """Return what is left. Raises OSError."""
     found = os.statvfs(path)
     return Room(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
 
@@ -47,6 +47,9 @@ def checked(name: str) -> str:
     if not _NAME.fullmatch(name) or ".." in name or name == ".":
         raise BadRequest("bad-name", f"{name[:80]!r} is no name of a probe", hint="a-z, 0-9, dot and hyphen")
     return name
+
+
+VERBS: Final = ("make", "append", "link", "sees", "sees_afresh", "read")
 
 
 class TrialDirectory:
@@ -70,16 +73,17 @@ class TrialDirectory:
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         """Remove it, and ``tmp`` if it was made for it. Raises OSError, unless there is a problem already."""
-        try:
-            for name in os.listdir(self._place):
-                self.remove(name)
-            os.rmdir(self._place)
-        except OSError:
-            if problem is None:
-                raise
+        shutil.rmtree(self._place, ignore_errors=problem is not None)
         if self._made_tmp:
             with contextlib.suppress(OSError):
                 os.rmdir(self._tmp)
+
+    def ask(self, verb: str, *words: str) -> bool | str:
+        """Do what one of VERBS says, which may have come over a pipe."""
+        if verb not in VERBS:
+            raise BadRequest("bad-verb", f"{verb!r} is no verb of a probe")
+        said: bool | str = getattr(self, verb)(*words)
+        return said
 
     def make(self, name: str, data: str) -> bool:
         """Create a file that nobody else has; return whether nobody had it."""
@@ -118,7 +122,6 @@ class TrialDirectory:
         return True
 
     def lists(self, name: str) -> bool:
-        """Return whether the directory's list holds a name."""
         return name in os.listdir(self._place)
 
     def read(self, name: str) -> str:
@@ -129,11 +132,7 @@ class TrialDirectory:
             return ""
 
     def stat(self, name: str) -> os.stat_result:
-        """Return what open and fstat say of a file."""
         return self._opened(name)[1]
-
-    def remove(self, name: str) -> None:
-        os.unlink(self._place / name)
 
     def _opened(self, name: str) -> tuple[bytes, os.stat_result]:
         descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
@@ -155,8 +154,6 @@ def _write_and_close(descriptor: int, data: str) -> None:
 
 
 class Probe(TrialDirectory):
-    """What the doctor tries out."""
-
     def owner(self) -> HealthCheck:
         """Say whether a new file belongs to who made it."""
         self.make("owner", "x")
@@ -185,7 +182,7 @@ class Probe(TrialDirectory):
         self.make("often", "bytes")
         for _ in range(_READS):
             self.read("often")
-        self.remove("often")
+        os.unlink(self._place / "often")
 
 
 BYTES_FAIL: Final = 16 * 2**20
@@ -217,13 +214,10 @@ def judge_directory(where: Path) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    return judged(
-        "user mapping",
-        f"files belong to who makes them (user {user})",
-        f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
-        "export without all_squash; the same numeric user and group on all machines",
-        holds=owner == user,
-    )
+    wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
+    way_out = "export without all_squash; the same numeric user and group on all machines"
+    good = f"files belong to who makes them (user {user})"
+    return judged("user mapping", good, wrong, way_out, holds=owner == user)
 
 
 def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:
@@ -239,7 +233,6 @@ def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> Hea
 
 
 def judge_exclusive(*, refused: bool) -> HealthCheck:
-    """Say whether O_EXCL decides."""
     wrong, way_out = "O_EXCL opened a file that was there", "use NFSv3, v4 or a Linux file system"
     return judged("exclusive create", "O_EXCL takes a name once", wrong, way_out, holds=refused)
 
@@ -250,7 +243,6 @@ def judge_listed(*, listed: bool) -> HealthCheck:
 
 
 def judge_room(room: Room) -> list[HealthCheck]:
-    """Say whether there is room for bytes and for names."""
     way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
     said = f"{room.bytes_left / 2**30:.1f} GiB left"
     found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)

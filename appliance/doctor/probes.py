@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Final, Protocol
@@ -29,7 +30,7 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .check import CheckVerdict, HealthCheck, failed, passed, unsure
+from .check import CheckVerdict, HealthCheck, failed, judged, passed, unsure
 from .directory import Probe
 from .machine import judge_kind, mount_of
 
@@ -77,7 +78,8 @@ class StoreProbe:
         name, double, most, other = "racing puts", 0, 1, 0
         for number in range(ROUNDS):
             key = f"{self._place}/race.{number}"
-            won = self._raced([self._putting(bucket, key, n) for n, bucket in enumerate(self._racers())])
+            racers = [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
+            won = self._raced([partial(bucket.put, key, str(n).encode()) for n, bucket in enumerate(racers)])
             winners = [n for n, each in enumerate(won) if each]
             double += len(winners) > 1
             most = max(most, len(winners))
@@ -86,13 +88,13 @@ class StoreProbe:
         if double:
             what = f"races: of {RACERS} puts under one name up to {most} won, in {double} of {ROUNDS} rounds"
             return failed(name, what, _NO_ROOT)
-        if other:
-            return failed(name, f"in {other} of {ROUNDS} rounds the winner's bytes were not what was read", _NO_ROOT)
-        return passed(name, f"one of {RACERS} won in each of {ROUNDS} rounds, and was read")
+        good = f"one of {RACERS} won in each of {ROUNDS} rounds, and was read"
+        bad = f"in {other} of {ROUNDS} rounds the winner's bytes were not what was read"
+        return judged(name, good, bad, _NO_ROOT, holds=not other)
 
     def seen_at_once(self) -> HealthCheck:
         """Say whether what was put, or deleted, is seen at once by who looked in vain before, also in a listing."""
-        name, late = "seen at once", 0
+        late, all_of_them = 0, NAMES + NAMES // 3
         for number in range(NAMES):
             maker, looker = self._buckets[number % 2], self._buckets[1 - number % 2]
             key = f"{self._place}/seen/{number}"
@@ -102,13 +104,13 @@ class StoreProbe:
         for number in range(0, NAMES, 3):
             self._buckets[0].delete(f"{self._place}/seen/{number}")
             late += str(number) in self._buckets[1].names(f"{self._place}/seen")
-        if late:
-            return failed(name, f"{late} of {NAMES + NAMES // 3} changes were not seen at once", _NO_ROOT)
-        return passed(name, f"all of {NAMES + NAMES // 3} changes were seen at once, also in listings")
+        good = f"all of {all_of_them} changes were seen at once, also in listings"
+        bad = f"{late} of {all_of_them} changes were not seen at once"
+        return judged("seen at once", good, bad, _NO_ROOT, holds=not late)
 
     def closing_race(self) -> HealthCheck:
         """Say whether of a writer and a closer that race at least one sees the other: what every bag rests on."""
-        name, blind = "writer and closer", 0
+        blind = 0
         for number in range(ROUNDS):
             place = f"{self._place}/bag.{number}"
 
@@ -123,20 +125,12 @@ class StoreProbe:
                 return "message" in bucket.names(place)
 
             blind += not any(self._raced([write, close]))
-        if blind:
-            return failed(name, f"in {blind} of {ROUNDS} rounds neither saw what the other had put", _NO_ROOT)
-        return passed(name, f"in each of {ROUNDS} rounds one saw what the other had put")
-
-    def _racers(self) -> list[Bucket]:
-        return [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
-
-    @staticmethod
-    def _putting(bucket: Bucket, key: str, number: int) -> Callable[[], bool]:
-        return lambda: bucket.put(key, str(number).encode())
+        good = f"in each of {ROUNDS} rounds one saw what the other had put"
+        bad = f"in {blind} of {ROUNDS} rounds neither saw what the other had put"
+        return judged("writer and closer", good, bad, _NO_ROOT, holds=not blind)
 
     @staticmethod
     def _raced(runs: Sequence[Callable[[], bool]]) -> list[bool]:
-        """Call all of them at once, each in a thread."""
         gate = Barrier(len(runs))
 
         def racing(run: Callable[[], bool]) -> bool:
@@ -190,12 +184,7 @@ JITTER_NS: Final = 4_000_000
 class Hands(Protocol):
     """One client's verbs: those of a ``TrialDirectory``, or the same over a pipe."""
 
-    def make(self, name: str, data: str) -> bool: ...
-    def append(self, name: str, data: str) -> bool: ...
-    def link(self, name: str, source: str) -> bool: ...
-    def sees(self, name: str) -> bool: ...
-    def sees_afresh(self, name: str) -> bool: ...
-    def read(self, name: str) -> str: ...
+    def ask(self, verb: str, *words: str) -> bool | str: ...
 
 
 class TwoHands:
@@ -210,81 +199,68 @@ class TwoHands:
     def same_place(self) -> HealthCheck:
         """Say whether both look at one directory: without that nothing else means anything."""
         name = "one directory"
-        self._here.make("from.here", "here")
-        self._there.make("from.there", "there")
-        if not (self._there.sees_afresh("from.here") and self._here.sees_afresh("from.there")):
+        self._here.ask("make", "from.here", "here")
+        self._there.ask("make", "from.there", "there")
+        if not (self._there.ask("sees_afresh", "from.here") and self._here.ask("sees_afresh", "from.there")):
             return failed(
                 name, "what one client makes the other does not find", "is the same export mounted at both paths?"
             )
-        if (self._there.read("from.here"), self._here.read("from.there")) != ("here", "there"):
+        if (self._there.ask("read", "from.here"), self._here.ask("read", "from.there")) != ("here", "there"):
             return failed(name, "what one client writes the other reads otherwise", "see dmesg on both machines")
         return passed(name, "each finds and reads what the other made")
 
     def names_seen(self) -> HealthCheck:
-        """Say whether opening the directory shows every name that was there before."""
-        name, missed = "names after opening", 0
+        missed, way_out = 0, "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor"
         for number in range(MOUNT_ROUNDS):
             maker, looker = self._turns(number)
-            maker.make(f"seen.{number}", "x")
-            missed += not looker.sees_afresh(f"seen.{number}")
-        if missed:
-            return failed(
-                name,
-                f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened",
-                "this mount cannot carry a root: see its options (nocto, lookupcache) with tenure doctor",
-            )
-        return passed(name, f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened")
+            maker.ask("make", f"seen.{number}", "x")
+            missed += not looker.ask("sees_afresh", f"seen.{number}")
+        good = f"all of {MOUNT_ROUNDS} new names were seen after the directory was opened"
+        bad = f"{missed} of {MOUNT_ROUNDS} new names were not seen after the directory was opened"
+        return judged("names after opening", good, bad, way_out, holds=not missed)
 
     def absences(self) -> HealthCheck:
         """Say for how many names an absence is remembered, and whether opening the directory cures it."""
-        name, remembered, kept = "absent names", 0, 0
+        remembered, kept = 0, 0
         for number in range(ABSENCES):
             maker, looker = self._turns(number)
-            looker.sees(f"absent.{number}")
-            maker.make(f"absent.{number}", "x")
-            remembered += not looker.sees(f"absent.{number}")
-            kept += not looker.sees_afresh(f"absent.{number}")
-        if kept:
-            return failed(
-                name,
-                f"{kept} of {ABSENCES} names stayed absent though the directory was opened",
-                "this mount cannot carry a root: see its options with tenure doctor",
-            )
-        return passed(name, f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it")
+            looker.ask("sees", f"absent.{number}")
+            maker.ask("make", f"absent.{number}", "x")
+            remembered += not looker.ask("sees", f"absent.{number}")
+            kept += not looker.ask("sees_afresh", f"absent.{number}")
+        good = f"{remembered} of {ABSENCES} were remembered as absent; opening the directory cured it"
+        bad = f"{kept} of {ABSENCES} names stayed absent though the directory was opened"
+        way_out = "this mount cannot carry a root: see its options with tenure doctor"
+        return judged("absent names", good, bad, way_out, holds=not kept)
 
     def bytes_seen(self) -> HealthCheck:
-        """Say whether opening a file shows all that was closed."""
-        name, short = "bytes after closing", 0
-        for number in range(MOUNT_ROUNDS // 2):
+        short, files = 0, MOUNT_ROUNDS // 2
+        for number in range(files):
             writer, reader = self._turns(number)
-            writer.make(f"bytes.{number}", "a" * 100)
-            reader.read(f"bytes.{number}")
-            writer.append(f"bytes.{number}", "b" * 100)
-            short += reader.read(f"bytes.{number}") != "a" * 100 + "b" * 100
-        if short:
-            return failed(
-                name,
-                f"{short} of {MOUNT_ROUNDS // 2} files were read as they had been before they were closed",
-                "mount without nocto; NFSv4 without delegations, or vers=3",
-            )
-        return passed(name, f"all of {MOUNT_ROUNDS // 2} files were read as they were closed last")
+            writer.ask("make", f"bytes.{number}", "a" * 100)
+            reader.ask("read", f"bytes.{number}")
+            writer.ask("append", f"bytes.{number}", "b" * 100)
+            short += reader.ask("read", f"bytes.{number}") != "a" * 100 + "b" * 100
+        good = f"all of {files} files were read as they were closed last"
+        bad = f"{short} of {files} files were read as they had been before they were closed"
+        way_out = "mount without nocto; NFSv4 without delegations, or vers=3"
+        return judged("bytes after closing", good, bad, way_out, holds=not short)
 
     def link_race(self) -> HealthCheck:
         """Say whether link(2) has one winner, and who both say it was."""
         for number in range(MOUNT_ROUNDS):
-            self._here.make(f"link.{number}.here", "here")
-            self._there.make(f"link.{number}.there", "there")
+            self._here.ask("make", f"link.{number}.here", "here")
+            self._there.ask("make", f"link.{number}.there", "there")
         return self._race(
-            "link race", lambda hands, who, number: hands.link(f"link.{number}", f"link.{number}.{who}"), "link"
+            "link race", lambda hands, who, number: hands.ask("link", f"link.{number}", f"link.{number}.{who}"), "link"
         )
 
     def exclusive_race(self) -> HealthCheck:
-        """Say whether O_EXCL has one winner."""
         return self._race(
-            "exclusive race", lambda hands, who, number: hands.make(f"exclusive.{number}", who), "exclusive"
+            "exclusive race", lambda hands, who, number: hands.ask("make", f"exclusive.{number}", who), "exclusive"
         )
 
-    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool], prefix: str) -> HealthCheck:
+    def _race(self, name: str, attempt: Callable[[Hands, str, int], bool | str], prefix: str) -> HealthCheck:
         wins = {"here": 0, "there": 0}
         with ThreadPoolExecutor(2) as both:
             for number in range(MOUNT_ROUNDS):
@@ -294,21 +270,16 @@ class TwoHands:
                 ]
                 won = [who for who, each in zip(wins, tries, strict=True) if each.result()]
                 if len(won) != 1:
-                    return failed(
-                        name,
-                        f"in round {number} {'both clients' if won else 'neither client'} won the same name",
-                        "this mount cannot carry a root",
-                    )
+                    wrong = f"in round {number} {'both clients' if won else 'neither client'} won the same name"
+                    return failed(name, wrong, "this mount cannot carry a root")
                 # Opened anew: what the winner says is what is there, for both.
                 held = {
-                    hands.sees_afresh(f"{prefix}.{number}") and hands.read(f"{prefix}.{number}") for hands in self._both
+                    hands.ask("sees_afresh", f"{prefix}.{number}") and hands.ask("read", f"{prefix}.{number}")
+                    for hands in self._both
                 }
                 if held != {won[0]}:
-                    return failed(
-                        name,
-                        f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}",
-                        "see dmesg",
-                    )
+                    wrong = f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}"
+                    return failed(name, wrong, "see dmesg")
                 wins[won[0]] += 1
         said = f"one winner in each of {MOUNT_ROUNDS} rounds: here {wins['here']}, there {wins['there']}"
         if not all(wins.values()):
@@ -316,10 +287,10 @@ class TwoHands:
         return passed(name, said)
 
     def _late(
-        self, span: Span, attempt: Callable[[Hands, str, int], bool], hands: Hands, who: str, number: int
+        self, span: Span, attempt: Callable[[Hands, str, int], bool | str], hands: Hands, who: str, number: int
     ) -> bool:
         self._clock.sleep(span)
-        return attempt(hands, who, number)
+        return bool(attempt(hands, who, number))
 
     @property
     def _both(self) -> tuple[Hands, Hands]:

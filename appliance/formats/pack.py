@@ -20,11 +20,11 @@ from hashlib import sha256
 from typing import Any, Final
 
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
+from timeagent.core import NDArray, np
 from timeagent.errors import Damaged
-from timeagent.lazily import NDArray, np
 
 from .framing import CHECKSUM_BYTES, Kind, Piece, measure, open_frame, pack, piece_at
-from .lockfile import LockEntry, LockFile, open_lock, open_seal
+from .lockfile import LockEntry, open_lock, open_seal
 
 PACK: Final = "pack"
 """The file's name, in its rack's directory."""
@@ -47,6 +47,8 @@ _FRAME_COLUMNS: Final = (
     ("I", "<u4"),
     ("Q", "<u8"),
 )
+"""A row for each piece of each file: offset in the pack, bytes, file, first and last timestamp, messages, sequence. For
+who reads a pack by other means: here frames are found by cutting the files, which are checked as a whole anyway."""
 _FRAME_BYTES: Final = sum(int(form[-1]) for _, form in _FRAME_COLUMNS)
 
 type ReadAt = Callable[[int, int], bytes | None]
@@ -67,27 +69,7 @@ class PackHead(Record, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ListedFile:
     bag: str
-    lock: LockFile
-    """The bag's lock file."""
     entry: LockEntry
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FrameColumns:
-    """One row for each whole piece of each file, in order of offset."""
-
-    offsets: NDArray[np.uint64]
-    """Where the piece begins, in the pack."""
-    lengths: NDArray[np.uint32]
-    """Bytes of the whole piece."""
-    files: NDArray[np.uint32]
-    first_ns: NDArray[np.int64]
-    last_ns: NDArray[np.int64]
-    """The frame's first and last timestamp; 0 and -1 for what is no frame."""
-    messages: NDArray[np.uint32]
-    """0 for what is no frame: readers count it as damaged, so it belongs to every span of time."""
-    sequences: NDArray[np.uint64]
-    """The writer's sequence."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +77,6 @@ class PackIndex:
     """A pack's head and index, checked against their checksums, and not yet against the seal."""
 
     head: PackHead
-    size: int
     data_at: int
     """Where the files begin, end to end."""
     index_at: int
@@ -109,7 +90,6 @@ class PackIndex:
     sizes: NDArray[np.uint64]
     digests: bytes
     """32 bytes for each file: as in the lock file."""
-    frames: FrameColumns
 
     def digest(self, file: int) -> bytes:
         """Return the digest of a file, as its lock file has it."""
@@ -151,7 +131,7 @@ class PackMaker:
         seal, _ = open_seal(seal_raw, where)
         opened = [(each.bag, open_lock(each.lock, f"{where}, {each.bag}")[0]) for each in seal.entries]
         self.bags = tuple(bag for bag, _ in opened)
-        self.listed = tuple(ListedFile(bag, lock, entry) for bag, lock in opened for entry in lock.entries)
+        self.listed = tuple(ListedFile(bag, entry) for bag, lock in opened for entry in lock.entries)
         self.seal_digest = sha256(seal_raw).digest()
         self.rack = seal.rack
         self._file_counts = [len(lock.entries) for _, lock in opened]
@@ -255,7 +235,7 @@ def open_pack(read_at: ReadAt, size: int, where: str) -> PackIndex:
         raise _damaged(where, index_at, "the checksum of the index does not match")
     parsed = decode(PackHead, head.payload, where)
     try:
-        return _parse(_Cursor(index), parsed, size, data_at, index_at, (bags, files, frames))
+        return _parse(_Cursor(index), parsed, data_at, index_at, bags, files)
     except ValueError as problem:  # its checksum is whoever's who made it
         raise _damaged(where, index_at, f"no index of ours: {problem}") from None
 
@@ -280,30 +260,14 @@ class _Cursor:
         return tuple(self.take(length).decode() for length in lengths.tolist())
 
 
-def _parse(
-    index: _Cursor, head: PackHead, size: int, data_at: int, index_at: int, counts: tuple[int, int, int]
-) -> PackIndex:
-    bags, files, frames = counts
+def _parse(index: _Cursor, head: PackHead, data_at: int, index_at: int, bags: int, files: int) -> PackIndex:
     bag_counts, bag_lengths = index.column("<u4", bags), index.column("<u4", bags)
     bag_names = index.names(bag_lengths)
     lengths, offsets, sizes = index.column("<u4", files), index.column("<u8", files), index.column("<u8", files)
     digests = index.take(_DIGEST_BYTES * files)
     names = index.names(lengths)
-    columns = (index.column(form, frames) for _, form in _FRAME_COLUMNS)
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(bag_counts, dtype=np.int64)))
-    return PackIndex(
-        head,
-        size,
-        data_at,
-        index_at,
-        bag_names,
-        ends,
-        names,
-        offsets,
-        sizes,
-        digests,
-        FrameColumns(*columns),
-    )
+    return PackIndex(head, data_at, index_at, bag_names, ends, names, offsets, sizes, digests)
 
 
 def _exactly(read_at: ReadAt, offset: int, length: int, where: str) -> bytes:

@@ -1,13 +1,16 @@
-"""Witnesses: a shard's signed statements about one grant, upgrade or renewal (docs/protocol/witness.md).
+"""Witnesses: a shard's signed statements about a grant, an upgrade, a renewal, a session (docs/protocol/witness.md).
 
 A shard signs a batch at a time: the head carries the Merkle root of the batch's entries, the shard's signed time and
 the digest of the head before, so that all heads of one incarnation are a chain. A holder gets its entry with the path
-to the root; the ledger keeps the head with all entries. Both are the same bytes.
+to the root; the ledger keeps the head with all entries, a block for each batch. Both are the same bytes.
+
+Leases that are taken under a session lease have no expiry of their own but that of its newest witness: one renewal
+keeps all of them. A lease's witness names its session, and the two count only together, from one shard incarnation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -36,9 +39,58 @@ from timeagent.keys import Signer
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring, Purpose
 
-from .lease import Domain, Ending, Holder, Mode, Phase
-from .merkle import joined_paths, path, tree
-from .sessionlease import SessionEnded, SessionWitness
+from .framing import Kind, Piece, pack
+from .lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase
+from .merkle import joined_paths, path, root, tree
+
+ENDED_MAX: Final = 256
+"""How many of its leases a shard may end alone under one session lease. Then it is not renewed any more."""
+
+
+class SessionKind(StrEnum):
+    """What a session's witness testifies."""
+
+    GRANT = "grant"
+    RENEWAL = "renewal"
+
+
+class SessionWitness(Record, frozen=True, tag="session"):
+    """A session lease was granted or renewed. The shard and its signed time stand in the batch head."""
+
+    kind: SessionKind
+    session_id: Bytes16
+    """The shard's midpoint at the grant, 8 bytes, big-endian, and 8 random bytes."""
+    holder: Holder
+    expiry_ns: U64
+    """Until when every lease under it may be written under, but for those that are named here."""
+    ended: tuple[Bytes16, ...]
+    """The leases that the shard ended alone while the session lived, in order: over for good, whatever the expiry."""
+
+
+class SessionEnded(Record, frozen=True, tag="session-ended"):
+    """A session lease ended, and every lease under it that was out. In the ledger only.
+
+    Its leases end one by one when they are met again; the entries of those say the same outcome.
+    """
+
+    session_id: Bytes16
+    outcome: LeaseOutcome
+    """``dropped`` by its holder, or ``expired``."""
+    ended_ns: U64
+    """The shard's midpoint when it ended."""
+    expiry_ns: U64
+    """As it was last renewed: floor and settle_to of every domain, where it expired."""
+    leases: U64
+    """How many leases ended with it."""
+    watermark_ns: U64 | None
+    """The holder's word, with a dropped one only: an upper bound of all timestamps under those leases."""
+    watermark_time: Token | None
+    """The signed time of the message that set the watermark; None where nothing was written."""
+    messages: U64
+    """The holder's word: how many messages it wrote under those leases and knows Committed."""
+    chain_head: Bytes32 | None
+    """The holder's word: the digest of its last frame under any of them."""
+
 
 HEAD_CONTEXT: Final = "witness batch"
 NO_HEAD: Final = bytes(32)
@@ -348,3 +400,37 @@ def sign_batch(  # noqa: PLR0913 - the fields of the head
         )
     )
     return Batch(head, signer.sign(HEAD_CONTEXT, head), raw, levels)
+
+
+class LedgerBlock(Record, frozen=True):
+    """Head, signature and raw entries of one batch, as they were signed."""
+
+    head: bytes
+    signature: Bytes64
+    entries: tuple[bytes, ...]
+
+    def batch_head(self, where: str) -> BatchHead:
+        """Return the head. Raises Damaged."""
+        return decode(BatchHead, self.head, where)
+
+    def decoded(self, where: str) -> Iterator[Entry]:
+        """Yield the entries in order. Raises Damaged."""
+        try:
+            yield from decode_entries(list(self.entries))
+        except Damaged:  # say which
+            for index, entry in enumerate(self.entries):
+                decode_entry(entry, f"{where}, entry {index}")
+            raise
+
+    def entries_match(self, head: BatchHead) -> bool:
+        """Whether these are the entries that the head signs."""
+        return bool(self.entries) and len(self.entries) == head.count and root(self.entries) == head.root
+
+
+def block_bytes(batch: Batch) -> bytes:
+    return pack(Kind.LEDGER, encode(LedgerBlock(head=batch.head, signature=batch.signature, entries=batch.entries)))
+
+
+def open_block(piece: Piece, where: str) -> LedgerBlock:
+    """Read a block from its piece. Raises Damaged."""
+    return decode(LedgerBlock, piece.payload, where)

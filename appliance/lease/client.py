@@ -97,7 +97,7 @@ class AcquireDeadline:
         self._time.sleep(min(pause + chance.randrange(pause // 4 + 1), self.left_ns()))
 
 
-class ClockReading(msgspec.Struct, frozen=True, gc=False):
+class ClockLook(msgspec.Struct, frozen=True, gc=False):
     """One look at this holder's clock."""
 
     boot_ns: int
@@ -106,7 +106,7 @@ class ClockReading(msgspec.Struct, frozen=True, gc=False):
     token: SignedTime
 
     @classmethod
-    def of(cls, time: NodeTime) -> ClockReading:
+    def of(cls, time: NodeTime) -> ClockLook:
         """Look. Raises BadTime."""
         return cls(time.boot_ns(), *time.now_and_token())
 
@@ -164,7 +164,7 @@ class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
 
     signed: SignedWitness
     witness: Witness
-    came: ClockReading
+    came: ClockLook
     """What the clock said when the answer had come."""
     hints: Hints | None = None
     """About what others wrote before, where that was asked for; None: nothing is known."""
@@ -239,9 +239,9 @@ class LeaseClient:
 
     def ask(self, domain: str, age: Age | None = None, mode: Mode = Mode.X) -> Ask:
         """Return a new request for a domain. ``age``: that of the set's first try, where this is a later one."""
-        return self._asks([domain], age, mode, ClockReading.of(self._time))[0]
+        return self._asks([domain], age, mode, ClockLook.of(self._time))[0]
 
-    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: ClockReading) -> list[Ask]:
+    def _asks(self, domains: Sequence[str | Ask], age: Age | None, mode: Mode, sent: ClockLook) -> list[Ask]:
         """Return requests, new ones for what is only named."""
         names, first_ns = iter(self._request_ids(len(domains))), sent.now.midpoint
         return [
@@ -267,7 +267,7 @@ class LeaseClient:
         keep_ns: Span = 0,
         hints_wanted: bool = False,
         session_id: bytes | None = None,
-        sent: ClockReading | None = None,
+        sent: ClockLook | None = None,
         map_number: int = FIRST_MAP,
         above: Mapping[str, wire.Above] = _NONE,
     ) -> list[Result]:
@@ -280,7 +280,7 @@ class LeaseClient:
         What is granted too late to be of use, or is suspect, is given back at once. Raises BadTime.
         """
         # Before it is sent: without bounded time nothing is asked for, and what a shard signs then is not from before.
-        sent = sent or ClockReading.of(self._time)
+        sent = sent or ClockLook.of(self._time)
         asked = self._asks(asks, None, mode, sent)
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
         until = sent.now.latest + wait_ns + term
@@ -325,7 +325,7 @@ class LeaseClient:
         ``give_up_ns``: no answer is waited for beyond this instant. ``map_number``: as for ``acquire``.
         """
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent = ClockReading.of(self._time)
+        sent = ClockLook.of(self._time)
         until = sent.now.latest + term
         requests: list[wire.Request] = [
             wire.Renew(
@@ -362,7 +362,7 @@ class LeaseClient:
         """
         assert request_id is None or len(leases) == 1
         term = self._policy.lease_term_max_ns if term_ns is None else term_ns
-        sent = ClockReading.of(self._time)
+        sent = ClockLook.of(self._time)
         until = sent.now.latest + wait_ns + term
         request_ids = self._request_ids(len(leases)) if request_id is None else [request_id]
         requests: list[wire.Request] = [
@@ -423,7 +423,7 @@ class LeaseClient:
         Returns with the results what was granted and is of no use: too late, or suspect.
         """
         results: list[Result] = []
-        came: ClockReading | None = None
+        came: ClockLook | None = None
         for start, end in _calls(requests):
             replies = self._call(requests[start:end], wait_ns, give_up_ns, patient=patient)
             about = asked[start:end]
@@ -435,10 +435,10 @@ class LeaseClient:
                 # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
                 # the boot clock does not: it stands still with a machine that is paused.
                 try:
-                    came = ClockReading.of(self._time)
+                    came = ClockLook.of(self._time)
                 except BadTime:
                     if type(about[0]) is Ask:  # nobody will ever know of these: all of them are too late
-                        never = ClockReading(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
+                        never = ClockLook(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
                         results += self._judge_all(replies, about, before, never)
                         self.relinquish(self._without_late(results, asked, never)[1])
                     raise
@@ -446,7 +446,7 @@ class LeaseClient:
         return (results, []) if came is None else self._without_late(results, asked, came)
 
     def _without_late(
-        self, results: list[Result], asked: Sequence[About], came: ClockReading
+        self, results: list[Result], asked: Sequence[About], came: ClockLook
     ) -> tuple[list[Result], list[Giving]]:
         """Return what can be used, and what is to be given back.
 
@@ -516,7 +516,7 @@ class LeaseClient:
                 )
 
     def _judge_all(
-        self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: ClockReading
+        self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: ClockLook
     ) -> list[Result]:
         """Believe witnesses, or say why not. ``before``: this node's signed time before the requests were sent."""
         results: list[Result] = []
@@ -545,7 +545,7 @@ class LeaseClient:
             results.append(granted if reason is None else Suspect(reason, signed, witness))
         return results
 
-    def _beyond(self, expiry_ns: Instant, came: ClockReading) -> str | None:
+    def _beyond(self, expiry_ns: Instant, came: ClockLook) -> str | None:
         """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
         longest = came.now.latest + self._policy.granted_ns_max
         return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None

@@ -16,8 +16,7 @@ from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.sessionlease import SessionEnded
-from ..formats.witness import Ended, Witness
+from ..formats.witness import Ended, SessionEnded, Witness
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 

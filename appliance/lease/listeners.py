@@ -38,7 +38,7 @@ from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import key_id
 from timeagent.units import MS, SECOND
 
-from ..formats.address import Address
+from ..formats.names import Address
 from . import tls
 from .connection import refusal
 from .server import ShardServer

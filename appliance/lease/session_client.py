@@ -11,10 +11,9 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
-from ..formats.sessionlease import SessionWitness
-from ..formats.witness import Revoked, SignedWitness
+from ..formats.witness import Revoked, SessionWitness, SignedWitness
 from . import wire
-from .client import FIRST_MAP, ClockReading, LeaseClient, LeaseOver, LeaseUnavailable, contradiction
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseOver, LeaseUnavailable, contradiction
 from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
 
 
@@ -45,7 +44,7 @@ class SessionClient(LeaseClient):
 
     def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
         """Ask for a session lease, going by a map. Raises BadTime."""
-        sent = ClockReading.of(self._time)
+        sent = ClockLook.of(self._time)
         request = BeginSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
@@ -59,7 +58,7 @@ class SessionClient(LeaseClient):
         self, session_id: bytes, term_ns: Span, give_up_ns: Instant | None = None, map_number: int = FIRST_MAP
     ) -> SessionResult:
         """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
-        sent = ClockReading.of(self._time)
+        sent = ClockLook.of(self._time)
         request = RenewSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
@@ -104,7 +103,7 @@ class SessionClient(LeaseClient):
     def _ask_about_session(
         self,
         request: BeginSession | RenewSession | DropSession,
-        sent: ClockReading | None,
+        sent: ClockLook | None,
         give_up_ns: Instant | None = None,
     ) -> SessionResult:
         replies = self._call([request], 0, give_up_ns, patient=isinstance(request, DropSession))
@@ -124,9 +123,9 @@ class SessionClient(LeaseClient):
             case _:
                 return LeaseUnavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
-    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockReading) -> SessionResult:
+    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
         where = "the shard's witness of a session lease"
-        came = ClockReading.of(self._time)
+        came = ClockLook.of(self._time)
         try:
             signed = decode(SignedWitness, reply.signed, where)
             witness = signed.statement(where)

@@ -20,8 +20,7 @@ from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.lease import Ending, LeaseOutcome, Phase
-from ..formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
-from ..formats.witness import Ended
+from ..formats.witness import ENDED_MAX, Ended, SessionEnded, SessionKind, SessionWitness
 from . import state as states
 from .domain import Bounds, Break, Command, Decision, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
 from .store import LeaseStore

@@ -12,8 +12,7 @@ from timeagent.errors import Damaged
 from timeagent.units import Instant
 
 from ..formats.framing import pieces
-from ..formats.ledger import open_block
-from ..formats.witness import Revoked, head_digest
+from ..formats.witness import Revoked, head_digest, open_block
 from .ceiling import ShardIdentity
 
 

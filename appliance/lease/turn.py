@@ -14,8 +14,7 @@ from timeagent.signedtime import SignedTime
 
 from ..formats.lease import Holder, LeaseOutcome
 from ..formats.names import check_node, check_purpose
-from ..formats.sessionlease import SessionWitness
-from ..formats.witness import Ended, Entry, Revoked
+from ..formats.witness import Ended, Entry, Revoked, SessionWitness
 from .domain import Bounds, State, hint_bytes
 from .wire import Acquire, BeginSession, Granted, Over, Refused, Reply, Revoke, SessionGranted
 

@@ -18,8 +18,7 @@ from timeagent.keys import KeyInUse, Signer
 from timeagent.signedtime import SignedTime
 from timeagent.units import MS, SECOND, Instant, Span
 
-from ..formats.ledger import block_bytes
-from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, head_digest, sign_batch
+from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, block_bytes, head_digest, sign_batch
 from .ceiling import RightToGrant, ShardIdentity
 from .going_by import GoingBy
 from .suspension import Suspension

@@ -51,7 +51,6 @@ def packed(*words: str) -> bytes:
 
 
 def words_of(body: bytes) -> list[str]:
-    """Return the words of a message without its length."""
     return body.decode(errors="surrogateescape").split("\0")
 
 

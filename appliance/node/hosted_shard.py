@@ -62,13 +62,9 @@ STOP_SLACK_NS: Final = 2 * SECOND
 class Running(Protocol):
     """Something that was begun and goes on by itself."""
 
-    def is_alive(self) -> bool:
-        """Whether it has not ended yet. Never blocks."""
-        ...
+    def is_alive(self) -> bool: ...
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or for so many seconds."""
-        ...
+    def join(self, timeout: float | None = None) -> None: ...
 
 
 type Spawn = Callable[[str, Callable[[], object]], Running]
@@ -90,11 +86,9 @@ class ShardRuntime:
         self._tries = 0
 
     def spawn(self, name: str, body: Callable[[], object]) -> Running:
-        """Begin something in a thread of its own."""
         return in_thread(name, body)
 
     def mutex(self) -> Lock:
-        """Return a lock between threads of this process."""
         return Lock()
 
     def lock(self, shard: int) -> LocalLock:
@@ -242,12 +236,10 @@ class HostedShard:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait for a domain."""
         return self._shard.waiting
 
     @property
     def lease_counts(self) -> LeaseCounts:
-        """What became of leases in this run."""
         return self._ledger.lease_counts
 
     def _serve(self) -> None:

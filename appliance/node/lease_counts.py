@@ -16,8 +16,7 @@ from timeagent.units import Instant, Span
 from ..bag.storage import Storage
 from ..formats.framing import pieces
 from ..formats.lease import LeaseOutcome
-from ..formats.ledger import LedgerBlock, open_block
-from ..formats.witness import Ended, Witness, WitnessKind, decode_entry
+from ..formats.witness import Ended, LedgerBlock, Witness, WitnessKind, decode_entry, open_block
 from .records import StoredLedger
 
 PARTS_MAX: Final = 50
@@ -97,12 +96,10 @@ class CountedLedger(StoredLedger):
     """A run's ledger that counts what it appends."""
 
     def __init__(self, storage: Storage, map_number: int, shard: int, incarnation: bytes) -> None:
-        """Name the run. Touches nothing yet."""
         super().__init__(storage, map_number, shard, incarnation)
         self.lease_counts = LeaseCounts()
 
     def append(self, data: bytes) -> None:
-        """Append whole blocks, then count them."""
         super().append(data)
         with contextlib.suppress(Damaged):  # what cannot be counted costs numbers, not the ledger
             self.lease_counts.count(data)

@@ -125,7 +125,6 @@ class OwnKeys:
             raise self.not_trusted(reason)
 
     def not_trusted(self, reason: str) -> NotTrusted:
-        """Return the error for a reason of ``refusal``."""
         return NotTrusted(
             "key-not-trusted",
             f"what this node signs is accepted by nobody: {reason}",

@@ -18,8 +18,8 @@ from timeagent.keys import key_id as id_of
 from timeagent.trust import Keyring, Purpose
 from timeagent.units import SECOND, Instant, Span
 
-from ..formats.address import Address, parse_address
 from ..formats.framing import Kind
+from ..formats.names import Address, parse_address
 from ..formats.policy import Policy
 from ..formats.shardmap import ShardMap
 from .records import Registers
@@ -102,15 +102,10 @@ class MapWatch(RecordWatch):
     def __init__(self, registers: Registers, first: ShardMap) -> None:
         super().__init__(every_ns=None)
         self._registers = registers
-        self._known = first
-
-    @property
-    def newest(self) -> ShardMap:
-        """Return the newest map known. Never blocks."""
-        return self._known
+        self.newest = first
+        """The newest map known."""
 
     def look(self) -> None:
-        """Have the newest map read soon. Never blocks."""
         self.start()
         super().look()
 
@@ -121,8 +116,8 @@ class MapWatch(RecordWatch):
 
     def _take_newest(self) -> None:
         newest = self._registers.newest_map()
-        if newest.number > self._known.number:
-            self._known = newest
+        if newest.number > self.newest.number:
+            self.newest = newest
             _log.info("map-changed number=%d shards=%d", newest.number, len(newest.owners))
 
 
@@ -213,12 +208,10 @@ class TrustWatch(RecordWatch):
 
     @property
     def number(self) -> int:
-        """Return the number of the newest record known."""
         return self._known[0]
 
     @property
     def keyring(self) -> Keyring:
-        """Return the keys of the newest record known."""
         return self._known[1]
 
     def node_of(self, key_id: bytes) -> str | None:

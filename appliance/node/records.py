@@ -81,7 +81,6 @@ class Registers:
         return self._trust[number]
 
     def keyring(self, number: int) -> Keyring:
-        """Return the keys of a trust record."""
         if number not in self._keyrings:
             self._keyrings[number] = Keyring(self.trust(number).keys)
         return self._keyrings[number]

@@ -63,7 +63,6 @@ class Releases:
 
     @property
     def period_ns(self) -> Span:
-        """How long to wait between two looks."""
         return max(LOOK_NS, len(self.known) * LOOK_NS_A_NODE)
 
     def look(self) -> Mapping[str, str | None]:
@@ -94,7 +93,6 @@ class Releases:
             return None
 
     def start(self) -> None:
-        """Look now and then, in a thread of its own."""
         self.thread.start()
 
     def close(self) -> None:

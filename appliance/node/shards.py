@@ -316,7 +316,6 @@ class ShardHost:
         return newest is not None and newest.number > number and newest.incarnation != hosted.identity.incarnation
 
     def everything(self) -> dict[int, HostedShard]:
-        """Return the shards that run here now."""
         with self._lock:
             return {shard: hosted for shard, (hosted, _) in self._hosted.items()}
 
@@ -396,7 +395,6 @@ class ShardHost:
             raise
 
     def _fresh(self, shard: int) -> ShardIdentity:
-        """Return who begins with a shard here now."""
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
@@ -587,9 +585,11 @@ class ShardHost:
                 name = f"tenure-map-{shard}"
                 self._leaving[shard] = self._shard_runtime.spawn(name, lambda: self._go_on(shard, newest))
                 return
-        give_up = self.suspend
-        if self._shard_runtime.daemon_runs():
-            why: str | None = "the daemon runs"
+        give_up, why = self.suspend, None if hosted is None else hosted.ended()
+        if why:
+            give_up = self.drop  # who asks for it next begins another run
+        elif self._shard_runtime.daemon_runs():
+            why = "the daemon runs"
         elif self._other_nodes():
             why = "the cluster has other nodes"
         else:

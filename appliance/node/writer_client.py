@@ -14,24 +14,22 @@ import contextlib
 import os
 import socket
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.authority import Authority
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.sealer import Authority
+from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Bag, Grid
 from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import SECOND, span_text
 
-from ..bag.listedfiles import ListedFiles
+from ..bag.closedbags import ListedFiles
 from ..bag.writing import FrameFile, Writer
 from ..formats.policy import PolicyNumbers
 from .writer_wire import (
-    LENGTH_BYTES,
     PROTOCOL_VERSION,
     Incoming,
     Submit,
@@ -39,11 +37,10 @@ from .writer_wire import (
     WriterHello,
     WriterSaid,
     WriterWelcome,
-    body_bytes,
     decode_answer,
     encode,
     limit_sending,
-    receive_exactly,
+    receive,
 )
 
 RETRY_NS: Final = SECOND
@@ -51,12 +48,6 @@ RETRY_NS: Final = SECOND
 
 SILENCE_NS: Final = 5 * SECOND
 """How long nobody is called again who did not answer in time: each such call costs the whole patience."""
-
-
-class NotTaken(Enum):
-    """Nothing was handed in: write it yourself."""
-
-    NOT_TAKEN = "not taken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,8 @@ class Doubt:
     """The writer's: its files are where to look."""
 
 
-type Handed = Committed | NotCommitted | Doubt | NotTaken
-"""What became of what was handed in, as far as the writer said so."""
+type Handed = Committed | NotCommitted | Doubt | None
+"""What became of what was handed in, as far as the writer said so; None: nothing was handed in, write it yourself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +99,7 @@ class NodeWriterClient:
         with self._lock:
             link = self._connected() if self._time.boot_ns() >= self._silent_until_ns else None
             if link is None:
-                return NotTaken.NOT_TAKEN
+                return None
             self._number += 1
             number, call = self._number, _Call()
             link.calls[number] = call
@@ -188,8 +179,7 @@ class NodeWriterClient:
 
 
 def _receive(connection: socket.socket) -> Incoming | None:
-    head = receive_exactly(connection, LENGTH_BYTES)
-    body = None if head is None else receive_exactly(connection, body_bytes(head))
+    body = receive(connection)
     return None if body is None else decode_answer(body)
 
 
@@ -202,15 +192,13 @@ def _handed(answer: WriterAnswer, incarnation: bytes) -> Handed:
         case WriterSaid.UNKNOWN:
             return Doubt(answer.reason, incarnation)
         case WriterSaid.REFUSED:
-            return NotTaken.NOT_TAKEN
+            return None
 
 
 class WriterDoor(Protocol):
     """The node's writer, as a process reaches it."""
 
-    def submit(self, bag: Bag, frames: bytes) -> Handed:
-        """Hand whole frames of a bag in and wait for what becomes of them."""
-        ...
+    def submit(self, bag: Bag, frames: bytes) -> Handed: ...
 
 
 class SharedWriter:
@@ -238,7 +226,7 @@ class SharedWriter:
             return self._decided(file, self._own.write(file))
         answer = self._door.submit(file.bag, file.data)
         match answer:
-            case NotTaken.NOT_TAKEN:
+            case None:
                 self._doubts[_key(file)] = None
                 return self._decided(file, self._own.write(file))
             case Doubt(reason, incarnation):

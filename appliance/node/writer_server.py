@@ -18,21 +18,20 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.outcome import Committed, Outcome, Unknown
+from appliance.bag.writing import Committed, Outcome, Unknown
 from appliance.formats.birth import store_of
 from appliance.formats.framing import open_frame, pieces
 from appliance.formats.paths import Bag, DataName, Grid
 from timeagent.errors import Damaged, Environment, TenureError
 
 from ..bag.writing import FrameFile, Writer
+from ..lease.connection import UnixListener
 from .desk_wire import LEASE, words_of
 from .writer_wire import (
-    LENGTH_BYTES,
     PROTOCOL_VERSION,
     Incoming,
     Outgoing,
@@ -43,11 +42,10 @@ from .writer_wire import (
     WriterSaid,
     WriterWelcome,
     answer_of,
-    body_bytes,
     decode_call,
     encode,
     limit_sending,
-    receive_exactly,
+    receive,
 )
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -65,10 +63,8 @@ type Desk = Callable[[socket.socket, list[str]], None]
 type Told = Callable[[Outcome], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    frames: bytes
-    told: Told
+type _Submission = tuple[bytes, Told]
+"""Whole frames, and who is told what became of them."""
 
 
 class Batcher:
@@ -101,7 +97,7 @@ class Batcher:
                 return "the node's writer is stopping"
             if self._bytes + len(frames) > self._queue_bytes_max:
                 return f"{self._bytes} bytes wait for the mount already"
-            self._waiting.setdefault(bag, deque()).append(_Submission(frames, told))
+            self._waiting.setdefault(bag, deque()).append((frames, told))
             self._bytes += len(frames)
             self._changed.notify()
         return None
@@ -138,16 +134,16 @@ class Batcher:
         queue = self._waiting[bag]
         taken: list[_Submission] = []
         size = 0
-        while queue and (not taken or size + len(queue[0].frames) <= self._file_bytes_max):
+        while queue and (not taken or size + len(queue[0][0]) <= self._file_bytes_max):
             taken.append(queue.popleft())
-            size += len(taken[-1].frames)
+            size += len(taken[-1][0])
         if not queue:
             del self._waiting[bag]
         self._busy.add(bag)
         return bag, taken
 
     def _flush(self, bag: Bag, taken: list[_Submission]) -> None:
-        data = b"".join(each.frames for each in taken)
+        data = b"".join(frames for frames, _ in taken)
         outcome: Outcome = Unknown("the node's writer failed")
         try:
             outcome = self._write(bag, data)
@@ -160,8 +156,8 @@ class Batcher:
                 self.files += 1
                 self.submissions += len(taken)
                 self._changed.notify_all()
-            for each in taken:
-                each.told(outcome)
+            for _, told in taken:
+                told(outcome)
 
 
 _log = logging.getLogger(__name__)
@@ -174,14 +170,10 @@ class WritableLog(Protocol):
     """An open log, as far as a writer needs it."""
 
     @property
-    def grid(self) -> Grid:
-        """Where its bags lie."""
-        ...
+    def grid(self) -> Grid: ...
 
     @property
-    def writer(self) -> Writer:
-        """What writes into them."""
-        ...
+    def writer(self) -> Writer: ...
 
 
 class NodeWriter:
@@ -192,10 +184,8 @@ class NodeWriter:
         self.cluster_id = cluster_id
         self.node = node
         self.incarnation = incarnation
-        self.batcher = Batcher(self._write)
-        """Of the logs at the root."""
-        self.elsewhere: dict[str, Batcher] = {}
-        """Of each store that other logs are in: one that does not answer holds up its own logs, and no others."""
+        self.batchers = {"": Batcher(self._write)}
+        """Of the logs at the root, and of each store that others are in: one that does not answer holds up its own."""
         self.begun: Callable[[Batcher], object] = lambda _: None
         """Told of each of those when it begins; may raise TenureError, and is told of another one next time."""
         self._opened = opened
@@ -217,20 +207,18 @@ class NodeWriter:
 
     def _batcher_of(self, log: str) -> Batcher:
         store = store_of(self._log(log).grid.birth)
-        if not store:
-            return self.batcher
         with self._lock:
-            batcher = self.elsewhere.get(store)
+            batcher = self.batchers.get(store)
             if batcher is None:
                 batcher = Batcher(self._write)
                 self.begun(batcher)
-                self.elsewhere[store] = batcher
+                self.batchers[store] = batcher
             return batcher
 
     def close(self) -> None:
         """Take nothing more; what was taken is written. Idempotent."""
         with self._lock:
-            for batcher in (self.batcher, *self.elsewhere.values()):
+            for batcher in self.batchers.values():
                 batcher.close()
 
     def _checked(self, submission: Submit) -> Bag:
@@ -291,35 +279,23 @@ PATIENCE_S: Final = 2
 class NodeWriterServer:
     """Serves one NodeWriter on a socket, between ``start`` and ``stop``."""
 
-    def __init__(self, writer: NodeWriter, path: Path, *, writers: int = WRITERS, desk: Desk | None = None) -> None:
+    def __init__(self, writer: NodeWriter, path: Path, *, desk: Desk | None = None) -> None:
         """Listen. A socket that an earlier run left is removed: whoever starts this made sure that it is alone.
 
         ``desk``: serves, in the thread of the connection, who asks for a sub-lease. Raises Environment.
         """
         self._writer = writer
         self._desk = desk
-        self._path = path
         self._ending = Event()
         self._connections: set[_Connection] = set()
         self._lock = Lock()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            path.unlink(missing_ok=True)
-            self._listener.bind(str(path))
-            path.chmod(0o600)
-            self._listener.listen(128)
-        except OSError as problem:
-            self._listener.close()
-            raise Environment(
-                "no-socket", f"cannot listen at {path}: {problem}", hint="use a short path on tmpfs that is writable"
-            ) from None
-        self._writers = writers
-        self._writing = self._threads_of(writer.batcher)
+        self._listener = UnixListener(path, None)
+        self._writing = self._threads_of(writer.batchers[""])
         self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
         writer.begun = self._begin
 
     def _threads_of(self, batcher: Batcher) -> list[Thread]:
-        return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(self._writers)]
+        return [Thread(target=batcher.run, name="tenure-writer", daemon=True) for _ in range(WRITERS)]
 
     def _begin(self, batcher: Batcher) -> None:
         """Write what comes for a store, or refuse it where this is ending. Raises Environment for want of threads."""
@@ -339,7 +315,6 @@ class NodeWriterServer:
         self.threads += threads
 
     def start(self) -> None:
-        """Begin to answer."""
         for thread in self.threads:
             thread.start()
 
@@ -348,9 +323,9 @@ class NodeWriterServer:
         if self._ending.is_set():
             return
         self._ending.set()
-        self._path.unlink(missing_ok=True)
+        self._listener.unlink()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.socket.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._writer.close()
         for thread in self._writing:
@@ -363,7 +338,7 @@ class NodeWriterServer:
     def _accept(self) -> None:
         while not self._ending.is_set():
             try:
-                accepted, _ = self._listener.accept()
+                accepted, _ = self._listener.socket.accept()
             except OSError:
                 # Out of descriptors, perhaps: who waits keeps waiting, and the next close makes room.
                 if not self._ending.wait(PAUSE_S):
@@ -403,12 +378,13 @@ class _Connection:
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            first = self._body()
+            first = receive(self._socket)
             if first is not None and first.startswith(_LEASE):
                 if self._desk is not None:
                     self._desk(self._socket, words_of(first))
             elif first is not None and self._greeted(decode_call(first)):
-                while (message := self._receive()) is not None:
+                while (body := receive(self._socket)) is not None:
+                    message = decode_call(body)
                     if not isinstance(message, Submit):
                         break
                     self._take(message)
@@ -453,12 +429,3 @@ class _Connection:
             except OSError:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it
-
-    def _receive(self) -> Outgoing | None:
-        """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
-        body = self._body()
-        return None if body is None else decode_call(body)
-
-    def _body(self) -> bytes | None:
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        return None if head is None else receive_exactly(self._socket, body_bytes(head))

@@ -29,7 +29,7 @@ from typing import Final, Self
 from timeagent.errors import LeaseLost, TenureError, TryAgain, UnknownOutcome, check_type
 from timeagent.units import Seconds, Span, span_of
 
-from ..bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from ..bag.writing import Committed, NotCommitted, Outcome, Unknown
 from ..formats.lease import Mode, covers
 from ..formats.names import check_domain, check_log
 from ..session.held import Lease, Recall

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.lease import Holder
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.sessionlease import SessionWitness
-    from appliance.formats.witness import Revoked, SignedWitness, Witness
+    from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
     from appliance.lease.client import Ask, LeaseGranted
     from appliance.lease.wire import Age
     from timeagent.clock import NodeTime

@@ -30,7 +30,7 @@ from appliance.lease.client import (
     PAUSE_NS_MIN,
     AcquireDeadline,
     Ask,
-    ClockReading,
+    ClockLook,
     Giving,
     LeaseDenied,
     LeaseGranted,
@@ -49,8 +49,8 @@ from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
+from .asking import Obstacle, given_up_for, raise_final
 from .held import Lease, SessionLease, lease_of
-from .no_lease import Obstacle, given_up_for, raise_final
 from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
@@ -88,7 +88,7 @@ class _AcquireAttempt:
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
     by: ShardMap | None = None
-    came: ClockReading | None = None
+    came: ClockLook | None = None
     """What the clock said when the last grant had come."""
     tentative: list[Lease] = field(default_factory=list)
     """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
@@ -142,7 +142,7 @@ class Leasing:
         *,
         together: bool = False,
         waiting: Callable[[LeaseDenied], object] = lambda _: None,
-    ) -> tuple[list[Lease], ClockReading]:
+    ) -> tuple[list[Lease], ClockLook]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
         ``together``: under session leases. ``stuck``: gives it up too, asked with its age. ``waiting``: told who has
@@ -268,7 +268,7 @@ class Leasing:
             session_lease = self.session_leases.ready(shard, going_by) if attempt.together else None
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
-            sent = ClockReading.of(self._time)
+            sent = ClockLook.of(self._time)
             above = above_of(shard, taken) if taken else {}
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
@@ -528,7 +528,7 @@ class Leasing:
             return None
         return reply if isinstance(reply, Recalled) else None
 
-    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: ClockReading) -> Ask:
+    def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: ClockLook) -> Ask:
         ask = attempt.asks.get((shard, domain))
         if ask is None:
             name = self._random.randbytes(16)

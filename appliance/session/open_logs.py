@@ -9,10 +9,10 @@ that of a full reading, without the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from appliance.bag.batch import MessageBatch
 from appliance.bag.horizon import Horizon
+from appliance.bag.message import MessageBatch
 from appliance.bag.reader import Level, Message, Reader
 from appliance.formats.birth import BagKind, store_of
 from appliance.formats.names import check_log
@@ -23,7 +23,7 @@ from timeagent.units import INSTANT_MAX, Instant
 from ..bag.context import BagContext
 from ..bag.logs import Store, create_log, open_log
 from ..bag.message import before
-from ..bag.roots import Root, storage_at
+from ..bag.roots import PlacedStorage, Root, storage_at
 from ..bag.writing import Writer, writer_for
 from ..formats.hints import ANY_FILE
 from .held import Lease
@@ -95,9 +95,9 @@ class LogBook:
         return None if birth is None else self._wired(Grid(birth))
 
     def _wired(self, grid: Grid) -> OpenLog:
-        context = self._context
-        if store_of(grid.birth):
-            context.storage.look(grid.log_path, ())  # a store that cannot be asked is found out before it is used
+        context, storage = self._context, self._context.storage
+        if isinstance(storage, PlacedStorage):  # a store that cannot be asked is found out before it is used
+            context = replace(context, storage=storage.of(grid.birth.log))
         horizon = Horizon(context, grid)
         writer = writer_for(context, grid, horizon.authority)
         if self._share is not None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Witness
-    from appliance.lease.client import ClockReading, Result
+    from appliance.lease.client import ClockLook, Result
     from appliance.lease.session_client import SessionClient, SessionResult
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Span
@@ -386,7 +386,7 @@ class LeaseRenewer:
         """What was lost, and who is told."""
         return self.keeper.losses
 
-    def adopt(self, leases: Iterable[Lease], came: ClockReading) -> None:
+    def adopt(self, leases: Iterable[Lease], came: ClockLook) -> None:
         """Keep these from now on. ``came``: what the clock said when they had been granted."""
         with self._lock:
             self._seen_boot_ns, self._seen_latest = came.boot_ns, came.now.latest

@@ -16,12 +16,12 @@ from threading import RLock
 from types import TracebackType
 from typing import Final, Self
 
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
 from appliance.bag.reader import Message
+from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockReading, LeaseDenied
+from appliance.lease.client import ClockLook, LeaseDenied
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -34,12 +34,20 @@ from timeagent.interval import TimeInterval
 from timeagent.units import MS, Instant, Seconds, Span, span_of
 
 from ..bag.context import BagContext
+from .asking import (
+    Leases,
+    PendingAcquires,
+    check_in_time,
+    checked_leases,
+    chosen_recall,
+    chosen_term,
+    chosen_together,
+    spans_of,
+    wanted_modes,
+)
 from .held import Lease, Listener, Recall
-from .lease_set import Leases
 from .leasing import Leasing, Routes
-from .no_lease import check_in_time, chosen_recall, chosen_term, chosen_together, spans_of, wanted_modes
 from .open_logs import LogBook, OpenLog, hinted_reads
-from .pending import PendingAcquires
 from .recalls import LeaseCache, RecallListener
 from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import (
@@ -50,7 +58,6 @@ from .stamping import (
     check_covering,
     check_near,
     checked_batch,
-    checked_leases,
 )
 from .standing import SessionStanding
 
@@ -174,7 +181,7 @@ class Session:
             if misfits:
                 self._give_back(misfits)
             if leases:
-                came = ClockReading.of(self._time)
+                came = ClockLook.of(self._time)
             else:
                 leases, came = self._recalls.in_no_circle(
                     lambda stuck: self._leasing.acquire(

@@ -19,7 +19,7 @@ from appliance.formats.policy import Policy, PolicyNumbers
 from appliance.formats.witness import SignedWitness
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime
-from timeagent.errors import BadRequest, BadTime, NotTrusted, check_type
+from timeagent.errors import BadRequest, BadTime, NotTrusted
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r1_range
 from timeagent.trust import Keyring, Purpose
@@ -41,17 +41,6 @@ def checked_batch(payloads: Sequence[bytes]) -> list[bytes]:
         )
     check_payloads(batch)
     return batch
-
-
-def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
-    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    if not isinstance(leases, Iterable):
-        check_type(Iterable, leases=leases)
-    chosen = list(leases)
-    for each in chosen:
-        if not isinstance(each, Lease):
-            check_type(Lease, lease=each)
-    return list(dict.fromkeys(chosen))
 
 
 def check_covering(leases: Sequence[Lease]) -> None:
@@ -255,7 +244,7 @@ class FrameStamper:
         for lease in leases:
             if start + count > lease.expiry_ns:
                 lease.lose("expired", lease.trouble or LossReason.EXPIRED)
-            lease.check_held(now, self._policy.holder_margin_ns)
+                lease.check_held(now, self._policy.holder_margin_ns)
         return start
 
     def _encoded(

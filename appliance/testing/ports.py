@@ -28,15 +28,12 @@ class HandTime:
         self._sequence = 0
 
     def now(self) -> TimeInterval:
-        """Return the interval of now."""
         return TimeInterval.around(self.midpoint_ns, self.radius_ns)
 
     def boot_ns(self) -> int:
-        """Return nanoseconds since boot."""
         return self._boot_ns
 
     def advance(self, span: Span) -> None:
-        """Let time pass."""
         assert span >= 0, "set midpoint_ns to step back"
         self.midpoint_ns += span
         self._boot_ns += span
@@ -61,15 +58,12 @@ class HandTime:
             self.advance(span)
 
     def token(self) -> SignedTime:
-        """Return a signed time of now."""
         return self._sign(None)
 
     def now_and_token(self) -> tuple[TimeInterval, SignedTime]:
-        """Return both."""
         return self.now(), self.token()
 
     def token_over(self, digest: bytes) -> SignedTime:
-        """Return a signed time of now, over a digest."""
         return self._sign(digest)
 
     def _sign(self, digest: bytes | None) -> SignedTime:

@@ -63,12 +63,10 @@ class SteppedTime(HandTime):
     """The cluster's clock: whoever sleeps lets time pass for all."""
 
     def __init__(self, cluster: SteppedCluster, signer: Signer) -> None:
-        """Begin."""
         super().__init__(signer, BEGINS_NS)
         self._cluster = cluster
 
     def sleep(self, span: Span) -> None:
-        """Let time pass for all."""
         self._cluster.pass_time(span)
 
 
@@ -76,7 +74,6 @@ class InPlace:
     """The way to one shard: it is called in place, or does not answer."""
 
     def __init__(self) -> None:
-        """Lead nowhere yet."""
         self.shard: Shard | None = None
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
@@ -98,7 +95,7 @@ class SteppedCluster:
         root, self._keys = Signer(self._random.randbytes(32)), {each: self._signer() for each in _PURPOSES}
         self.time = SteppedTime(self, self._keys[Purpose.TIME])
         self.storage = MemoryStorage(lambda: self.time.midpoint_ns)
-        self._records = found_cluster(self.storage, Path("/"), self.policy, root, self.policy.cluster_id)
+        self._records = found_cluster(self.storage, Path("/"), self.policy, root)
         admit(self._records, root, NODE, self._keys, BEGINS_NS)
         publish_map(self._records, root, [NODE] * shards)
         self.map: ShardMap = self._records.newest_map()
@@ -168,7 +165,6 @@ class SteppedCluster:
         return session
 
     def chance(self) -> random.Random:
-        """Return a stream of chance of its own."""
         return random.Random(self._random.getrandbits(64))  # noqa: S311 - names and jitter, the same in every run
 
     def lose(self, lease: Lease, reason: str = "the test says so") -> None:
@@ -232,7 +228,6 @@ class SteppedCluster:
     # -- messages ------------------------------------------------------------------------------------------------------
 
     def create_log(self, name: str, kind: str = "maildir") -> None:
-        """Make a log, as ``Cluster.create_log`` does."""
         LogBook(self._context).opened_or_made(name, BagKind(kind))
 
     def close_bags(self, log: str) -> Instant:
@@ -255,13 +250,11 @@ class SteppedCluster:
         self._directory.cleanup()
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
 

@@ -224,6 +224,10 @@ def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     return (column >= 0) & (column < NUMBER_MAX)
 
 
+class NotPlain(Exception):
+    """Something here is not for columns: it is judged one by one."""
+
+
 class Numbering[T]:
     """Gives each of some values a number."""
 

@@ -19,7 +19,6 @@ import msgspec
 from appliance.formats.birth import LogBirth, check_grid, open_birth
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import RECORDS_LAG_NS
 from appliance.formats.marker import Marker, decode_marker
 from appliance.formats.names import check_log
@@ -27,6 +26,7 @@ from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Rack, record_nam
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import CONTEXTS, Stamped, open_signed
+from appliance.formats.witness import open_block
 from auditor.rules.finding import Evidence, Finding, found
 from auditor.rules.records import check_trust
 from timeagent.canonical import decode

@@ -8,8 +8,7 @@ from typing import Final
 
 from appliance.formats.framing import Frame, Piece, open_frame, pieces
 from appliance.formats.merkle import KnownPaths
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SignedWitness, Witness, head_digest
+from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SessionWitness, SignedWitness, Witness, head_digest
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode, digest
 from timeagent.errors import Damaged, NotTrusted

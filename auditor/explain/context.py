@@ -13,8 +13,7 @@ from functools import cached_property, lru_cache, partial
 from typing import Any, Final
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
-from appliance.formats.sessionlease import SessionEnded
-from appliance.formats.witness import Half, Witness, WitnessKind
+from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
 from auditor.rules.finding import Finding
 from auditor.timeline.events import (
     BagClosed,

@@ -15,12 +15,11 @@ from typing import Any, Final
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, piece_at
 from appliance.formats.lease import Phase, conflicts
-from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import LOCK
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import Stamped, open_signed
-from appliance.formats.witness import BatchHead
+from appliance.formats.witness import BatchHead, open_block
 from auditor.evidence.signatures import FrameEvidence, HeldWitness
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX
 from auditor.rules.bags import file_checks, in_list, same_lock

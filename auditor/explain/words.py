@@ -9,9 +9,7 @@ from appliance.formats.birth import open_birth, store_of
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
-from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import open_signed
 from appliance.formats.witness import (
     BatchHead,
@@ -20,9 +18,12 @@ from appliance.formats.witness import (
     Entry,
     Resumed,
     Revoked,
+    SessionEnded,
+    SessionWitness,
     SignedWitness,
     Stopped,
     Witness,
+    open_block,
 )
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, Tree
 from auditor.report.formats import finding_lines, time_line

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from appliance.formats.lease import Ending, LeaseOutcome
-from appliance.formats.sessionlease import SessionEnded, SessionKind
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import SessionEnded, SessionKind, WitnessKind
 from auditor.index import Coverage
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_range, r2_holds

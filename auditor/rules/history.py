@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import ShardMap, shard_number
-from appliance.formats.witness import BatchHead, Ended, Entry, Half, Revoked, Witness, WitnessKind, decode_entry
+from appliance.formats.witness import (
+    BatchHead,
+    Ended,
+    Entry,
+    Half,
+    Revoked,
+    SessionEnded,
+    SessionWitness,
+    Witness,
+    WitnessKind,
+    decode_entry,
+)
 from auditor.columns.layout import HeadName, bucket_of
 from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
@@ -578,7 +588,6 @@ class ClusterFacts:
     policies: Policies = field(default_factory=Policies)
     follows: Mapping[ShardName, tuple[int, int]] = MappingProxyType({})
     """Of chains that came by a planned move: the highest floor and settle_to with which those before them ended."""
-
     counts: Mapping[ShardName, HeadFact] = MappingProxyType({})
     """The first batch by which each such chain counts by itself."""
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.paths import Bag
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import BatchHead, Ended, Half, Resumed, Witness
+from appliance.formats.witness import BatchHead, Ended, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.evidence.signatures import FrameEvidence
 from auditor.rules.finding import Evidence
 from auditor.rules.history import ShardName

@@ -20,9 +20,8 @@ from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag, Grid, parse_data_name
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.stamped import Stamped
-from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Witness
+from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing

@@ -15,8 +15,7 @@ import msgspec
 
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
-from appliance.formats.sessionlease import SessionEnded
-from appliance.formats.witness import Half, Witness
+from appliance.formats.witness import Half, SessionEnded, Witness
 from auditor.rules.finding import Finding
 from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span

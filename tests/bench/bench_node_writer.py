@@ -33,7 +33,7 @@ MESSAGES = 40 if SHORT else 150
 PROGRAM = """
 import sys
 from appliance.cluster import Cluster
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 root, node_dir, number, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 with Cluster.open(root, node_dir=node_dir, allow_root=True) as cluster, cluster.session(number) as session:
     with session.acquire("writer/" + number, record_only=True) as leases:

@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.bag.outcome import Committed  # noqa: E402 - a script finds the repository first
 from appliance.bag.posix import PosixStorage  # noqa: E402
+from appliance.bag.writing import Committed  # noqa: E402 - a script finds the repository first
 from appliance.formats.lease import Holder  # noqa: E402
 from appliance.formats.pack import PACK, PackMaker  # noqa: E402
 from appliance.formats.paths import SEAL  # noqa: E402

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.formats.address import Address  # noqa: E402 - a script finds the repository first
+from appliance.formats.names import Address  # noqa: E402 - a script finds the repository first
 from appliance.lease import tls  # noqa: E402
 from appliance.lease.listeners import TlsListener  # noqa: E402
 from appliance.lease.server import ShardServer  # noqa: E402

@@ -24,9 +24,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from appliance.bag.closer import Closed  # noqa: E402 - a script finds the repository first
-from appliance.bag.outcome import Committed  # noqa: E402
 from appliance.bag.posix import PosixStorage  # noqa: E402
-from appliance.bag.writing import FrameFile  # noqa: E402
+from appliance.bag.writing import Committed, FrameFile  # noqa: E402
 from appliance.formats.birth import BagKind  # noqa: E402
 from appliance.formats.paths import LOCK, PRELOCK, SEAL, DataName  # noqa: E402
 from tests.support.bags import INCARNATION, Node  # noqa: E402

@@ -8,9 +8,8 @@ import msgspec
 
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind, pieces
-from appliance.formats.ledger import open_block
 from appliance.formats.stamped import sign
-from appliance.formats.witness import head_digest
+from appliance.formats.witness import head_digest, open_block
 from timeagent.units import MS, SECOND
 
 from .fixtures import Story, only_file

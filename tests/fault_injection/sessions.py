@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.formats.lease import LeaseOutcome
-from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
+from appliance.formats.witness import SessionEnded, SessionKind, SessionWitness
 
 from .shard import Lease, Session
 from .tree import Change, changed

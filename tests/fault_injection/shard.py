@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
-from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import chain_path, ledger_path, record_name
 from appliance.formats.stamped import sign
 from appliance.formats.witness import (
@@ -23,6 +22,7 @@ from appliance.formats.witness import (
     Stopped,
     Witness,
     WitnessKind,
+    block_bytes,
     head_digest,
     sign_batch,
 )
@@ -32,8 +32,7 @@ from timeagent.units import MS
 from .tree import Change, ClusterTree, changed
 
 if TYPE_CHECKING:
-    from appliance.formats.sessionlease import SessionWitness
-    from appliance.formats.witness import Batch
+    from appliance.formats.witness import Batch, SessionWitness
 
     from .writer import Writer
 

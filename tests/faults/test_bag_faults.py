@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.posix import PosixStorage
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import PRELOCK, Grid
 from tests.support.bags import LOG, T0, TIME_KEY, Node
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Storage
+    from appliance.bag.writing import Outcome
 
 CALLS_MAX = 120
 

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.authority import Authority, Contents
-from appliance.bag.batch import MessageBatch
 from appliance.bag.closer import BagGone, Closed, Closer
 from appliance.bag.horizon import Horizon
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.message import MessageBatch
 from appliance.bag.reader import Files, Reader
-from appliance.bag.sealer import Sealer
+from appliance.bag.sealer import Authority, Contents, Sealer
 from appliance.bag.storage import Published
-from appliance.bag.writing import LogFileWriter, LookingWriter, MaildirWriter
+from appliance.bag.writing import Committed, LogFileWriter, LookingWriter, MaildirWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
 from appliance.formats.lockfile import LockEntry, SealEntry, open_lock
@@ -31,9 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.bag.message import Position
-    from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Storage
-    from appliance.bag.writing import FrameFile
+    from appliance.bag.writing import FrameFile, Outcome
     from appliance.formats.lockfile import RackSeal
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant

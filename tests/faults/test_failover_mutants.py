@@ -325,6 +325,13 @@ MUTANTS = {
         "True",
         test_shard_handover.test_shard_is_given_up_beside_its_loop_once_a_daemon_runs,
     ),
+    "an application keeps a shard that has ended": Mutant(
+        shards,
+        GIVES_WAY,
+        "hosted.ended()",
+        "None",
+        test_shard_handover.test_shard_whose_ledger_has_ended_is_dropped_by_its_own_loop,
+    ),
     "it is left twice at once": Mutant(
         shards,
         GIVES_WAY,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import listedfiles, reader
+from appliance.bag import closedbags, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
 from appliance.lease import domain, eviction, state
@@ -75,7 +75,7 @@ MUTANTS: dict[str, Fault] = {
         "return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
         "return None",
     ),
-    "any of a bag's files for one": (listedfiles, "ListedFiles.pieces", "entry.name in only", "entry.name not in only"),
+    "any of a bag's files for one": (closedbags, "ListedFiles.pieces", "entry.name in only", "entry.name not in only"),
 }
 
 NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
@@ -142,7 +142,7 @@ NAMED: dict[str, tuple[Fault, Callable[..., None]]] = {
     ),
     "hint taken as existence in a closed bag": (
         (
-            listedfiles,
+            closedbags,
             "ListedFiles.pieces",
             "for entry in lock.entries if entry.name in only",
             "for entry in [lock.by_name()[name] for name in only]",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted
+from appliance.bag.writing import Committed, NotCommitted
 from appliance.formats.birth import BagKind
 from auditor.audit import audit
 from auditor.evidence.tree import Tree

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.paths import chain_path
 from appliance.lease.succession import newest_record

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 from appliance.formats.birth import BagKind
 from appliance.node.settings import Sharing, save_settings
@@ -21,7 +21,7 @@ from tests.support.warm import WarmProcess
 PROGRAM = """
 import sys
 from appliance.cluster import Cluster
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from timeagent.errors import LeaseLost
 from timeagent.units import SECOND
 root, node_dir, number, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])

@@ -19,7 +19,7 @@ from timeagent.units import DAY, MINUTE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.bag.listedfiles import PackedRack
+    from appliance.bag.closedbags import PackedRack
     from appliance.formats.pack import PackMaker
     from appliance.formats.paths import Bag, Rack
     from timeagent.units import Instant
@@ -221,7 +221,7 @@ def files_as_they_are(self: Packer, rack: Rack, maker: PackMaker) -> Iterator[by
 
 
 def verified_by_its_index(self: Packer, rack: Rack) -> bool:
-    from appliance.bag.listedfiles import open_packed
+    from appliance.bag.closedbags import open_packed
 
     packed: PackedRack | None = open_packed(self._storage, rack)
     return packed is not None

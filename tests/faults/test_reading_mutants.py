@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import batch, closedbags, follow, listedfiles, reader
+from appliance.bag import closedbags, follow, reader
+from appliance.bag import message as columns
 from appliance.bag.follow import Follower
 from appliance.bag.message import START, before, cursor_text, parse_cursor
 from appliance.bag.reader import Level
@@ -159,21 +160,21 @@ def test_right_readers_keep_every_promise(share: int) -> None:
 MUTANTS: list[tuple[str, ModuleType, str, str, str]] = [
     (
         "a cursor is an instant",
-        batch,
+        columns,
         "BatchPart.above",
         "equal_are_below = rank < position.rank",
         "equal_are_below = True",
     ),
     (
         "a cursor lets equals through",
-        batch,
+        columns,
         "BatchPart.above",
         "equal_are_below = rank < position.rank",
         "equal_are_below = False",
     ),
-    ("a cursor repeats its message", batch, "BatchPart.above", "first += first <= position.place", "first += 0"),
-    ("an equal timestamp is no interleaving", batch, "_runs", "last == first and one > other", "False"),
-    ("frames follow each other", batch, "_runs", "return None", "return parts"),
+    ("a cursor repeats its message", columns, "BatchPart.above", "first += first <= position.place", "first += 0"),
+    ("an equal timestamp is no interleaving", columns, "_runs", "last == first and one > other", "False"),
+    ("frames follow each other", columns, "_runs", "return None", "return parts"),
     (
         "the position moves with what is open",
         reader,
@@ -204,7 +205,7 @@ MUTANTS: list[tuple[str, ModuleType, str, str, str]] = [
     ),
     (
         "what vanished is damage",
-        listedfiles,
+        closedbags,
         "ListedFiles._pack",
         "pack = open_packed(self._storage, rack)",
         "pack = None",

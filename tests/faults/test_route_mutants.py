@@ -113,7 +113,7 @@ MUTANTS = {
     "another owner is not looked for": Mutant(
         routes,
         "_is_elsewhere",
-        "isinstance(reply, Unavailable) and reply.code in _GONE",
+        "_is_gone(reply)",
         "isinstance(reply, Unavailable) and reply.code == 'not-running'",
         tests.test_shard_that_says_it_is_over_is_looked_for_elsewhere,
         ("deposed",),
@@ -121,7 +121,7 @@ MUTANTS = {
     "whoever has no time is left": Mutant(
         routes,
         "_is_elsewhere",
-        "isinstance(reply, Unavailable) and reply.code in _GONE",
+        "_is_gone(reply)",
         "isinstance(reply, Unavailable)",
         tests.test_what_a_shard_says_otherwise_is_its_answer_and_moves_nothing,
         (tests.BUSY,),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import tests.support.schedule
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.session.session import Session
 from tests.support.cluster import HandSite
 from tests.support.schedule import Schedule, ScheduledStorage

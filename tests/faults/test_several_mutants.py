@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag import acceptance, batch, closedbags, closer, horizon, packer, reader
+from appliance.bag import acceptance, closedbags, closer, horizon, message, packer, reader
 from appliance.bag.acceptance import Refusal
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.formats import hints
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling, state
@@ -190,7 +190,7 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "frame whole where its first message is wanted": (
-        batch,
+        message,
         "BatchPart.up_to",
         "self.last_ns <= until_ns",
         "self.first_ns <= until_ns",
@@ -198,7 +198,7 @@ MUTANTS: dict[str, Fault] = {
         (10, False),
     ),
     "settled as the first of several logs": (
-        batch,
+        message,
         "merged",
         "all((batch.settled for batch in batches))",
         "any((batch.settled for batch in batches))",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import NotCommitted, Unknown
+from appliance.bag.writing import NotCommitted, Unknown
 from appliance.session import leasing, open_logs, recalls, renewal, session, stamping
 from tests.faults.test_several_mutants import check_noticed
 from tests.unit import test_session_several as sessions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.views import view as module
+from appliance import views as module
 from tests.simulation.planting import Planter
 from tests.support.bags import T0
 from tests.support.view_world import ViewWorld, nodes, view
@@ -18,7 +18,7 @@ from timeagent.units import MINUTE, SECOND
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from appliance.bag.batch import MessageBatch
+    from appliance.bag.message import MessageBatch
 
 SEEDS = 200
 

@@ -9,14 +9,13 @@ from appliance.formats.birth import LogBirth, open_birth, store_of
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.epoch import open_epoch
 from appliance.formats.framing import Kind, open_frame, pieces
-from appliance.formats.ledger import open_block
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.marker import decode_marker
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import body_digest, open_signed
 from appliance.formats.view import open_checkpoint
-from appliance.formats.witness import SignedWitness
+from appliance.formats.witness import SignedWitness, open_block
 from tests.support import values
 from tests.support.values import witness_refused
 from timeagent.canonical import decode

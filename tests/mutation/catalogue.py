@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from appliance.views import view
+from appliance import views
 from auditor.columns import records
 from auditor.rules import records as trust_rules
 from auditor.rules import sequences
@@ -130,7 +130,7 @@ TABLES: dict[str, Table] = {
     "bag": _steps(bag.MUTANTS),
     "log": _steps(bag.LOG_MUTANTS),
     "packing": _steps(packing.MUTANTS),
-    "view": _within(view, {name: ("View.advance", *each) for name, each in races.MUTANTS.items()}, _in_lines),
+    "view": _within(views, {name: ("View.advance", *each) for name, each in races.MUTANTS.items()}, _in_lines),
     "drawing": {
         f"{each[1]}: {each[3]}": _in_text(drawings.DRAWINGS[each[0]][0], *each[1:]) for each in drawings.MUTANTS
     },

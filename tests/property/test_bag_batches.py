@@ -7,8 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.bag.batch import MessageBatch, merged
-from appliance.bag.message import START, Message, Position, before, cursor_text, parse_cursor
+from appliance.bag.message import START, Message, MessageBatch, Position, before, cursor_text, merged, parse_cursor
 from appliance.bag.reader import Level
 from tests.support.bags import LOG, T0, Node
 from tests.support.readings import FLUSHES, SECONDS, Flush, Row, fill, fresh_node, seal_all

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from appliance.bag.follow import Follower
 from appliance.bag.message import START, Message
-from appliance.bag.outcome import Committed
 from appliance.bag.reader import Level
+from appliance.bag.writing import Committed
 from tests.support.bags import T0
 from tests.support.readings import fresh_node
 from tests.support.shares import examples

@@ -117,7 +117,7 @@ class Founded:
         }
         self.server = Server(Scheduler("founding", start_ns=T0, end_ns=T0, steps_max=0))
         mount = SimulatedMount(self.server, "founder")
-        found_cluster(mount, Path("/"), policy, self.root, CLUSTER)
+        found_cluster(mount, Path("/"), policy, self.root)
         registers = self.registers(mount)
         for node in nodes:
             admit(registers, self.root, node, self.keys[node], T0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import authority, closer, horizon, listedfiles, reader, sealer, writing
+from appliance.bag import closedbags, closer, horizon, reader, sealer, writing
 from tests.simulation import mount
 from tests.simulation.mutant import Mutant, one
 
@@ -61,7 +61,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a lock is believed without a look at the rack",
         one(
-            authority,
+            sealer,
             "Authority.answer",
             "isinstance(closed, BagGone) or self.rack_begun(bag.rack)",
             "isinstance(closed, BagGone)",
@@ -72,7 +72,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a rack is looked at only once, before the lock is read",
         one(
-            authority,
+            sealer,
             "Authority.close",
             "closed = self.closer.close(bag)\n"
             "return closed if isinstance(closed, NotDue) else self.answer(bag, closed)",
@@ -221,7 +221,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a closed bag is read by its directory, not by its lock",
         one(
-            listedfiles,
+            closedbags,
             "ListedFiles.pieces",
             "for number, (entry, read) in enumerate(zip(lock.entries, found, strict=True)):",
             "for name in self._storage.list_afresh(bag.path) or ():\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import listedfiles, packer, reader, writing
+from appliance.bag import closedbags, packer, reader, writing
 from tests.simulation.mutant import Mutant, one
 
 PACKS: tuple[Mutant, ...] = (
@@ -53,7 +53,7 @@ PACKS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a file whose directory was swept is not looked for in the pack",
-        one(listedfiles, "ListedFiles._pack_for", "pack = self._pack(bag.rack)", "pack = None"),
+        one(closedbags, "ListedFiles._pack_for", "pack = self._pack(bag.rack)", "pack = None"),
         "damage",
         "packs",
     ),

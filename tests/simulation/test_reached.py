@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.horizon import Horizon
-from appliance.bag.outcome import Unknown
 from appliance.bag.packer import Packer, PackReport, PackState, Retention
-from appliance.bag.writing import LogFileWriter, LookingWriter
+from appliance.bag.writing import LogFileWriter, LookingWriter, Unknown
 from appliance.daemon.failover import ShardFailover
 from appliance.daemon.pace import Pace
 from appliance.session.session import Session

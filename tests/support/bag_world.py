@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from appliance.bag.authority import Contents
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.sealer import Contents
+from appliance.bag.writing import Committed, Unknown
 from appliance.formats.birth import BagKind
 from tests.support.bags import T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
@@ -20,9 +20,8 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.outcome import Outcome
     from appliance.bag.storage import Published, Storage
-    from appliance.bag.writing import FrameFile
+    from appliance.bag.writing import FrameFile, Outcome
 
 NETWORK_STEPS = 12
 

@@ -8,20 +8,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext, RecordNumbers, wake_nobody
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log
 from appliance.bag.metronome import Metronome
 from appliance.bag.reader import Reader
+from appliance.bag.sealer import Authority
 from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import DataName, Grid
 from appliance.formats.policy import Policy, check_policy
-from appliance.formats.sessionlease import SessionKind, SessionWitness
-from appliance.formats.witness import NO_HEAD, Half, SignedWitness, Witness, WitnessKind, sign_batch
+from appliance.formats.witness import (
+    NO_HEAD,
+    Half,
+    SessionKind,
+    SessionWitness,
+    SignedWitness,
+    Witness,
+    WitnessKind,
+    sign_batch,
+)
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
 from timeagent.errors import Damaged

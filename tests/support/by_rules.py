@@ -9,8 +9,8 @@ import pytest
 
 from auditor.audit import audit
 from auditor.columns import domains
-from auditor.columns.frames import RackColumns
 from auditor.evidence.tree import Tree
+from auditor.listed import FrameJudge
 from auditor.report.formats import json_bytes
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def all_suspect() -> Iterator[None]:
         return domains.DomainsSeen([*entries.names.values, *uses.names.values, *stated], 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RackColumns, "read", lambda *_: None)
+        patch.setattr(FrameJudge, "by_columns", lambda *_: None)
         patch.setattr(domains, "judge_domains", every_domain)
         yield
 

@@ -99,7 +99,7 @@ class Site:
         self.root_key_file = path / ROOT_KEY
         save_private_key(self.root_key_file, self.root_key)
         self.storage = PosixStorage(self.root)
-        self.registers = found_cluster(self.storage, self.root, self.policy, self.root_key, self.cluster_id)
+        self.registers = found_cluster(self.storage, self.root, self.policy, self.root_key)
         self.settings: dict[str, Settings] = {}
         runtimes = {node: self.tmpfs / node for node in nodes}
         now = SystemClock().realtime_ns()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from appliance.admin.trust import move_node
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.node.settings import save_settings
 from tests.support.cluster import Site
 from tests.support.spoken import spoken

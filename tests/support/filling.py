@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.packer import Packer
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from auditor.audit import audit
@@ -30,7 +30,7 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
 
 LATER_NS: Final = {"write": 0, "close": 4 * SECOND, "seal": MINUTE, "pack": MINUTE, "retain": 2 * DAY}
 EVERYTHING: Final = [payload_of(sequence) for sequence in range(1, MESSAGES + 1)]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
-from appliance.formats.ledger import open_block
-from appliance.formats.witness import Ended, Witness, WitnessKind
+from appliance.formats.witness import Ended, Witness, WitnessKind, open_block
 from appliance.lease.wire import REQUEST_FRAME_BYTES_MAX, AskClock, Attend, Hello, Inspect, Revoke, encode_call
 from tests.support.shards import HOLDER, RIVAL, World, acquire, relinquish, renew, upgrade
 from tests.support.values import CLUSTER

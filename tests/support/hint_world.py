@@ -6,9 +6,9 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from appliance.bag.listedfiles import ListedFiles
-from appliance.bag.outcome import Unknown
+from appliance.bag.closedbags import ListedFiles
 from appliance.bag.packer import Packer
+from appliance.bag.writing import Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.lease import Mode
 from appliance.formats.policy import Policy
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.horizon import Horizon
-    from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
-    from appliance.bag.writing import Writer
+    from appliance.bag.writing import Outcome, Writer
     from appliance.formats.paths import Bag, Grid
     from appliance.session.held import Lease
     from appliance.session.session import Session
@@ -69,7 +68,7 @@ class Door:
         if not silent or self._chance.random() < 0.5:
             call = Submit(number=1, log=bag.log, bag_start_ns=bag.start_ns, frames=frames)
             assert self._service.submit(call, told.append) is None
-            self._service.batcher.turn()
+            self._service.batchers[""].turn()
         if silent or isinstance(told[0], Unknown):
             return Doubt("planted", self._incarnation)
         return told[0]

@@ -13,7 +13,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 from timeagent.errors import BadTime, LeaseLost, TenureError
 from timeagent.units import MS

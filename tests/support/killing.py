@@ -16,22 +16,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag import closer, listedfiles, packer, posix, sealer, writing
-from appliance.bag.authority import Authority
+from appliance.bag import closedbags, closer, packer, posix, sealer, writing
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.outcome import Committed
 from appliance.bag.packer import Packer, Retention
 from appliance.bag.posix import PosixStorage
 from appliance.bag.reader import Reader
-from appliance.bag.writing import FrameFile, writer_for
+from appliance.bag.sealer import Authority
+from appliance.bag.writing import Committed, FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import Attempt, FrameHead, encode_frame
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import DataName, Grid, ledger_path
-from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, block_bytes, sign_batch
 from appliance.node.records import Registers
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.clocks import HandTime
@@ -51,7 +49,7 @@ LOG = "orders"
 INCARNATION = b"killed!!"
 MESSAGES = 3
 LINES_MAX = 4_000
-COUNTED = {module.__file__ for module in (closer, writing, listedfiles, packer, posix, sealer)}
+COUNTED = {module.__file__ for module in (closer, writing, closedbags, packer, posix, sealer)}
 
 
 class Process:

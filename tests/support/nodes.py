@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.formats.address import Address, parse_address
+from appliance.formats.names import Address, parse_address
 from appliance.lease import tls
 from appliance.lease.connection import ClientLimits
 from appliance.lease.listeners import TlsListener

@@ -9,14 +9,24 @@ from appliance.formats.birth import LogBirth, PlacedBirth
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.epoch import EpochRecord
 from appliance.formats.framing import FrameHead
-from appliance.formats.ledger import LedgerBlock
 from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
 from appliance.formats.shardmap import Layout, ShardMap
 from appliance.formats.stamped import Signed, Stamped
 from appliance.formats.view import Checkpoint, FoldIdentity
-from appliance.formats.witness import BatchHead, CeilingCopy, Ended, Resumed, Revoked, SignedWitness, Stopped, Witness
+from appliance.formats.witness import (
+    BatchHead,
+    CeilingCopy,
+    Ended,
+    LedgerBlock,
+    Resumed,
+    Revoked,
+    SessionEnded,
+    SessionWitness,
+    SignedWitness,
+    Stopped,
+    Witness,
+)
 from timeagent.canonical import Record
 from timeagent.trust import TrustRecord
 

@@ -12,7 +12,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.cluster import Cluster
 from timeagent.errors import BadTime, LeaseLost, TryAgain
 

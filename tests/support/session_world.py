@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.bag.storage import Storage
-    from appliance.session.lease_set import Leases
+    from appliance.session.asking import Leases
     from appliance.session.session import Session
 
 LOG = "log"

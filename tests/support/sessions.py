@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import SignedWitness
+from appliance.formats.witness import SessionWitness, SignedWitness
 from appliance.lease.wire import BeginSession, DropSession, RenewSession, SessionGranted
 from tests.support.shards import HOLDER, TERM, World, acquire, one
 from timeagent.canonical import decode

@@ -11,10 +11,9 @@ import msgspec
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Ending, Holder, Mode, Phase
-from appliance.formats.ledger import LedgerBlock, open_block
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import Ended, SignedWitness, Witness, WitnessKind
+from appliance.formats.witness import Ended, LedgerBlock, SignedWitness, Witness, WitnessKind, open_block
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore

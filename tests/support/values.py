@@ -10,11 +10,9 @@ from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.epoch import EpochKind, EpochRecord
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, Kind, encode_frame, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from appliance.formats.ledger import block_bytes
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.marker import Marker
 from appliance.formats.policy import Policy
-from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
 from appliance.formats.view import Checkpoint, FoldIdentity, LogStart, checkpoint_bytes
@@ -25,10 +23,14 @@ from appliance.formats.witness import (
     Ended,
     Entry,
     Half,
+    SessionEnded,
+    SessionKind,
+    SessionWitness,
     SignedWitness,
     Stopped,
     Witness,
     WitnessKind,
+    block_bytes,
     head_refused,
     sign_batch,
 )

@@ -12,8 +12,7 @@ from appliance.formats.framing import Kind, unpack
 from appliance.formats.paths import Grid
 from appliance.formats.view import VIEWS, Checkpoint, parse_horizon
 from appliance.session.open_logs import LogBook
-from appliance.views.fold import Fold
-from appliance.views.view import View
+from appliance.views import Fold, View
 from tests.support.bags import LOG, T0, TIME_KEY, Node
 from tests.support.clocks import HandTime
 from tests.support.readings import fill
@@ -24,7 +23,7 @@ from timeagent.errors import Damaged, Environment
 from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.batch import MessageBatch
+    from appliance.bag.message import MessageBatch
     from appliance.bag.storage import Published, Storage
     from tests.support.readings import Row
     from timeagent.units import Instant

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.recipes.election import Election
 from appliance.recipes.exclusion import Mutex
 from appliance.recipes.mount_election import MountElection

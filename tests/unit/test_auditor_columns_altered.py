@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from appliance.formats.sessionlease import SessionKind
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import SessionKind, WitnessKind
 from auditor.evidence.signatures import Signatures
 from tests.bench.corpus.bank import BankStory
 from tests.bench.corpus.build import build_bank

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-BAGS = "_Batch.within_bags"
-FIT = "_check_witnesses"
+BAGS = "FrameBatch.within_bags"
+FIT = "check_witnesses"
 GOOD = "Witnesses.good"
 UNDER = "Witnesses.with_sessions"
-PLACES = "_Batch._check_places"
+PLACES = "FrameBatch._check_places"
 ORDER = "_Leases.check_shape"
 STATEMENTS = "_Leases.check_statements"
 TOLD = "_Leases.check_ends_told"
@@ -36,7 +36,7 @@ STOPS = "_Leases._check_stops"
 CONFLICTS = "_Leases.check_conflicts"
 LEFT = "_Leases._check_left_over"
 USES = "_check_uses"
-TOKENS = "_Tokens.__init__"
+TOKENS = "FrameTokens.__init__"
 
 type Mutant = tuple[ModuleType, str, str, str, tuple[str, ...]]
 

@@ -5,9 +5,9 @@ import hashlib
 import msgspec
 import pytest
 
-from appliance.bag.authority import Contents
 from appliance.bag.closer import BagGone, Closed, NotDue
 from appliance.bag.context import RecordNumbers
+from appliance.bag.sealer import Contents
 from appliance.formats.framing import Kind, pack
 from appliance.formats.lockfile import RECORDS_LAG_NS, RackSeal, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, SEAL

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import listedfiles, packer
+from appliance.bag import closedbags, packer
 from appliance.bag.packer import PackState
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK
@@ -145,14 +145,14 @@ MUTANTS = {
         packer, "Packer.pack", "len(void) < len(bags)", "True", test_packer_that_is_overtaken_calls_nothing_damaged
     ),
     "a file that is gone with its pack is damaged": Mutant(
-        listedfiles,
+        closedbags,
         "ListedFiles._given_up",
         "bool(marked)",
         "False",
         test_reader_that_is_overtaken_is_told_to_read_on_or_that_it_is_gone,
     ),
     "the mark alone says that a file was given up": Mutant(
-        listedfiles,
+        closedbags,
         "ListedFiles._given_up",
         "not self._storage.look(bag.path, (LOCK,))",
         "True",
@@ -167,7 +167,7 @@ def test_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_pack_that_goes_while_it_is_opened_and_counts_as_damaged_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, listedfiles, "open_packed", "raise _Deleted", "return b''")
-    monkeypatch.setattr(packer, "open_packed", listedfiles.open_packed)  # it has the name by itself
+    plant(monkeypatch, closedbags, "open_packed", "raise _Deleted", "return b''")
+    monkeypatch.setattr(packer, "open_packed", closedbags.open_packed)  # it has the name by itself
     with pytest.raises(Damaged, match="found 0"):
         test_packer_under_whom_the_pack_goes_and_comes_calls_nothing_damaged()

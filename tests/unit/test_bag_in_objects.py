@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from appliance.bag.objects import ObjectStorage
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.packer import Packer, PackState
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bags import Node

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag import posix
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
 from appliance.bag.packer import Packer, PackState
 from appliance.bag.posix import PosixStorage
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, SEAL

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.closer import Closed
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure
 from appliance.formats.paths import PRELOCK, DataName

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.listedfiles import open_packed, retained
-from appliance.bag.outcome import Committed, NotCommitted
+from appliance.bag.closedbags import open_packed, retained
 from appliance.bag.packer import NotPacked, OldPack, PackReport, PackState
+from appliance.bag.writing import Committed, NotCommitted
 from appliance.formats.birth import BagKind
 from appliance.formats.pack import PACK
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.listedfiles import open_packed
+from appliance.bag.closedbags import open_packed
 from appliance.bag.message import START, before
 from appliance.bag.reader import Level
 from appliance.formats.pack import PACK
@@ -147,7 +147,7 @@ def test_what_retention_gave_up_is_refused_by_name_and_may_be_left_out(node: Nod
 def test_pack_that_retention_deletes_while_it_is_read_is_gone_at_the_next_pass(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.bag.listedfiles.WINDOW_BYTES", 1)
+    monkeypatch.setattr("appliance.bag.closedbags.WINDOW_BYTES", 1)
     expected = list(node.again().reader.settled())
     for start in RACKS:
         pack_rack(node, node.grid.rack(start))

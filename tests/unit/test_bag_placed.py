@@ -10,9 +10,9 @@ import pytest
 from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log, list_logs, open_log
 from appliance.bag.objects import ObjectStorage
-from appliance.bag.outcome import Committed
 from appliance.bag.packer import Packer, PackState
 from appliance.bag.roots import PlacedStorage
+from appliance.bag.writing import Committed
 from appliance.formats.birth import BagKind, open_birth, store_of
 from appliance.formats.framing import Kind
 from appliance.formats.paths import Grid

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from appliance.bag.acceptance import FrameVerdict, Judge, Refusal
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.framing import Frame
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName

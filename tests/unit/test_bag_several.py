@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from appliance.bag import batch as columns
+from appliance.bag import message as columns
 from appliance.bag.acceptance import Refusal
-from appliance.bag.batch import MessageBatch
 from appliance.bag.closedbags import RackGone
 from appliance.bag.closer import Closed, NotDue
-from appliance.bag.message import parse_cursor
-from appliance.bag.outcome import Committed
+from appliance.bag.message import MessageBatch, parse_cursor
 from appliance.bag.reader import Level, _Stretches
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile
 from appliance.formats.paths import DataName
 from tests.support.bags import (
     INCARNATION,

@@ -6,7 +6,7 @@ import pytest
 
 from appliance.bag.closer import Closed
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.lockfile import RackSeal
 from appliance.formats.paths import LOCK, SEAL

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
 from appliance.bag.packer import Packer, PackState
 from appliance.bag.posix import PosixStorage
+from appliance.bag.writing import Committed
 from appliance.formats.paths import DataName
 from tenure.__main__ import main
 from tests.support.bags import INCARNATION, Node

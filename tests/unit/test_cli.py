@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.outcome import NotCommitted, Unknown
+from appliance.bag.writing import NotCommitted, Unknown
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain

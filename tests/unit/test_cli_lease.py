@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from appliance.cli.leases import changes
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
-from appliance.formats.ledger import open_block
 from appliance.formats.policy import check_policy
-from appliance.formats.witness import Revoked
+from appliance.formats.witness import Revoked, open_block
 from appliance.lease.wire import LeaseView
 from appliance.node.routes import ShardRoutes
 from appliance.single_leases import ByHand

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from appliance.admin.founding import next_policy, publish_policy
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path

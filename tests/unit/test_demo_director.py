@@ -38,6 +38,7 @@ def test_a_takeover_is_written_by_another_node_after_the_cut(
     director = Director(place, SystemClock(), random.Random(1), print)
     director.course.victim, director.course.held_by_victim = "node3", [HELD]
     director._killed_ns = KILLED_NS
-    director._take(by, acknowledged(boot_ns))
+    director._events.put((by, acknowledged(boot_ns)))
+    director._drain()
     assert director.course.acknowledged == [f"at-{boot_ns}"]
     assert director.course.takeover_ns == takeovers

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.formats import framing, sessionlease, stamped, witness
+from appliance.formats import framing, stamped, witness
 from tests.support.records import RECORDS
 from tests.support.values import COVERED, all_files, nonce_token, page_token
 from timeagent import signedtime
@@ -107,7 +107,7 @@ def test_wrong_table_is_found(formats: str, old: str, new: str, name: str) -> No
 
 
 def test_tags_kinds_contexts_and_limits_are_in_the_document(formats: str) -> None:
-    sessions = (sessionlease.SessionWitness, sessionlease.SessionEnded)
+    sessions = (witness.SessionWitness, witness.SessionEnded)
     for entry in (witness.Witness, witness.Ended, witness.Revoked, *sessions, witness.CeilingCopy, witness.Stopped):
         assert f"begins with the word `{entry.__struct_config__.tag}`" in formats
     for kind in framing.Kind:

@@ -10,8 +10,8 @@ import pytest
 
 from appliance.admin.founding import Listen, enroll, found_cluster, join_cluster, read_marker, set_up
 from appliance.admin.trust import admit, move_node, revoke_node
-from appliance.formats.address import Address
 from appliance.formats.framing import Kind
+from appliance.formats.names import Address
 from appliance.formats.policy import Policy
 from appliance.node.records import Registers
 from appliance.node.settings import load_settings
@@ -185,7 +185,7 @@ def test_of_two_who_set_up_at_once_one_wins_and_the_other_undoes_nothing_of_it(s
     class Slow(WrappedStorage):
         def around[T](self, verb: str, path: str, call: Callable[[], T]) -> T:
             if verb == "publish" and path.startswith("policy"):
-                found_cluster(storage, tmp_path / "root", POLICY, ROOT_KEY, CLUSTER)
+                found_cluster(storage, tmp_path / "root", POLICY, ROOT_KEY)
             return call()
 
     with pytest.raises(Environment) as refused:
@@ -238,7 +238,7 @@ def test_missing_root_key_is_named(storage: Rooted, tmp_path: Path) -> None:
 
 
 def test_two_nodes_that_join_at_once_are_both_let_in(storage: Rooted, tmp_path: Path) -> None:
-    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY)
     enroll(registers, tmp_path, ROOT_KEY, "a", NOW_NS, tmp_path / "a")
 
     class Slow(WrappedStorage):
@@ -253,7 +253,7 @@ def test_two_nodes_that_join_at_once_are_both_let_in(storage: Rooted, tmp_path: 
 
 
 def test_admission_that_never_wins_gives_up(storage: Rooted, tmp_path: Path) -> None:
-    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY)
     registers.publish = lambda *_: False  # type: ignore[method-assign]
     with pytest.raises(TryAgain):
         admit(registers, ROOT_KEY, "c", _keys(), NOW_NS)
@@ -268,7 +268,7 @@ def test_damaged_marker_is_named(storage: Rooted, tmp_path: Path, data: bytes) -
 
 
 def test_published_records_are_signed_by_the_root_key_alone(storage: Rooted, tmp_path: Path) -> None:
-    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY, CLUSTER)
+    registers = found_cluster(storage, tmp_path, POLICY, ROOT_KEY)
     with pytest.raises(AssertionError):
         registers.publish(Kind.POLICY, msgspec.structs.replace(POLICY, number=2), WITNESS_KEY)
 

@@ -10,7 +10,7 @@ import pytest
 
 from appliance.admin.membership import Request, ask, asked, decode_request, prepared, request_path
 from appliance.bag.posix import PosixStorage
-from appliance.formats.address import parse_address
+from appliance.formats.names import parse_address
 from appliance.node.own_keys import check_own_keys
 from appliance.node.settings import load_settings
 from tenure.__main__ import main

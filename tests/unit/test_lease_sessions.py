@@ -6,8 +6,16 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.sessionlease import ENDED_MAX, SessionEnded, SessionKind, SessionWitness
-from appliance.formats.witness import CeilingCopy, Ended, SignedWitness, Witness
+from appliance.formats.witness import (
+    ENDED_MAX,
+    CeilingCopy,
+    Ended,
+    SessionEnded,
+    SessionKind,
+    SessionWitness,
+    SignedWitness,
+    Witness,
+)
 from appliance.lease import sessions as sessions_module
 from appliance.lease.ceiling import NotYet, StoppedOrderly
 from appliance.lease.shard import Shard

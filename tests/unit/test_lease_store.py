@@ -9,7 +9,7 @@ import pytest
 
 from appliance.formats.hints import NOTHING_WRITTEN
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.sessionlease import SessionEnded
+from appliance.formats.witness import SessionEnded
 from appliance.lease import store as store_module
 from appliance.lease.domain import ExclusiveLease, Free, LeaseRecord, Memory, SessionRecord, State, Taken
 from appliance.lease.store import SHARES, UNWRITTEN_MAX, LeaseStore

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.lease import Mode
 from appliance.lease.wire import Acquire, Age, Relinquish, Request, Upgrade
 from tests.support.clocks import HandTime

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cli import leases
 from appliance.formats.lease import Holder, Mode
 from appliance.lease.wire import Acquire, Renew, Revoke

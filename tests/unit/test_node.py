@@ -14,7 +14,7 @@ from appliance.admin.founding import enroll
 from appliance.cluster import Cluster
 from appliance.daemon.daemon import Node
 from appliance.doctor.check import not_well
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
 from tests.support.daemons import free_port

@@ -4,7 +4,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Bag, Grid
 from appliance.node.writer_server import Batcher
 from tests.support.bags import T0, Node

@@ -11,13 +11,12 @@ import msgspec
 import pytest
 
 from appliance.bag.logs import Store, create_log
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
-from appliance.node.writer_client import Doubt, NodeWriterClient, NotTaken
+from appliance.node.writer_client import Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
-from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, Submit, WriterHello, body_bytes, decode_answer, encode
+from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -126,7 +125,7 @@ def test_several_processes_share_a_file_while_the_mount_is_slow(
     threads = [Thread(target=hand_in, args=pair, daemon=True) for pair in zip(clients, files, strict=True)]
     for thread in threads:
         thread.start()
-    batcher = server._writer.batcher
+    batcher = server._writer.batchers[""]
     while batcher._bytes < sum(len(file.data) for file in files):
         Event().wait(0.001)
     log.go.set()
@@ -157,7 +156,7 @@ def test_what_would_spoil_the_file_for_others_is_not_taken(
 ) -> None:
     assert callable(spoil)
     bag, frames = spoil(node)
-    assert client.submit(bag, frames) is NotTaken.NOT_TAKEN
+    assert client.submit(bag, frames) is None
     assert log.files == []
     file = node.file()
     assert client.submit(file.bag, file.data) == Committed(), "the connection is not the frames' fault"
@@ -167,17 +166,17 @@ def test_a_log_that_cannot_be_opened_is_not_taken(server: NodeWriterServer, path
     client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(20 * SECOND))
     file = frame_file(node, [b"m"], log="nowhere")
     bag = msgspec.structs.replace(file.bag, log="nowhere")
-    assert client.submit(bag, file.data) is NotTaken.NOT_TAKEN
+    assert client.submit(bag, file.data) is None
     client.close()
 
 
 def test_nobody_there_takes_nothing_and_is_not_called_again_at_once(path: Path, node: Node, log: Log) -> None:
     client = NodeWriterClient(path, CLUSTER, "n1", node.time, patient(SECOND))
     file = node.file()
-    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    assert client.submit(file.bag, file.data) is None
     server = NodeWriterServer(NodeWriter(CLUSTER, "n1", WRITER, lambda _: log), path)
     server.start()
-    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    assert client.submit(file.bag, file.data) is None
     node.time.advance(2 * SECOND)
     assert client.submit(file.bag, file.data) == Committed()
     client.close()
@@ -192,7 +191,7 @@ def test_another_cluster_node_or_version_is_turned_away_by_name(
         raw.settimeout(30)
         raw.connect(str(path))
         raw.sendall(encode(WriterHello(version=version, cluster_id=cluster, node=name)))
-        answer = decode_answer(raw.recv(body_bytes(raw.recv(LENGTH_BYTES))))
+        answer = decode_answer(receive(raw) or b"")
         assert isinstance(answer, Rebuff)
         assert "n1" in answer.reason
         assert raw.recv(1) == b""
@@ -208,7 +207,7 @@ def test_who_waits_in_vain_is_in_doubt_and_knows_where_to_look(
     client._policy = patient(SECOND // 20)
     assert client.submit(file.bag, file.data) == Doubt("the node's writer said nothing for 50 ms", WRITER)
     log.go.set()
-    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN, "it is left alone for a while"
+    assert client.submit(file.bag, file.data) is None, "it is left alone for a while"
     client.close()
 
 
@@ -244,18 +243,18 @@ def test_stopping_writes_what_was_taken_and_takes_nothing_more(
     outcomes: list[object] = []
     thread = Thread(target=lambda: outcomes.append(client.submit(file.bag, file.data)), daemon=True)
     thread.start()
-    while not server._writer.batcher._busy:
+    while not server._writer.batchers[""]._busy:
         Event().wait(0.001)
     stopping = Thread(target=server.stop, daemon=True)
     stopping.start()
-    while not server._writer.batcher._closed:
+    while not server._writer.batchers[""]._closed:
         Event().wait(0.001)
-    assert client.submit(file.bag, file.data) is NotTaken.NOT_TAKEN
+    assert client.submit(file.bag, file.data) is None
     log.go.set()
     stopping.join(30)
     thread.join(30)
     assert outcomes == [Committed()]
-    assert not server._path.exists()
+    assert not server._listener._path.exists()
 
 
 class SeveralLogs:
@@ -388,5 +387,8 @@ def test_a_path_that_cannot_be_bound_is_named(log: Log, tmp_path: Path) -> None:
 
 
 def test_an_oversized_message_is_damage() -> None:
-    with pytest.raises(Damaged, match="exceeds the limit"):
-        body_bytes(b"\xff\xff\xff\xff")
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"\xff\xff\xff\xff")
+        with pytest.raises(Damaged, match="exceeds the limit"):
+            receive(here)

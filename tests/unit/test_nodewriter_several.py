@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.logs import create_log
-from appliance.bag.outcome import Committed, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.paths import Grid
 from appliance.node.writer_server import Batcher, NodeWriter
@@ -19,7 +18,7 @@ from tests.unit.test_nodewriter_server import WRITER, Log
 from tests.unit.test_nodewriter_shared import idle, silent, speaking, world
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
 
 
 @pytest.fixture
@@ -93,7 +92,7 @@ def test_each_log_has_its_own_bags(node: Node) -> None:
         bag = log.grid.bag(node.time.midpoint_ns)
         data = frame(node, b"m", log=name).data
         assert service.submit(Submit(1, name, bag.start_ns, data), lambda _: None) is None
-        assert service.batcher.turn()
+        assert service.batchers[""].turn()
         assert [each.bag for each in log.files] == [bag]
 
 
@@ -107,7 +106,7 @@ def test_file_of_frames_is_named_only_where_they_were_written_once(
     service = NodeWriter(CLUSTER, "n1", WRITER, lambda _: log)
     told: list[Outcome] = []
     assert service.submit(submission(frame(node, b"m")), told.append) is None
-    assert service.batcher.turn()
+    assert service.batchers[""].turn()
     assert [each.file_name for each in told if isinstance(each, Committed)] == [named]
 
 

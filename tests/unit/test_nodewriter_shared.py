@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from appliance.bag.listedfiles import ListedFiles
-from appliance.bag.outcome import Committed, NotCommitted, Outcome, Unknown
-from appliance.bag.writing import FrameFile
+from appliance.bag.closedbags import ListedFiles
+from appliance.bag.writing import Committed, FrameFile, NotCommitted, Outcome, Unknown
 from appliance.formats.paths import Bag
-from appliance.node.writer_client import Doubt, Handed, NotTaken, SharedWriter
+from appliance.node.writer_client import Doubt, Handed, SharedWriter
 from appliance.node.writer_server import NodeWriter
 from appliance.node.writer_wire import Submit
 from tests.support.bags import CLUSTER, INCARNATION, T0, Node, frame_file, witness
@@ -45,7 +44,7 @@ class Door:
         bag, frames = self.taken[-1]
         submission = Submit(number=1, log=bag.log, bag_start_ns=bag.start_ns, frames=frames)
         assert self.service.submit(submission, outcomes.append) is None
-        while self.service.batcher.turn():
+        while self.service.batchers[""].turn():
             pass
         return outcomes[0]
 
@@ -100,7 +99,7 @@ def speaking(door: Door) -> None:
 
 
 def absent(door: Door) -> None:
-    door.says, door.writes = (lambda _: NotTaken.NOT_TAKEN), False
+    door.says, door.writes = (lambda _: None), False
 
 
 def test_a_clear_answer_is_the_outcome_and_nothing_else_is_written() -> None:

@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from appliance.admin.trust import revoke_node
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.daemon.daemon import Node
 from appliance.node.own_keys import NOTICE_NS, OwnKeys
 from tenure.__main__ import main

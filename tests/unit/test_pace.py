@@ -13,8 +13,8 @@ import pytest
 from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log
 from appliance.bag.metronome import Packing
-from appliance.bag.outcome import Committed
 from appliance.bag.roots import PlacedStorage
+from appliance.bag.writing import Committed
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from contextlib import suppress
 from hashlib import sha256
 
-import numpy as np
 import pytest
 
 from appliance.formats.pack import TRAILER_BYTES, PackIndex, PackMaker, open_pack
@@ -61,11 +61,14 @@ def test_files_are_in_the_pack_byte_by_byte_where_the_index_says(sealed: Sealed)
         assert index.digest(number) == sealed.maker.listed[number].entry.digest
 
 
+# Its last columns, each whole: of every piece offset, length, file, first and last timestamp, messages, sequence.
 def test_index_says_what_each_frame_holds(sealed: Sealed) -> None:
     index = opened(sealed.pack)
-    assert index.frames.messages.tolist() == [1, 2, 1, 1]
-    assert index.frames.sequences.tolist() == [1, 2, 3, 4]
-    assert np.array_equal(index.frames.offsets, index.offsets)
+    columns = struct.unpack("<4Q4I4I4q4q4I4Q", sealed.pack[-TRAILER_BYTES - 4 * 44 : -TRAILER_BYTES])
+    offsets, lengths, files, first, last, messages, sequences = (columns[at : at + 4] for at in range(0, 28, 4))
+    assert [offsets, lengths] == [tuple(index.offsets), tuple(index.sizes)]
+    assert [files, messages, sequences] == [(0, 1, 2, 3), (1, 2, 1, 1), (1, 2, 3, 4)]
+    assert [end - begin for begin, end in zip(first, last, strict=True)] == [0, 1, 0, 0]
 
 
 # Two that pack one rack publish the same bytes: whoever wins, nothing is lost.
@@ -149,4 +152,4 @@ def test_rack_without_files_has_an_empty_pack() -> None:
     assert raw is not None
     maker = PackMaker(raw, "seal")
     index = opened(maker.head + maker.tail())
-    assert (index.names, index.bags, len(index.frames.offsets)) == ((), (), 0)
+    assert (index.names, index.bags) == ((), ())

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appliance.admin.founding import next_policy, publish_policy
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.cli.policy import _WORDS
 from appliance.formats.framing import Kind, open_frame, pieces
 from appliance.formats.policy import Policy

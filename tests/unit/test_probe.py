@@ -27,6 +27,10 @@ class Hands:
         self.shared = shared
         self.missing: set[str] = set()
 
+    def ask(self, verb: str, *words: str) -> bool | str:
+        said: bool | str = getattr(self, verb)(*words)
+        return said
+
     def make(self, name: str, data: str) -> bool:
         return self.shared.setdefault(name, data) is data and self._fresh(name)
 
@@ -233,7 +237,7 @@ def test_other_client_answers_what_it_can_and_goes_on(
 def test_peer_that_says_nothing_is_given_up() -> None:
     there = command.FarHands(["sleep", "30"], patience_s=0.3)
     with pytest.raises(Environment) as silent:
-        there.sees("x")
+        there.ask("sees", "x")
     assert silent.value.code == "peer-silent"
     there._process.kill()
     there.close()

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from appliance.formats.lease import Mode, Phase
-from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import SignedWitness, decode_entry
+from appliance.formats.witness import SessionWitness, SignedWitness, decode_entry
 from appliance.lease.connection import ClientLimits
 from appliance.lease.server import ShardServer
 from appliance.lease.wire import (

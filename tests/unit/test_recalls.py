@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
-from appliance.bag.writing import FrameFile
+from appliance.bag.writing import Committed, FrameFile
 from appliance.formats.lease import LeaseOutcome, Mode
 from appliance.formats.paths import DataName
 from appliance.formats.witness import Ended

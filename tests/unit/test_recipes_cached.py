@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted
+from appliance.bag.writing import Committed, NotCommitted
 from appliance.recipes import cached_value as module
 from appliance.recipes.cached_value import EARLY_RECALLS, UNKEPT_USES, CachedValue
 from appliance.session import held
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
     from appliance.lease.wire import Request
     from appliance.session.session import Session
     from tests.support.cluster import Site

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.lease import Mode, conflicts
 from appliance.recipes import path_lock
 from appliance.recipes.path_lock import PathLock, checked_path, path_modes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.admin.trust import move_node, revoke_node
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.node.record_watch import TrustWatch
 from appliance.node.records import Registers
 from tests.support.clocks import HandTime

@@ -10,8 +10,7 @@ import pytest
 import auditor.timeline.timeline_reader as reader_module
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
-from appliance.formats.witness import WitnessKind
+from appliance.formats.witness import SessionEnded, SessionKind, SessionWitness, WitnessKind
 from auditor.audit import audit
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree

@@ -11,9 +11,10 @@ from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import UnixTransport
 from appliance.lease.wire import Refused, Unavailable
 from appliance.node import releases
-from appliance.node.routes import ShardRoutes, ShardWay
+from appliance.node.routes import OwnShard, ShardRoutes, ShardWay
 from tests.support.values import CLUSTER
 from timeagent.errors import ShardUnavailable
+from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +122,68 @@ def test_shard_that_a_new_map_does_not_have_has_moved(town: Town) -> None:
     town.missed(1, "node-c")  # noted by who asked before the map was known
     assert town.maps_looked == 1
     assert town.node_at(0) == "node-a"
+
+
+class Own:
+    """This node's shard: each call takes a second of its clock, and what a test says comes of it."""
+
+    def __init__(self, *outcomes: Reply | ShardUnavailable, begins: bool = True) -> None:
+        self.outcomes = list(outcomes)
+        self.begins = begins
+        self.hosted, self.waited = 0, list[int]()
+        routes: Any = SimpleNamespace(host=self, maps=SimpleNamespace(newest=map_of("node-d")))
+        here: Any = self
+        self.way = OwnShard(routes, 0, here, here)
+
+    def boot_ns(self) -> int:
+        return len(self.waited) * SECOND
+
+    def call(self, requests: list[Any], timeout_ns: int) -> list[Reply]:
+        assert requests == []
+        self.waited.append(timeout_ns)
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, ShardUnavailable):
+            raise outcome
+        return [outcome]
+
+    def try_host(self, shard: int, _: ShardMap) -> bool:
+        assert shard == 0
+        self.hosted += 1
+        return self.begins
+
+
+NOBODY = ShardUnavailable("no-answer", "nobody is there")
+GONE: tuple[Reply | ShardUnavailable, ...] = (
+    NOBODY,
+    *(Unavailable(request_id=ID, code=code, message="over") for code in ("deposed", "not-running")),
+)
+
+
+def test_own_shard_that_answers_is_not_begun() -> None:
+    own = Own(BUSY, REFUSED)
+    assert [own.way.call([], 3 * SECOND), own.way.call([], 3 * SECOND)] == [[BUSY], [REFUSED]]
+    assert own.hosted == 0
+
+
+@pytest.mark.parametrize("first", GONE)
+def test_own_shard_of_whoever_has_ended_is_begun_and_asked_again_in_the_time_that_is_left(
+    first: Reply | ShardUnavailable,
+) -> None:
+    own = Own(first, REFUSED)
+    assert own.way.call([], 3 * SECOND) == [REFUSED]
+    assert (own.hosted, own.waited) == (1, [3 * SECOND, 2 * SECOND])
+
+
+@pytest.mark.parametrize(("begins", "left"), [(False, 2), (True, 0)])
+def test_own_shard_is_asked_once_where_another_runs_it_or_no_time_is_left(*, begins: bool, left: int) -> None:
+    for first in GONE:
+        own = Own(first, begins=begins)
+        if isinstance(first, ShardUnavailable):
+            with pytest.raises(ShardUnavailable, match="nobody is there"):
+                own.way.call([], (1 + left) * SECOND)
+        else:
+            assert own.way.call([], (1 + left) * SECOND) == [first]
+        assert own.hosted == 1
 
 
 @pytest.mark.parametrize("code", ["deposed", "not-running"])

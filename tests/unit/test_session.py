@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.lease import Mode
 from appliance.lease.wire import Acquire, Relinquish, Renew, Revoke, Unavailable
 from tests.support.cluster import HandSite, hand_sites

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.lease.wire import Relinquish, Renew, Request
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, BadTime, LeaseLost

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
 from appliance.formats.hints import ANY_FILE, PLACES_MAX, HintedFile, Hints, LogBound

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag.outcome import Committed, Unknown
+from appliance.bag.writing import Committed, Unknown
 from appliance.formats.lease import LeaseOutcome, Mode
-from appliance.formats.sessionlease import SessionEnded, SessionWitness
-from appliance.formats.witness import SignedWitness, Witness
+from appliance.formats.witness import SessionEnded, SessionWitness, SignedWitness, Witness
 from appliance.lease.wire import Acquire, BeginSession, DropSession, Relinquish, Renew, RenewSession, Request, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.canonical import decode

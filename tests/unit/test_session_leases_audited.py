@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.framing import LEASES_MAX, MESSAGE_BYTES_MAX
 from appliance.lease.wire import Relinquish
 from tests.support.cluster import HandSite, hand_sites

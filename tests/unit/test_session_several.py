@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from appliance.bag.context import RecordNumbers
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, HandTransport, hand_sites
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
     from appliance.lease.wire import Request
     from appliance.session.held import Lease
     from appliance.session.session import Session

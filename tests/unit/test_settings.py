@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.formats.address import Address
+from appliance.formats.names import Address
 from appliance.node import settings as module
 from appliance.node.settings import (
     EtcdAccess,

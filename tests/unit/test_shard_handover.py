@@ -66,7 +66,7 @@ class Looking(ShardHost):
 
     def __init__(self) -> None:
         self.parts, self.hand = Parts(), HandTime(TIME_KEY, NOW_NS)
-        self.left, self.suspended = list[int](), list[int]()
+        self.left, self.suspended, self.dropped = list[int](), list[int](), list[int]()
         self.nodes, self.key_ends = ["node1"], ""
         parts: Any = self.parts
         settings: Any = SimpleNamespace(node="node1")
@@ -84,6 +84,9 @@ class Looking(ShardHost):
 
     def suspend(self, shard: int) -> None:
         self.suspended.append(shard)
+
+    def drop(self, shard: int) -> None:
+        self.dropped.append(shard)
 
     def later(self, *shards: int) -> None:
         self.hand.advance(LOOK_NS)
@@ -111,6 +114,21 @@ def test_shard_is_given_up_once_another_node_has_joined() -> None:
     at.later(0)
     at.parts.begun[0].go()
     assert at.suspended == [0]
+
+
+# Whoever calls it is still answered by its server: nobody else would find out.
+def test_shard_whose_ledger_has_ended_is_dropped_by_its_own_loop() -> None:
+    at = Looking()
+    ended: list[str | None] = [None]
+    hosted: Any = SimpleNamespace(ended=lambda: ended[0])
+    lock: Any = None
+    at._hosted[0] = hosted, lock
+    at.later(0)
+    assert at.parts.begun == []
+    ended[0] = "its ledger has ended"
+    at.later(0)
+    at.parts.begun[0].go()
+    assert (at.dropped, at.left, at.suspended) == ([0], [], [])
 
 
 def test_it_is_not_begun_twice_and_each_shard_by_itself() -> None:

@@ -12,9 +12,8 @@ import pytest
 
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Mode, Phase
-from appliance.formats.ledger import open_block
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import Resumed, head_digest
+from appliance.formats.witness import Resumed, head_digest, open_block
 from appliance.lease import store as store_module
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from appliance.lease.shard import Shard

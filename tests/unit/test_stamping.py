@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from appliance.bag.context import RecordNumbers
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid
 from appliance.session.held import Lease, LossReason

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from tenure import BadRequest, CachedValue, Election, LeaseLost, Mutex, Semaphore, ShardUnavailable, TryAgain
 from tenure.testing import SteppedCluster
 from tests.support.documents import blocks

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from appliance.cli.clock import COMMANDS, _source_lines, time_command
+from appliance.cli import clock
+from appliance.cli.clock import COMMANDS, _source_lines
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.values import COVERED, NOW_NS, ROOT_KEY, TIME_KEY, nonce_token, page_token
 from timeagent.clock import MachineClock
@@ -34,25 +35,25 @@ def parsed(command: Command, *words: str) -> argparse.Namespace:
 class Bench:
     """The word ``time`` over one stated source."""
 
-    def __init__(self, assumed_radius_ns: int = 0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.machine = HandMachine()
         self.source = StatedSource(self.machine, 5 * MS)
+        monkeypatch.setattr(clock, "SystemClock", lambda: self.machine)
+        monkeypatch.setattr(clock, "machine_sources", self.sources)
+        monkeypatch.setattr(clock, "find_agent", lambda *_: None)
 
-        def sources(machine: MachineClock, _: argparse.Namespace) -> list[Source]:
-            assert machine is self.machine
-            return [self.source]
-
-        self.command = time_command(
-            lambda _: assumed_radius_ns, machine=self.machine, sources=sources, agent=lambda _: None
-        )
+    def sources(self, machine: MachineClock, _: str | None) -> list[Source]:
+        assert machine is self.machine
+        return [self.source]
 
     def run(self, *words: str) -> int:
-        return self.command.run(parsed(self.command, *words))
+        command = COMMANDS["time"]
+        return command.run(parsed(command, *words))
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(monkeypatch)
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -116,9 +117,9 @@ def test_stated_radius_is_used_only_without_a_measurement_and_labelled(
 
 
 def test_radius_of_the_policy_is_asked_for_and_the_command_line_comes_first(
-    capsys: pytest.CaptureFixture[str],
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(assumed_radius_ns=7 * MS)
+    monkeypatch.setattr(clock, "assumed_radius_ns", lambda _: 7 * MS)
     bench.source.refusal = SILENT
     assert bench.run("now", "--json") == 0
     assert shown(capsys)["radius_ns"] == 7 * MS

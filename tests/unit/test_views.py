@@ -23,8 +23,7 @@ from appliance.formats.view import (
     parse_horizon,
 )
 from appliance.session.open_logs import LogBook
-from appliance.views.fold import Fold
-from appliance.views.view import View
+from appliance.views import Fold, View
 from tests.support.bags import CLUSTER, LOG, T0, Node
 from tests.support.readings import fill, fresh_node
 from tests.support.storage import MemoryStorage, WrappedStorage

@@ -16,8 +16,7 @@ import msgspec
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
-from appliance.formats.sessionlease import SessionEnded, SessionKind, SessionWitness
-from appliance.formats.witness import Ended, Stopped, Witness, WitnessKind
+from appliance.formats.witness import Ended, SessionEnded, SessionKind, SessionWitness, Stopped, Witness, WitnessKind
 from timeagent.canonical import encode
 from timeagent.units import MS
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 from appliance.formats.ceiling import CeilingKind, CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Holder
-from appliance.formats.ledger import block_bytes
 from appliance.formats.marker import Marker
 from appliance.formats.paths import chain_path, ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign
-from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, Half, head_digest, sign_batch
+from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, Half, block_bytes, head_digest, sign_batch
 from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer

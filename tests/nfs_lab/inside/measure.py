@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.bag.outcome import Committed
 from appliance.bag.posix import PosixStorage
+from appliance.bag.writing import Committed
 from appliance.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from timeagent.units import SECOND
 
 if TYPE_CHECKING:
     from appliance.demo.bank import Books
-    from appliance.session.lease_set import Leases
+    from appliance.session.asking import Leases
 
 WAIT_NS = 5 * SECOND
 HOLD_S = 0.7

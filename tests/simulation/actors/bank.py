@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.outcome import Committed, NotCommitted
+from appliance.bag.writing import Committed, NotCommitted
 from tests.simulation.actors.session import SessionKit
 from timeagent.errors import TenureError
 from timeagent.units import SECOND

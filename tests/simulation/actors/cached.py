@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.outcome import Committed
+from appliance.bag.writing import Committed
 from appliance.recipes.cached_value import CachedValue
 from tests.simulation.actors.session import SessionKit
 from tests.simulation.actors.writer import said

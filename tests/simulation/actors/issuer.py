@@ -11,9 +11,8 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.formats.ledger import block_bytes
 from appliance.formats.paths import ledger_path
-from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, head_digest, sign_batch
+from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, block_bytes, head_digest, sign_batch
 from appliance.session.held import Lease
 from timeagent.trust import Purpose
 

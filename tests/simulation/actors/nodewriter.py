@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.node.writer_client import Doubt, Handed, NotTaken, _handed
+from appliance.lease.wire import LENGTH_BYTES
+from appliance.node.writer_client import Doubt, Handed, _handed
 from appliance.node.writer_server import NodeWriter
 from appliance.node.writer_wire import (
-    LENGTH_BYTES,
     Submit,
     WriterAnswer,
     WriterSaid,
@@ -27,7 +27,7 @@ from tests.simulation.scheduler import NEVER
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
     from appliance.formats.paths import Bag
     from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Actor, Process
@@ -118,7 +118,7 @@ class WriterHost:
         """Be one of the threads that write."""
         scheduler = self._world.scheduler
         while True:
-            if not writer.batcher.turn():
+            if not writer.batchers[""].turn():
                 scheduler.wait(NEVER, "something to write")
 
     def _hang_up(self, socket: Socket) -> None:
@@ -145,7 +145,7 @@ class SimulatedDoor:
         scheduler.step("calls the node's writer")
         socket = self._sockets.get(self._node)
         if socket is None or socket.process.dead or self._time.boot_ns() < self._silent_until_ns:
-            return NotTaken.NOT_TAKEN
+            return None
         self._number += 1
         sent = encode(Submit(number=self._number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
         call = Call(sent, scheduler.current)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.lease import Mode
 from appliance.session.open_logs import LogBook, OpenLog
 from appliance.session.session import Session
@@ -25,8 +25,8 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from appliance.bag.outcome import Outcome
     from appliance.bag.reader import Message
+    from appliance.bag.writing import Outcome
     from appliance.formats.paths import Grid
     from appliance.formats.shardmap import ShardMap
     from appliance.lease.transport import Transport

@@ -297,7 +297,7 @@ class Routes(ShardRoutes):
     def line(self, shard: int, node: str) -> Transport:
         found = self._lines.setdefault((shard, node, False), Line(self._street, self._process, shard, node))
         owned = node == self._settings.node == self.maps.newest.owner_of(shard)
-        return OwnShard(self.host, shard, self.maps, cast("Any", found)) if owned else found
+        return OwnShard(self, shard, self._time, cast("Any", found)) if owned else found
 
     def _line(self, shard: int, node: str, *, local: bool) -> Any:  # noqa: ANN401 - not a socket
         assert not local

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.outcome import Committed, NotCommitted, Unknown
+from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.session.stamping import AheadOfClock, FrameStamper, WriterState
 from tests.simulation.actors.issuer import Issuer
 from tests.simulation.actors.processes import Kit
@@ -13,7 +13,7 @@ from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
+    from appliance.bag.writing import Outcome
     from appliance.session.stamping import Publication
     from tests.simulation.actors.processes import LogKit
     from tests.simulation.scheduler import Process

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from appliance.bag.authority import Contents
 from appliance.bag.packer import Packer
+from appliance.bag.sealer import Contents
 from appliance.formats.lockfile import RackSeal
 from tests.simulation.exhaustive.afterwards import BAGS, delivered, left_by, read_afterwards
 from tests.simulation.exhaustive.bag_promises import BagPromises
@@ -16,8 +16,7 @@ from tests.simulation.exhaustive.tree import Mount, TreeWorld
 from tests.support.explorer import Explorer, Kind
 
 if TYPE_CHECKING:
-    from appliance.bag.outcome import Outcome
-    from appliance.bag.writing import FrameFile
+    from appliance.bag.writing import FrameFile, Outcome
     from appliance.formats.lockfile import LockFile
     from appliance.formats.paths import Bag, Rack
     from tests.support.explorer import Port

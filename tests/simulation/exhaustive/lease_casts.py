@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase
-from appliance.formats.sessionlease import SessionWitness
 from appliance.formats.shardmap import ShardMap
-from appliance.formats.witness import Ended, Witness
+from appliance.formats.witness import Ended, SessionWitness, Witness
 from appliance.lease.wire import Revoke
 from appliance.session.leasing import Leasing
 from tests.simulation.exhaustive.lease_promises import LeasePromises

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from appliance.formats.lease import LeaseOutcome, Phase
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import Ended, Witness
+from appliance.formats.witness import Ended, SessionWitness, Witness
 from tests.simulation.checkers.modes import excludes
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import listedfiles, packer, reader
+from appliance.bag import closedbags, packer, reader
 from tests.simulation.exhaustive import bag_promises as bags
 from tests.simulation.exhaustive.bag_casts import BagCast, closer, latest, sealer, settler, writer
 from tests.simulation.exhaustive.bag_casts import packer as packing
@@ -78,7 +78,7 @@ PACK_MUTANTS: dict[str, tuple[tuple[Break, ...], BagCast, str]] = {
     "rack without directories taken for given up": (
         (
             (
-                listedfiles,
+                closedbags,
                 "ListedFiles.is_gone",
                 "retained(self._storage, rack, seal)",
                 "not any(self._storage.look(f'{rack.path}/{each.bag}', (LOCK,)) for each in seal.entries)",
@@ -88,13 +88,13 @@ PACK_MUTANTS: dict[str, tuple[tuple[Break, ...], BagCast, str]] = {
         f"{bags.ALL_DECIDED}: ('raised', 'gone')",
     ),
     "what was swept not looked for in the pack": (
-        ((listedfiles, "ListedFiles._pack", "pack = open_packed(self._storage, rack)", "pack = None"),),
+        ((closedbags, "ListedFiles._pack", "pack = open_packed(self._storage, rack)", "pack = None"),),
         _PACKED,
         f"{bags.READ_ONCE}: file-missing",
     ),
     "bag read again from the pack, equal frames counted": (
         (
-            (listedfiles, "ListedFiles.pieces", "lock.entries[number:]", "lock.entries"),
+            (closedbags, "ListedFiles.pieces", "lock.entries[number:]", "lock.entries"),
             (
                 reader,
                 "_add",

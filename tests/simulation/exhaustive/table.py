@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import pytest
 
 from appliance.bag import logs
-from appliance.bag.authority import Authority
 from appliance.bag.closer import Closer
 from appliance.bag.horizon import Horizon
-from appliance.bag.outcome import Committed, Outcome
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Sealer
-from appliance.bag.writing import FrameFile, MaildirWriter
+from appliance.bag.sealer import Authority, Sealer
+from appliance.bag.writing import Committed, FrameFile, MaildirWriter, Outcome
 from appliance.formats.paths import PRELOCK
 from appliance.lease import ceiling, eviction, succession
 from appliance.lease import shard as shards

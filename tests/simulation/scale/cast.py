@@ -16,19 +16,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.authority import Authority
 from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.outcome import Committed
+from appliance.bag.sealer import Authority
 from appliance.bag.storage import Published
-from appliance.bag.writing import FrameFile, writer_for
+from appliance.bag.writing import Committed, FrameFile, writer_for
 from appliance.daemon import daemon, failover
 from appliance.daemon.pace import Pace
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import LOGS, DataName, Grid, chain_path
-from appliance.formats.sessionlease import SessionWitness
-from appliance.formats.witness import SignedWitness
+from appliance.formats.witness import SessionWitness, SignedWitness
 from appliance.lease import server
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import Shard

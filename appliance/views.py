@@ -14,15 +14,22 @@ anywhere and begin again. The steps of one advance:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from appliance.bag.batch import MessageBatch, merged
+from appliance.bag.context import BagContext
+from appliance.bag.message import MessageBatch, before, merged
 from appliance.bag.reader import Reader
 from appliance.bag.storage import Published
+from appliance.formats.names import check_log, check_view
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
     VIEWS,
     Checkpoint,
+    FoldIdentity,
+    LogStart,
     checkpoint_bytes,
     checkpoint_path,
     fold_path,
@@ -33,9 +40,55 @@ from appliance.session.open_logs import LogBook
 from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
 from timeagent.units import Instant, rfc3339
 
-from ..bag.context import BagContext
-from ..bag.message import before
-from .fold import Fold
+
+@dataclass(frozen=True, slots=True)
+class Fold[S]:
+    """One view's way from messages to a state. Pure: no I/O, no clock, no chance.
+
+    The state after some messages may depend on their sequence only, not on how it was cut into batches, nor on the
+    machine, the process or the time: aggregators on several nodes must come to the same bytes. Whoever changes what
+    the functions do gives the fold another version.
+    """
+
+    view: str
+    version: int
+    logs: tuple[str, ...]
+    """Which logs it reads: their messages come in one order, by timestamp."""
+    initial: bytes
+    """The state before the first message, encoded."""
+    decode: Callable[[bytes], S]
+    """Read a state. May raise ValueError."""
+    step: Callable[[S, MessageBatch], S]
+    """Take in the next messages, at least one; may change the state given and return it. Must not fail: a message that
+    makes no sense to the application is the application's to skip, the same way everywhere."""
+    encode: Callable[[S], bytes]
+    """Write a state: one state, one encoding."""
+
+    def __post_init__(self) -> None:
+        """Raise BadRequest for names that cannot be paths, and for a fold over nothing."""
+        check_view(self.view)
+        check_type(int, version=self.version)
+        check_type(tuple, logs=self.logs)
+        check_type(bytes, initial=self.initial)
+        check_callable(decode=self.decode, step=self.step, encode=self.encode)
+        for log in self.logs:
+            check_log(log)
+        if not self.logs or len(set(self.logs)) != len(self.logs) or self.version < 0:
+            raise BadRequest(
+                "bad-fold",
+                f"the fold {self.view} version {self.version} reads {len(self.logs)} logs: {', '.join(self.logs)}",
+                hint="name one log or several, each once, and a version of 0 or more",
+            )
+
+    def identity(self, cluster_id: bytes, created_ns: Mapping[str, Instant]) -> FoldIdentity:
+        """Return what names the fold's checkpoints. ``created_ns``: when each of its logs began."""
+        return FoldIdentity(
+            cluster_id=cluster_id,
+            view=self.view,
+            version=self.version,
+            logs=tuple(LogStart(log=log, created_ns=created_ns[log]) for log in sorted(self.logs)),
+            initial=hashlib.sha256(self.initial).digest(),
+        )
 
 
 def in_one_order(logs: Sequence[Iterator[MessageBatch]]) -> Iterator[MessageBatch]:
@@ -94,22 +147,28 @@ class View[S]:
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that can be read, or None. Touches the mount.
 
-        A damaged one is passed over: the fold goes on from an older one, or from the beginning.
+        A damaged one, or another cluster's, is passed over: the fold goes on from an older one, or from the beginning.
         """
         for horizon in reversed(self._horizons()):
             path = checkpoint_path(self._fold.view, self.digest, horizon)
             data = self._storage.read(path)
             if data is None:
                 continue  # pruned meanwhile
-            try:
-                return self._opened(data, path)
-            except Damaged:
-                continue
+            with contextlib.suppress(Damaged):
+                checkpoint = open_checkpoint(data, path)
+                if checkpoint.cluster_id == self._cluster_id:
+                    return checkpoint
         return None
 
     def state(self, checkpoint: Checkpoint) -> S:
         """Return what a checkpoint holds. Raises Damaged if the fold cannot read it."""
-        return self._decoded(checkpoint.state, checkpoint_path(checkpoint.view, checkpoint.fold, checkpoint.horizon_ns))
+        path = checkpoint_path(checkpoint.view, checkpoint.fold, checkpoint.horizon_ns)
+        try:
+            return self._fold.decode(checkpoint.state)
+        except ValueError as problem:
+            raise Damaged(
+                "view-damaged", f"{path}: the fold cannot read its own state: {problem}", hint=_DELETE
+            ) from None
 
     def advance(self, progress: Callable[[int], None] | None = None) -> Checkpoint:
         """Fold what was settled since the newest checkpoint, publish the result, and return it.
@@ -122,8 +181,15 @@ class View[S]:
             check_callable(progress=progress)
         newest = self.newest()
         horizon = min(reader.horizon.refresh() for reader in self._readers)
-        if newest is not None and newest.horizon_ns >= horizon:
-            return self._not_ahead(newest, horizon)
+        if newest is not None and newest.horizon_ns > horizon:
+            raise Damaged(
+                "view-ahead",
+                f"{self.path} has a checkpoint at {rfc3339(newest.horizon_ns)}, and its logs are settled up to "
+                f"{rfc3339(horizon)} only",
+                hint=_DELETE,
+            )
+        if newest is not None and newest.horizon_ns == horizon:
+            return newest
         state = self._fold.decode(self._fold.initial) if newest is None else self.state(newest)
         start, messages = (0, 0) if newest is None else (newest.horizon_ns, newest.messages)
         readings = [reader.batches(before(start), horizon - 1) for reader in self._readers]
@@ -162,16 +228,6 @@ class View[S]:
         names = self._storage.list_afresh(self.path) or ()
         return sorted(horizon for name in names if (horizon := parse_horizon(name)) is not None)
 
-    def _not_ahead(self, newest: Checkpoint, horizon: Instant) -> Checkpoint:
-        if newest.horizon_ns > horizon:
-            raise Damaged(
-                "view-ahead",
-                f"{self.path} has a checkpoint at {rfc3339(newest.horizon_ns)}, and its logs are settled up to "
-                f"{rfc3339(horizon)} only",
-                hint=_DELETE,
-            )
-        return newest
-
     def _published(self, checkpoint: Checkpoint) -> Checkpoint:
         path = checkpoint_path(checkpoint.view, checkpoint.fold, checkpoint.horizon_ns)
         data = checkpoint_bytes(checkpoint)
@@ -187,20 +243,6 @@ class View[S]:
                 hint="the file is damaged (delete it), or two programs say the same version and do different things",
             )
         return checkpoint
-
-    def _opened(self, data: bytes, path: str) -> Checkpoint:
-        checkpoint = open_checkpoint(data, path)
-        if checkpoint.cluster_id != self._cluster_id:
-            raise Damaged("view-misplaced", f"{path} is of another cluster", hint=_DELETE)
-        return checkpoint
-
-    def _decoded(self, raw: bytes, path: str) -> S:
-        try:
-            return self._fold.decode(raw)
-        except ValueError as problem:
-            raise Damaged(
-                "view-damaged", f"{path}: the fold cannot read its own state: {problem}", hint=_DELETE
-            ) from None
 
     def _encoded(self, state: S) -> bytes:
         """Encode, and make sure that who goes on from it goes on from the same state."""

@@ -1,8 +1,16 @@
-"""What may be asked of a lease, and why there is none: what is raised before it is asked for, and in its place."""
+"""One acquire: what may be asked for, who asks, what is taken, and what is raised where there is no lease.
+
+A session that ends while one of its threads waits for a lease must not be granted it behind its own back: the shard
+would have a lease out that nobody gives back, and who stops the shard in good order would wait until it expires. So
+whoever asks is told to give up, gives back what came all the same, and is waited for (``PendingAcquires``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import RLock
+from typing import Final, Self
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
@@ -11,9 +19,40 @@ from appliance.lease.client import LeaseDenied, LeaseOver, LeaseUnavailable, Sus
 from appliance.lease.wire import Denied, Refused
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
-from timeagent.units import Instant, Seconds, Span, rfc3339, span_of, span_text
+from timeagent.units import MS, Instant, Seconds, Span, rfc3339, span_of, span_text
 
-from .held import KEPT, Recall
+from .held import KEPT, Lease, Recall
+
+ATTEMPTS_WAITED_FOR: Final = 6
+"""How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
+
+_LOOK_NS: Final = 5 * MS
+
+
+class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a slot
+    """The leases of one ``acquire``, in order of domain. Relinquished at the end of a ``with`` block."""
+
+    give_back: Callable[[Leases], object]
+    """Their session's way to relinquish."""
+
+    def __enter__(self) -> Self:
+        """Hold them for a block."""
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Give them back, with the right watermark."""
+        self.give_back(self)
+
+
+def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
+    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
+    chosen = list(leases)
+    for each in chosen:
+        if not isinstance(each, Lease):
+            check_type(Lease, lease=each)
+    return list(dict.fromkeys(chosen))
 
 
 def spans_of(**seconds: Seconds | None) -> list[Span | None]:
@@ -138,3 +177,49 @@ def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: i
             f"an earlier holder of {domain!r} may believe until {rfc3339(target)} that it holds it",
             hint="allow more time: an earlier holder died, or its shard did; who only writes messages need not wait",
         )
+
+
+class PendingAcquires:
+    """The threads of one session that ask. Shares the session's lock."""
+
+    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
+        self._time = time
+        self._policy = policy
+        self._lock = lock
+        self._count = 0
+        self.over = False
+        """Whether nobody may ask any more."""
+
+    @contextlib.contextmanager
+    def under_way(self, given_up: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
+        """Count who asks; what is handed on says when to give up: ``given_up`` does, or nobody may ask any more.
+
+        Raises BadRequest, ``session-closed``, also in the place of whatever else came of asking meanwhile.
+        """
+        with self._lock:
+            self.check()
+            self._count += 1
+        try:
+            yield lambda: self.over or given_up()
+        except Exception:
+            self.check()
+            raise
+        finally:
+            with self._lock:
+                self._count -= 1
+
+    def check(self) -> None:
+        """Raise BadRequest if nobody may ask any more."""
+        if self.over:
+            raise BadRequest("session-closed", "this session is closed", hint="begin another one")
+
+    def end(self) -> None:
+        """Let nobody ask any more. Idempotent; does not wait."""
+        with self._lock:
+            self.over = True
+
+    def wait(self) -> None:
+        """Wait for those who ask to have given up: as long as that may take, and no longer."""
+        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
+        while self._count and self._time.boot_ns() < until:
+            self._time.sleep(_LOOK_NS)

@@ -72,7 +72,6 @@ class PosixStorage:
             raise _environment("mkdir", path, problem) from problem
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
-        """Open the directory afresh, then say which of the names are there."""
         try:
             descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
         except OSError as problem:
@@ -96,7 +95,6 @@ class PosixStorage:
         return frozenset(seen)
 
     def list_afresh(self, directory: str) -> list[str] | None:
-        """Open the directory afresh and return its names, sorted."""
         try:
             descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
             try:
@@ -142,7 +140,6 @@ class PosixStorage:
             os.close(opened)
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
-        """Return at most so many bytes of a file from an offset."""
         try:
             descriptor = os.open(self._full(path), _FOREIGN_OPEN)
             try:
@@ -153,7 +150,6 @@ class PosixStorage:
             return _not_read("read", path, problem)
 
     def size_of(self, path: str) -> int | None:
-        """Return a file's size by open and fstat."""
         try:
             descriptor = os.open(self._full(path), _FOREIGN_OPEN)
             try:
@@ -164,11 +160,9 @@ class PosixStorage:
             return None if _not_read("size", path, problem) is None else 0
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
-        """Let a complete, durable file appear under a name, first one wins."""
         return self.publish_stream(path, (data,), tmp)
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
-        """As ``publish``, chunk by chunk."""
         try:
             prepared = self._prepare(tmp, chunks)
             try:
@@ -179,7 +173,6 @@ class PosixStorage:
             raise _environment("publish", path, problem) from problem
 
     def ensure_marker(self, path: str) -> bool:
-        """Make an empty file where there is none."""
         try:
             self._refuse_link(path.rpartition("/")[0])
             os.close(os.open(self._full(path), _NEW, _FILE_MODE))
@@ -211,7 +204,6 @@ class PosixStorage:
         return expected_size + len(data)
 
     def unlink(self, path: str) -> None:
-        """Remove a name that is no directory's."""
         try:
             os.unlink(self._full(path))
         except OSError as problem:

@@ -320,7 +320,7 @@ class ShardHost:
 
     def leave(self, shard: int) -> None:
         """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
-        self._let_go(shard, HostedShard.stop)  # it is reached until then: holders give back what they have
+        self._let_go(shard, HostedShard.stop)
 
     def suspend(self, shard: int) -> None:
         """Leave a shard, with its leases, to the next process of this machine that takes its lock. Idempotent."""
@@ -358,15 +358,9 @@ class ShardHost:
         """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
         with self._lock:
             self._closed = True
-            for shard, (hosted, lock) in list(self._hosted.items()):
-                try:
-                    if self.drains:
-                        hosted.stop()  # it is reached until then: holders give back what they have
-                    else:
-                        hosted.suspend()
-                finally:
-                    del self._hosted[shard]
-                    lock.release()
+        for shard in self.everything():
+            # Until it has stopped it is reached: holders give back what they have.
+            self._let_go(shard, HostedShard.stop if self.drains else HostedShard.suspend)
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         identity = self._fresh(shard)

@@ -16,8 +16,7 @@ from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
 from ..bag.roots import parse_root
-from ..demo.director import Director, audit, verify
-from ..demo.faults import afterwards, during
+from ..demo.director import Director, afterwards, audit, during, verify
 from ..demo.machines import DemoPlace, set_up_place
 
 EXIT_NO: Final = 1

@@ -1,4 +1,4 @@
-"""The demo's course of events, and the faults in it: found, open accounts, trade, cut a node's power, take over, verify.
+"""The demo's course, and the faults in it: found, open accounts, trade, cut a node's power, take over, settle, verify.
 
 The director watches what the tellers say; it decides nothing about money. Afterwards reading and judging are done by
 the real commands, as child processes: one ``tenure read`` per node, one ``tenure audit``.

@@ -29,9 +29,9 @@ from appliance.formats.witness import (
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .columns.layout import ENTRIES, STATED, Chunk, ChunkMaker, HeadName, small
+from .columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
 from .columns.records import Column, Records, Shapes
-from .columns.witnesses import OTHER, entry_rows
+from .columns.witnesses import entry_rows
 from .evidence.records import RECORD_BYTES_MAX, Stranger
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
@@ -68,7 +68,7 @@ class ShardWalk:
         """
         self._timeline = timeline
         self._one_by_one = reading.one_by_one
-        self._rows, self._stated = (ChunkMaker(kind, reading.keep) for kind in (ENTRIES, STATED))
+        self._rows = ChunkMaker(ENTRIES, reading.keep)
         """What blocks say of leases, and of session leases."""
         self._shapes = Shapes(decode_entry)
         self._rank = 0
@@ -233,7 +233,7 @@ class ShardWalk:
 
     def chunks(self) -> list[Chunk]:
         """Return all columns that were gathered."""
-        return [*self._rows.chunks(), *self._stated.chunks()]
+        return self._rows.chunks()
 
     def _is_readable(self, each: _Block) -> bool:
         try:
@@ -296,7 +296,7 @@ class ShardWalk:
             case Witness() | Ended() | Revoked() | SessionWitness() | SessionEnded():
                 domain = "" if isinstance(entry, SessionWitness | SessionEnded) else entry.domain
                 place = self._told.place(each.where)
-                self._stated.add_one(domain, place, each.rank, each.name, raw, position=position)
+                self._rows.add_one(domain, place, each.rank, each.name, raw, position=position, kind=OTHER)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
             case Stopped():

@@ -20,8 +20,8 @@ from hashlib import sha256
 from typing import Any, Final
 
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
+from timeagent.core import NDArray, np
 from timeagent.errors import Damaged
-from timeagent.lazily import NDArray, np
 
 from .framing import CHECKSUM_BYTES, Kind, Piece, measure, open_frame, pack, piece_at
 from .lockfile import LockEntry, open_lock, open_seal

@@ -28,18 +28,22 @@ from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
-from ..sources.peer import PeerSource
+from ..sources.nonce import PeerSource
 from ..units import Span
 from .bounded_clock import BoundedClock, ask
-from .combine import Agreed, Contradicted, Unheard, Verdict, Voice
 from .discipline import (
+    Agreed,
     Bound,
     ClockMoment,
+    Contradicted,
     EpochBegan,
     Listed,
     Outcome,
     Rules,
     SourcesContradict,
+    Unheard,
+    Verdict,
+    Voice,
 )
 from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
 from .page import PageSink

@@ -31,7 +31,6 @@ from ..keys import KeyInUse, Signer
 from ..signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
 from ..sources.port import Sample, Source
 from ..units import DAY, MS, SECOND, Span, span_text
-from .combine import Unheard, Verdict, combine
 from .discipline import (
     OWN_GROUP,
     SUSPEND_NS,
@@ -46,6 +45,9 @@ from .discipline import (
     Outcome,
     Passed,
     Rules,
+    Unheard,
+    Verdict,
+    combine,
     decide,
 )
 

@@ -23,10 +23,8 @@ from ..errors import Damaged
 from ..interval import TimeInterval
 from ..keys import Signer, Verifier
 from ..signedtime import SignedTime, r2_holds
-from ..sources.nonce import peer_digest
-from ..sources.peer import nonce_over
-from .combine import Agreed, Voice
-from .discipline import SourcesContradict
+from ..sources.nonce import nonce_over, peer_digest
+from .discipline import Agreed, SourcesContradict, Voice
 
 SCHEMA: Final = "tenure.time.evidence"
 FILES_MAX: Final = 256

@@ -445,7 +445,7 @@ class Leasing:
                 )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, LeaseGranted) and lease.correlation_id in news:
-                        lease.said(news[lease.correlation_id])
+                        lease.told = news[lease.correlation_id]
                     answers.append((lease, result))
         return answers
 

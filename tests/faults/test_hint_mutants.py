@@ -72,7 +72,7 @@ MUTANTS: dict[str, Fault] = {
     "closed bags are not read": (
         reader,
         "Reader._named_bag",
-        "return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
+        "return None if closed is None else _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
         "return None",
     ),
     "any of a bag's files for one": (closedbags, "ListedFiles.pieces", "entry.name in only", "entry.name not in only"),

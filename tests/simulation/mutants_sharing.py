@@ -26,8 +26,8 @@ SHARING: tuple[Mutant, ...] = (
         one(
             writer_server,
             "Batcher._flush",
-            "for each in taken:",
-            "for each in taken + list(self._waiting.get(bag, ())):",
+            "for _, told in taken:",
+            "for _, told in taken + list(self._waiting.get(bag, ())):",
         ),
         "committed",
         "batching",

@@ -124,7 +124,7 @@ def take_up(directory: Path, purposes: Iterable[Purpose]) -> None:
     for purpose in purposes:
         staged = _staged_path(directory, purpose)
         try:
-            (directory / staged.name.removesuffix(_STAGED)).hardlink_to(staged)  # never over an existing one
+            os.link(staged, directory / staged.name.removesuffix(_STAGED))  # never over an existing one
             staged.unlink()
         except OSError as problem:
             raise unwritable(staged, problem) from None

@@ -31,7 +31,7 @@ from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
-from .timeline.events import FrameWritten
+from .timeline.events import FrameColumns
 from .timeline.facts import RackFacts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
@@ -87,8 +87,8 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         batch, clean, written = read
-        if self._timeline:
-            self._timeline.clean_from(event for _, event in written)
+        if self._timeline and written:
+            self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
             file, offset = files[batch.cut.file[number]], int(batch.cut.offset[number])
             piece = piece_at(file.data, offset)
@@ -98,7 +98,7 @@ class FrameJudge:
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, self._rank + number)
-        if self._timeline:
+        if self._timeline and written:
             self._timeline.clean_frames(written)
         self._rank += len(clean)
 
@@ -231,12 +231,10 @@ class FrameJudge:
 
     # By columns.
 
-    def by_columns(
-        self, files: Sequence[JudgedFile]
-    ) -> tuple[FrameBatch, Flags, list[tuple[int, FrameWritten]]] | None:
+    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, Flags, FrameColumns | None] | None:
         """Judge the frames of some files by columns; count those that are clean, and keep rows about them.
 
-        Returns the frames, which of them are clean, and the events of these with their ranks where a timeline is told.
+        Returns the frames, which of them are clean, and these as a timeline is told of them, where one is.
         None: nothing was judged, because something in some of the files is not for columns.
         """
         by, rank = files[0].by, self._rank
@@ -262,7 +260,7 @@ class FrameJudge:
             self._told.saw(token)
         for number, file in zip(chosen.tolist(), batch.cut.file[chosen].tolist(), strict=True):
             files[file].seen.add(batch.names[number])
-        return batch, clean, frames.events_of(batch, witnesses, tokens, chosen, rank) if self._timeline else []
+        return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
     def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import whole_shard, state
+from appliance.lease import state, whole_shard
 from appliance.node import writer_client, writer_server
 from appliance.recipes import cached_value
 from appliance.session import held, open_logs

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from .errors import Environment, TenureError
-from .keys import Signer, load_private_key, save_private_key
+from .keys import Signer, load_private_key, name_private_key, save_private_key
 from .trust import Purpose
 
 type NodeKeys = Mapping[Purpose, Signer]
@@ -124,8 +124,7 @@ def take_up(directory: Path, purposes: Iterable[Purpose]) -> None:
     for purpose in purposes:
         staged = _staged_path(directory, purpose)
         try:
-            os.link(staged, directory / staged.name.removesuffix(_STAGED))  # never over an existing one
-            staged.unlink()
+            name_private_key(staged, directory / staged.name.removesuffix(_STAGED))
         except OSError as problem:
             raise unwritable(staged, problem) from None
 

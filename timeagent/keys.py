@@ -190,6 +190,12 @@ def save_private_text(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def name_private_key(staged: Path, path: Path) -> None:
+    """Give a whole key file its name, never over an existing one. Raises OSError. A local disk, not the mount."""
+    os.link(staged, path)
+    os.unlink(staged)  # noqa: PTH108 - beside its counterpart
+
+
 def load_private_key(path: Path, *, tolerated_mode: int = 0) -> Signer:
     """Read a private key file. Raises NotTrusted if others may read it, BadConfiguration if it is missing or no key.
 

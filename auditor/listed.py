@@ -21,7 +21,7 @@ from timeagent.units import INSTANT_MAX
 
 from .columns import frames
 from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
-from .columns.layout import FRAME, FRAMES, NOTHING, STATED, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from .columns.records import Shapes
 from .columns.witnesses import Witnesses, WitnessShapes
 from .evidence.records import Stranger
@@ -51,7 +51,7 @@ class FrameJudge:
         self._part = told.part
         self._doubts = {Kind.TRUST: told.part.unknown_keys, Kind.POLICY: told.part.beyond_policy}
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
-        self._rows, self._uses, self._stated = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, STATED))
+        self._rows, self._uses, self._entries = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, ENTRIES))
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
         self._rank = 0
@@ -62,7 +62,7 @@ class FrameJudge:
 
     def chunks(self) -> list[Chunk]:
         """Return all columns that were gathered."""
-        return [*self._rows.chunks(), *self._uses.chunks(), *self._stated.chunks()]
+        return [*self._rows.chunks(), *self._uses.chunks(), *self._entries.chunks()]
 
     def file(self, file: JudgedFile) -> None:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
@@ -209,7 +209,8 @@ class FrameJudge:
                 self._told.add_head(held.head, held.head_digest, held.signed.head, frame.where, rank)
                 domain = held.witness.domain if isinstance(held, HeldWitness) else ""
                 name = (held.head.incarnation, held.head.sequence, held.head_digest)
-                self._stated.add_one(domain, place, rank, name, held.signed.entry, position=held.signed.index)
+                entry, position = held.signed.entry, held.signed.index
+                self._entries.add_one(domain, place, rank, name, entry, position=position, kind=OTHER)
         # Under a lease of which it carries several witnesses it is written once.
         for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
             self._uses.add_one(
@@ -329,4 +330,4 @@ class FrameJudge:
         for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
             place, name = self._told.place(batch.where(first)), names[witnesses.batch[number]]
             entry, position = witnesses.entries[number], witnesses.position[number]
-            self._stated.add_one("", place, rank + first, name, entry, position=position)
+            self._entries.add_one("", place, rank + first, name, entry, position=position, kind=OTHER)

@@ -38,7 +38,7 @@ from timeagent.errors import BadTime, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
-from ..lease.client import LeaseDenied
+from ..lease.wire import Denied
 from ..node import desk_wire as wire
 from ..node.writer_wire import LENGTH_BYTES, receive_exactly
 from ..session.held import Lease, LossReason
@@ -243,7 +243,7 @@ class LeaseDesk:
         return True
 
     def _acquired(self, place: _Place, purpose: str, line: DeskConnection, until_boot_ns: int) -> Lease:
-        def show(denied: LeaseDenied) -> None:
+        def show(denied: Denied) -> None:
             who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
             since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
             line.show(denied.place, f"for {place.domain}: {who} has it since {since}, until {until} at least")

@@ -32,7 +32,7 @@ from timeagent.errors import BadRequest, check_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.lease.client import LeaseDenied
+    from appliance.lease.wire import Denied
     from appliance.session.held import Lease, Listener
     from appliance.session.session import Session
     from timeagent.units import Seconds
@@ -46,7 +46,7 @@ def never() -> bool:
     return False
 
 
-def unseen(_: LeaseDenied) -> None:
+def unseen(_: Denied) -> None:
     """Show nobody who is waited for."""
 
 
@@ -108,7 +108,7 @@ class Tool[H: Hold](ABC):
         *,
         timeout_s: Seconds = PATIENCE_S,
         given_up: Callable[[], bool] = never,
-        waiting: Callable[[LeaseDenied], object] = unseen,
+        waiting: Callable[[Denied], object] = unseen,
     ) -> H:
         """Take it. Blocks up to the time-out, then raises TryAgain; sooner where ``given_up``, asked meanwhile, is so.
 
@@ -153,7 +153,7 @@ class Locked(Tool[Hold]):
         *,
         timeout_s: Seconds = PATIENCE_S,
         given_up: Callable[[], bool] = never,
-        waiting: Callable[[LeaseDenied], object] = unseen,
+        waiting: Callable[[Denied], object] = unseen,
     ) -> Hold:
         """Take it; see ``Tool.acquire``. What this session has already: ``held-here``, or the same lease once more."""
         return self._again() or Hold(

@@ -41,8 +41,7 @@ from .exclusion import PATIENCE_S, Hold, Tool, never, unseen
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from appliance.lease.client import LeaseDenied
-    from appliance.lease.wire import LeaseView
+    from appliance.lease.wire import Denied, LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
     from timeagent.units import Seconds
@@ -79,7 +78,7 @@ class Semaphore(Tool[Hold]):
         *,
         timeout_s: Seconds = PATIENCE_S,
         given_up: Callable[[], bool] = never,
-        waiting: Callable[[LeaseDenied], object] = unseen,
+        waiting: Callable[[Denied], object] = unseen,
     ) -> Hold:
         """Take a slot; see ``Tool.acquire``. Waits in order of coming.
 
@@ -93,7 +92,7 @@ class Semaphore(Tool[Hold]):
             raise BadRequest("held-here", f"this session has all of {self._tree!r}", hint="give one back first")
         misfits: list[str] | None = None
 
-        def look(denied: LeaseDenied) -> None:
+        def look(denied: Denied) -> None:
             nonlocal misfits
             if misfits is None:
                 misfits = []
@@ -125,7 +124,7 @@ class Semaphore(Tool[Hold]):
         turn: Lease,
         until_boot_ns: int,
         given_up: Callable[[], bool],
-        waiting: Callable[[LeaseDenied], object],
+        waiting: Callable[[Denied], object],
     ) -> Hold:
         """Return a slot that was taken within this turn. Raises LeaseLost, TryAgain, BadRequest, BadTime."""
         session, standing = self._session, self._session.standing

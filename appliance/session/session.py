@@ -21,7 +21,8 @@ from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook, LeaseDenied
+from appliance.lease.client import ClockLook
+from appliance.lease.wire import Denied
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -134,7 +135,7 @@ class Session:
         sticky_s: Seconds | None = None,
         session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
-        waiting: Callable[[LeaseDenied], object] = lambda _: None,
+        waiting: Callable[[Denied], object] = lambda _: None,
     ) -> Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 

@@ -25,11 +25,20 @@ from ..formats.lease import Mode
 from ..lease.wire import Denied
 from ..node.runtime import runtime_of
 from ..recipes.election import Election
+from ..recipes.exclusion import Semaphore
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, close_all_but, note_at_once, program_missing
+from ..recipes.processes import (
+    HEARD,
+    NOT_FOUND,
+    SIGNALLED,
+    ProcessTree,
+    Run,
+    Signals,
+    close_all_but,
+    note_at_once,
+    program_missing,
+)
 from ..recipes.quick_run import WAIT
-from ..recipes.run import HEARD, Run
-from ..recipes.semaphore import Semaphore
 from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
 from .opening import add_cluster_options, cluster_command, open_cluster

@@ -32,8 +32,7 @@ from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, unseen
-from .semaphore import tree_of
+from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, tree_of, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -49,7 +49,7 @@ from .asking import (
 from .held import Lease, Listener, Recall
 from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
-from .recalls import LeaseCache, RecallListener
+from .recalls import LeaseCache, RecallListener, SessionStanding
 from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import (
     AheadOfClock,
@@ -60,7 +60,6 @@ from .stamping import (
     check_near,
     checked_batch,
 )
-from .standing import SessionStanding
 
 _log = logging.getLogger(__name__)
 

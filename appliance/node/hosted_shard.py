@@ -38,8 +38,8 @@ from ..lease.ceiling import (
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.suspension import Suspension
 from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .lease_counts import CountedLedger, LeaseCounts
 from .records import StoredLedger

@@ -7,7 +7,7 @@ takes its place. An application gives its shard up as soon as it sees that the c
 runs here.
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/suspension.py``). Otherwise each start is a new incarnation with an empty database.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
 
 A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
 everybody would settle up to a ceiling for nothing.
@@ -53,8 +53,8 @@ from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
-from ..lease.suspension import Suspension
 from ..lease.turn_log import LogLost, TurnLog
+from ..lease.whole_shard import Suspension
 from .hosted_shard import (
     PAUSE_NS,
     START_TRIES,

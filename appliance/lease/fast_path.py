@@ -22,10 +22,10 @@ from ..formats.lease import Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import WITNESS_HEAD, Batch
 from . import state as states
 from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of
-from .going_by import GoingBy
 from .recall import Waiter
 from .store import LeaseStore
 from .turn import Draft, PlainLater, Turn, finished
+from .whole_shard import GoingBy
 from .wire import Acquire, DropSession, Encoded, Relinquish, Reply, Task
 
 type Other = Callable[[Task, Waiter | None], Draft | None]

@@ -402,23 +402,17 @@ class StoredEvents(Sequence["Event"]):
 
     def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
         """Return a list of positions, and what it holds beside them."""
-        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part = ?"
-        for positions, more in self._db.execute(sql, (posting, key, part)):
-            return np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
-        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        return next(self.lists(posting, key, part, part + 1), (np.zeros(0, np.uint32), np.zeros(0, np.int64)))
 
-    def parts(self, posting: Posting, key: str, before: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
-        """Yield the lists of one key with a lower number than that, the highest first."""
-        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part < ? ORDER BY part DESC"
-        for positions, more in self._db.execute(sql, (posting, key, before)):
+    def lists(self, posting: Posting, key: str, first: int, end: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
+        """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
+        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
+        for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
             yield np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
 
     def spans(self, domain: str) -> ColumnRows:
         """Return the leases of a domain."""
-        sql = "SELECT positions FROM posting WHERE list = ? AND key = ?"
-        for (spans,) in self._db.execute(sql, (Posting.SPANS, domain)):
-            return np.frombuffer(spans, SPAN)
-        return np.zeros(0, SPAN)
+        return self.listed(Posting.SPANS, domain).view(SPAN)
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""

@@ -115,13 +115,8 @@ def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
 
 
 def lists_files(seal: RackSeal) -> bool:
-    """Whether a seal lists any file: a rack without files needs no pack."""
-    return bool(listed_files(seal))
-
-
-def listed_files(seal: RackSeal) -> int:
-    """Return how many files a seal lists. Raises Damaged."""
-    return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
+    """Whether a seal lists any file: a rack without files needs no pack. Raises Damaged."""
+    return any(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries for entry in seal.entries)
 
 
 _RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"

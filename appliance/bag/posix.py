@@ -12,7 +12,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -107,14 +107,18 @@ class PosixStorage:
             raise _environment("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
+        return self._looked_into(path, _read_whole, b"")
+
+    def _looked_into[T](self, path: str, look: Callable[[int], T], nothing: T) -> T | None:
+        """Open a file, look, and close it; None if it is not there, and ``nothing`` of what is no regular file."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _FOREIGN_OPEN)
             try:
-                return _read_whole(descriptor)
+                return look(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            return _not_read("read", path, problem)
+            return None if _not_read("read", path, problem) is None else nothing
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
         """Yield all bytes of each of a directory's files: the directory is found once, not once for each of them."""
@@ -140,24 +144,10 @@ class PosixStorage:
             os.close(opened)
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
-        try:
-            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
-            try:
-                return _read_range(descriptor, offset, limit)
-            finally:
-                os.close(descriptor)
-        except OSError as problem:
-            return _not_read("read", path, problem)
+        return self._looked_into(path, lambda descriptor: _read_range(descriptor, offset, limit), b"")
 
     def size_of(self, path: str) -> int | None:
-        try:
-            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
-            try:
-                return os.fstat(descriptor).st_size
-            finally:
-                os.close(descriptor)
-        except OSError as problem:
-            return None if _not_read("size", path, problem) is None else 0
+        return self._looked_into(path, lambda descriptor: os.fstat(descriptor).st_size, 0)
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
         return self.publish_stream(path, (data,), tmp)

@@ -1,20 +1,26 @@
-"""Read messages in order: settled ones, final and the same for everyone, or the latest (docs/protocol/bag.md).
+"""Read messages in order: settled ones, final and the same for everyone, or the latest; once, or as the horizon grows.
 
 The order is (timestamp, writer, incarnation, sequence, index). Bags are read one at a time: memory is bounded by the
-largest bag, however long the log. Columns stay columns: a ``Message`` is made only for who iterates over messages.
+largest bag, however long the log (docs/protocol/bag.md). Columns stay columns: a ``Message`` is made only for who
+iterates over messages.
+
+Who follows a log polls it. The promise is the settled way: in order, each message once, nothing left out, whatever
+process asks when. Positions can be kept and given back. The latest way is for people who cannot wait for a bag to be
+closed: it never repeats a message and never goes back in the order, so it has to leave out what appears below what it
+has handed out already, and counts that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 from appliance.formats.framing import Kind, Piece, open_frame, pieces
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import INSTANT_MAX, Instant
+from timeagent.units import INSTANT_MAX, MS, Instant, Span
 
 from .acceptance import Judge, Refusal
 from .closedbags import ClosedBag, ClosedBags, RackGone, Stretches, retained
@@ -340,3 +346,87 @@ def _numbered(twins: list[BatchPart]) -> Iterable[BatchPart]:
         for number, part in enumerate(ordered)
         for each in (part.origin,)
     ]
+
+
+POLL_NS: Final[Span] = 500 * MS
+"""How often is looked whether the horizon has moved: a look or two at the mount each time."""
+
+
+type Wait = Callable[[Span, Instant], object]
+"""Wait for the next look: about that long, or until something may have happened at the horizon, which is told too. To
+be woken too early or never costs nothing but time."""
+
+
+class Follower:
+    """Follows one log from a position on. Iterate over ``batches``; it ends only by who iterates."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        wait: Wait,
+        after: Position = START,
+        *,
+        level: Level = Level.SETTLED,
+        poll_ns: Span = POLL_NS,
+        help_closing: Callable[[], object] | None = None,
+        gone_ok: bool = False,
+    ) -> None:
+        """Touch nothing yet.
+
+        ``help_closing`` is called before each look, to close what is due: a metronome's turn. ``gone_ok``: what
+        retention gave up is left out and named in ``gone``, instead of an error.
+        """
+        self._reader = reader
+        self._wait = wait
+        self._level = level
+        self._poll_ns = poll_ns
+        self._help = help_closing
+        self._gone_ok = gone_ok
+        self.gone: list[RackGone] = []
+        self.position = after
+        """Everything settled up to here was handed out; a follower that begins here repeats and misses nothing."""
+        self.overtaken = 0
+        """How many messages the latest way has left out so far, since they appeared below others."""
+        self._highest = after
+        self._open: Counter[str] = Counter()
+        """How many messages of each open bag were handed out."""
+
+    @property
+    def cursor(self) -> str:
+        """The position as text, to be kept anywhere."""
+        return cursor_text(self._reader.log, self.position)
+
+    def batches(self) -> Iterator[MessageBatch]:
+        """Yield batches, for ever; blocks while there is nothing. Raises as ``Reader.batches`` but for TryAgain."""
+        while True:
+            try:
+                if self._help is not None:
+                    self._help()
+                yield from self._pass()
+            except TryAgain:
+                pass  # the mount or a closer is slow; what was handed out is known: the next look goes on from there
+            self._wait(self._poll_ns, self._reader.horizon.reached)
+
+    def _pass(self) -> Iterator[MessageBatch]:
+        reading = self._reader.batches(self.position, level=self._level, gone_ok=self._gone_ok)
+        try:
+            for batch in reading:
+                chosen = batch if self._level is not Level.LATEST else self._unseen(batch)
+                # Before it is handed out: whoever stops there has it.
+                self.position = reading.position
+                if len(chosen):
+                    self._highest = max(self._highest, chosen.last)
+                    yield chosen
+        finally:
+            self.position = reading.position
+            self.gone += reading.gone
+
+    def _unseen(self, batch: MessageBatch) -> MessageBatch:
+        """Return what stands above all that was handed out, and count what a bag gained below it."""
+        bag = batch.parts[0].origin.bag_path
+        unseen = batch.above(self._highest)
+        if batch.settled:
+            self.overtaken += len(batch) - len(unseen) - self._open.pop(bag, 0)
+        else:
+            self._open[bag] += len(unseen)
+        return unseen

@@ -91,13 +91,11 @@ class LeaseDesk:
 
     def serve(self, line: DeskConnection, asked: list[str]) -> None:
         """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
-        if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
+        known = len(asked) == _ASKED_WORDS and asked[1] == wire.VERSION and asked[3] in (Mode.X, Mode.S)
+        if not known or self._stopping:
             line.say(wire.NOT_HERE)
             return
         _, _, domain, mode, wait, purpose = asked
-        if mode not in (Mode.X, Mode.S):
-            line.say(wire.NOT_HERE)
-            return
         try:
             until = self._time.boot_ns() + parse_span(wait)
             with self._queued(check_domain(domain), Mode(mode)) as (place, ticket):

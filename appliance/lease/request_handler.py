@@ -19,14 +19,13 @@ from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
 from .ceiling import RightToGrant, ShardIdentity
 from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, State, hints_for
-from .eviction import Eviction
-from .going_by import GoingBy
 from .recall import Waiter
 from .sessions import Sessions
 from .state import decide, named, raised
 from .store import LeaseStore
 from .turn import Draft, Holders, Later, Revocations, Turn, holder_refused
 from .waiting import WaitingRoom
+from .whole_shard import Eviction, GoingBy
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,

@@ -2,7 +2,8 @@
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
 signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
-The shard forgets everything when it stops, but for a restart on the same boot (``suspension.py``): what a successor
+Endings alone wait for the next signature, or 20 ms.
+The shard forgets everything when it stops, but for a restart on the same boot (``whole_shard.py``): what a successor
 must know stands in the ceiling chain.
 """
 
@@ -41,19 +42,18 @@ from .ceiling import (
     StoppedOrderly,
 )
 from .domain import HINT_BYTES_MAX, Bounds, Break
-from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
-from .going_by import NEWER_MAP, GoingBy
 from .recall import Recalls, Waiter
 from .request_handler import RequestHandler
 from .sessions import Sessions
 from .state import raised
 from .store import LeaseStore
-from .suspension import Suspension
 from .turn import Draft, PlainLater, Turn
 from .turn_log import TurnLog
 from .waiting import Waited, WaitingRoom
+from .whole_shard import Eviction, GoingBy, Suspension
 from .wire import (
+    NEWER_MAP,
     Acquire,
     AskClock,
     DropSession,

@@ -78,7 +78,7 @@ CREATE TABLE holder (
     record  BLOB NOT NULL
 ) STRICT;
 
--- At most one row: what a run left that stopped for a restart (suspension.py), and whether somebody took it over.
+-- At most one row: what a run left that stopped for a restart (whole_shard.py), and whether somebody took it over.
 CREATE TABLE stopped (
     said        BLOB NOT NULL,
     domains     INTEGER NOT NULL,

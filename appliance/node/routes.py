@@ -27,10 +27,11 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..lease import tls
-from ..lease.going_by import MAP_NOT_YET, NEWER_MAP
 from ..lease.succession import newest_record
 from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
 from ..lease.wire import (
+    MAP_NOT_YET,
+    NEWER_MAP,
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
     AskClock,

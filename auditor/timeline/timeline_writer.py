@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.columns.layout import ENDED, ENTRIES, USES, RowBucket, bytes_of
+from auditor.columns.layout import ENDED, ENTRIES, OTHER, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
 from auditor.index import Database, Index
@@ -213,7 +213,7 @@ class TimelineWriter:
     def _columns(self, entries: RowBucket, uses: RowBucket) -> None:
         """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
         rows, carried = entries.rows(), uses.rows()
-        carried = carried[carried["plain"]]  # of others the walk tells
+        rows, carried = rows[rows["kind"] != OTHER], carried[carried["plain"]]  # of others the walk tells
         rows["rank"] = LEDGER_RANK - rows["rank"]
         numbered = {name: number for number, name in enumerate(entries.heads.values)}
         heads = np.array([numbered.setdefault(name, len(numbered)) for name in uses.heads.values], np.int64)

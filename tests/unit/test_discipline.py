@@ -13,10 +13,7 @@ from timeagent.agent.discipline import (
     ClockMoment,
     ClockMoved,
     Contradicted,
-    EpochBegan,
     Event,
-    Outcome,
-    Passed,
     Rules,
     SourcesContradict,
     Unheard,
@@ -70,7 +67,7 @@ DUE = disrupted(7, NOW.boot_ns, BOUND)
 AFTER = Bound(TimeInterval(-3, 3), NOW, source="a")
 SILENCE = NOW.boot_ns + DISRUPTED_NS
 
-TABLE: list[tuple[AgentState, Event, AgentState, Outcome]] = [
+TABLE: list[tuple[AgentState, Event, AgentState, SourcesContradict | None]] = [
     (UNKNOWN, agreed(), synchronized(7, AFTER), None),
     (WAITING, agreed(), synchronized(7, AFTER), None),
     (SYNCHRONIZED, agreed(), synchronized(7, AFTER), None),
@@ -87,21 +84,23 @@ TABLE: list[tuple[AgentState, Event, AgentState, Outcome]] = [
         )
         for state in (WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
     ],
-    (UNKNOWN, STEP, unknown(8), EpochBegan(8, STEP)),
-    (WAITING, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (SYNCHRONIZED, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (FREE, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (DISRUPTED, STEP, disrupted(8, NOW.boot_ns + 1, BOUND), EpochBegan(8, STEP)),
+    (UNKNOWN, STEP, unknown(8), None),
+    (WAITING, STEP, unknown(8, BOUND), None),
+    (SYNCHRONIZED, STEP, unknown(8, BOUND), None),
+    (FREE, STEP, unknown(8, BOUND), None),
+    (DISRUPTED, STEP, disrupted(8, NOW.boot_ns + 1, BOUND), None),
     *[
         (state, event, state, None)
         for state in (UNKNOWN, WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
-        for event in (Unheard(), Passed())
+        for event in (Unheard(), None)
     ],
 ]
 
 
 @pytest.mark.parametrize(("state", "event", "then", "outcome"), TABLE)
-def test_every_state_meets_every_event(state: AgentState, event: Event, then: AgentState, outcome: Outcome) -> None:
+def test_every_state_meets_every_event(
+    state: AgentState, event: Event, then: AgentState, outcome: SourcesContradict | None
+) -> None:
     assert decide(state, event, NOW, RULES) == (then, outcome)
 
 
@@ -109,7 +108,7 @@ def test_table_is_whole() -> None:
     met = {(state.status, type(event)) for state, event, _, _ in TABLE}
     states, events = (
         set(ClockStatus),
-        {Agreed, Contradicted, Unheard, ClockMoved, Passed},
+        {Agreed, Contradicted, Unheard, ClockMoved, type(None)},
     )
     assert met == {(state, event) for state in states for event in events}
 
@@ -136,7 +135,7 @@ def test_disrupted_is_left_by_a_sample_after_the_silence() -> None:
     last = ClockMoment(NOW.boot_ns + DISRUPTED_NS - 1)
     state, _ = decide(state, heard, last, RULES)
     assert state.status is ClockStatus.DISRUPTED
-    state, _ = decide(state, Passed(), ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    state, _ = decide(state, None, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert state.status is ClockStatus.DISRUPTED
     state, _ = decide(state, heard, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert state == synchronized(8, Bound(heard.ahead, ClockMoment(NOW.boot_ns + DISRUPTED_NS), source="a"))
@@ -161,7 +160,7 @@ def test_second_contradiction_begins_the_silence_again() -> None:
     ],
 )
 def test_measurement_that_is_not_repeated_runs_free_and_is_void_at_last(age: int, state: AgentState) -> None:
-    assert decide(SYNCHRONIZED, Passed(), ClockMoment(THEN.boot_ns + age), RULES)[0] == state
+    assert decide(SYNCHRONIZED, None, ClockMoment(THEN.boot_ns + age), RULES)[0] == state
 
 
 def test_slew_beyond_the_drift_bound_widens_what_was_said() -> None:

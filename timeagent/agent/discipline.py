@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -243,22 +243,8 @@ class ClockMoved:
     size_ns: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """Nothing happened but time."""
-
-
-type Event = Agreed | Contradicted | Unheard | ClockMoved | Passed
-
-# ---- outcomes ----
-
-
-@dataclass(frozen=True, slots=True)
-class EpochBegan:
-    """The clocks moved."""
-
-    epoch: int
-    why: ClockMoved
+type Event = Agreed | Contradicted | Unheard | ClockMoved | None
+"""None: nothing happened but time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,27 +256,26 @@ class SourcesContradict:
     heard: Agreed | Contradicted
 
 
-type Outcome = EpochBegan | SourcesContradict | None
-"""What there is to tell, if anything."""
+type Decided = tuple[AgentState, SourcesContradict | None]
+"""The next state, and what there is to tell, if anything."""
 
 
-def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
-    """Return the next state and what there is to tell. Pure."""
+def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> Decided:
+    """Return what follows. Pure."""
     match event:
         case Agreed():
             return _on_agreed(state, event, now, rules)
         case Contradicted():  # among the sources: what was said stays as it was
             return _disrupt(state, state.said, event, now, rules)
         case ClockMoved():
-            epoch = state.epoch + 1
             status = state.status if state.status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
-            return replace(state, epoch=epoch, status=status), EpochBegan(epoch, event)
-        case Unheard() | Passed():
+            return replace(state, epoch=state.epoch + 1, status=status), None
+        case Unheard() | None:
             return _on_time(state, now, rules), None
     assert_never(event)
 
 
-def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
+def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> Decided:
     source = ", ".join(heard.voices)
     bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time, source=source)
     before = _carried(state, now, rules)
@@ -309,7 +294,7 @@ def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules)
 
 def _disrupt(
     state: AgentState, said: Bound | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
-) -> tuple[AgentState, Outcome]:
+) -> Decided:
     """Begin the silence, or begin it again."""
     epoch, before, apart = state.epoch + 1, _carried(state, now, rules), 0
     if isinstance(heard, Agreed) and before is not None:
@@ -422,22 +407,51 @@ class Hearing:
         allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
         return heard.bound if now.boot_ns - heard.bound.at.boot_ns <= allowed else None
 
-    def fields(self, now: ClockMoment, roles: Callable[[str], str]) -> list[dict[str, Any]]:
-        """Return one object for each source: what it says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
+    def report(self, now: ClockMoment, roles: Callable[[str], str]) -> list[SourceReport]:
+        """Return what each source says now, or why it says nothing."""
         counting = {voice.source for voice in self.voices(now)}
         shown = []
         for each in self.listed:
             bound = self._fresh(each, now)
             ahead: TimeInterval | None = bound.aged(now, self._rules.drift_ppm) if bound else None
             shown.append(
-                {
-                    "source": each.name,
-                    "weight": each.weight.value,
-                    "role": "silent" if ahead is None else roles(each.name) if each.name in counting else "spare",
-                    "earliest_ahead_ns": ahead.earliest if ahead else None,
-                    "latest_ahead_ns": ahead.latest if ahead else None,
-                    "age_ns": now.boot_ns - bound.at.boot_ns if bound else None,
-                    "reason": self._reason(each, bound) or None,
-                }
+                SourceReport(
+                    source=each.name,
+                    weight=each.weight.value,
+                    role="silent" if ahead is None else roles(each.name) if each.name in counting else "spare",
+                    earliest_ahead_ns=ahead.earliest if ahead else None,
+                    latest_ahead_ns=ahead.latest if ahead else None,
+                    age_ns=now.boot_ns - bound.at.boot_ns if bound else None,
+                    reason=self._reason(each, bound) or None,
+                )
             )
         return shown
+
+
+class SourceReport(msgspec.Struct):
+    """What a source says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
+
+    source: str
+    weight: str
+    role: str
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    age_ns: Span | None
+    reason: str | None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What an agent tells of itself, as JSON."""
+
+    schema: str = "tenure.time.report"
+    version: int = 1
+    status: str
+    clock_epoch: int
+    boot_ns: int
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    assumed: bool
+    cluster_time: bool
+    drift_ppm: int
+    silent_until_ns: int | None
+    sources: list[SourceReport]

@@ -250,13 +250,15 @@ type Refusing = Callable[[SignedTime, bytes], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One exchange, as evidence: the nonce is ``nonce_over(own, chance)``."""
+class Exchanged:
+    """One exchange with a peer, as evidence: the nonce is ``nonce_over(own, chance)``."""
 
     own: bytes
     """What this node's own sources said before it asked, signed over ``chance``, encoded; or nothing."""
     chance: bytes
     answer: bytes
+    after: bytes = b""
+    """What they said afterwards, signed over the answer, where that contradicts it."""
 
 
 def nonce_over(own: bytes, chance: bytes) -> bytes:
@@ -287,7 +289,7 @@ class PeerSource:
         self._refuses = refuses
         self._chance = chance
         self._own_word = own_word
-        self.asked: Asked | None = None
+        self.asked: Exchanged | None = None
         """The exchange behind the newest sample."""
 
     def sample(self) -> Sample:
@@ -303,7 +305,7 @@ class PeerSource:
         after = self._machine.realtime_ns()
         token = token_of(question, data, self.name)
         self._judge(token, peer_digest(nonce))
-        self.asked = Asked(own, chance, token.encode())
+        self.asked = Exchanged(own, chance, token.encode())
         cluster_time = bool(token.flags & TimeFlags.CLUSTER)
         return Sample(offset_between(token.interval, before, after), boot_ns, cluster_time=cluster_time)
 

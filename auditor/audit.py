@@ -308,11 +308,11 @@ class _AuditRun:
             listing = self.tree.listing(grid, unit)
             bags = BagWalk(self._reading, told, self._rack_facts(events))
             told.part.has_seal, told.part.seal = listing.sealed, bags.rack(grid, listing)
-            columns = bags.columns.chunks()
+            columns = bags.frames.chunks()
         else:
             shards = ShardWalk(self._reading, told, self._shard_facts(events))
             shards.ledger(unit)
-            columns = shards.columns.chunks()
+            columns = shards.chunks()
         part = told.done(self._spool.keep(columns) if self._spool else columns, events.chunks())
         part.unreadable = {path: why for path, why in self.tree.unreadable.items() if path not in before}
         return part

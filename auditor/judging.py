@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from .columns import domains
-from .columns.heads import Heads, SessionColumns
-from .columns.layout import ENTRIES, FRAMES, STATED, USES, HeadName
+from .columns.layout import ENTRIES, FRAMES, USES, HeadName
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
@@ -91,7 +89,7 @@ def judge(
     if narrowing.domains:
         check_asked(narrowing, index.all_domains())
     sessions = session_histories(index, cluster)
-    seen = BucketJudge(index, cluster, sessions, narrowing, jobs).judge()
+    seen = judge_buckets(index, cluster, sessions, narrowing, jobs)
     findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
     findings += check_heads(facts, ceilings, policies)
     findings += check_ceilings(ceilings, policies)
@@ -119,52 +117,40 @@ class BucketSeen(msgspec.Struct):
     """How many different ones domains have."""
 
 
-@dataclass(slots=True)
-class BucketJudge:
-    """Judges a bucket after the other."""
+def judge_buckets(
+    index: Index,
+    cluster: ClusterFacts,
+    sessions: Mapping[SessionName, SessionHistory],
+    narrowing: Narrowing,
+    jobs: int,
+) -> BucketSeen:
+    """Judge all writers and domains by columns, bucket by bucket, and the leases of suspect domains by the rules.
 
-    index: Index
-    cluster: ClusterFacts
-    sessions: Mapping[SessionName, SessionHistory]
-    """All that are known."""
-    narrowing: Narrowing
-    jobs: int
-    """How many processes judge; 0: as many as are worth it."""
-    heads: Heads = field(init=False)
-    session_columns: SessionColumns = field(init=False)
+    ``sessions``: all that are known; ``jobs``: how many processes judge; 0: as many as are worth it.
+    """
+    heads = domains.Heads(cluster)
+    session_columns = domains.SessionColumns(sessions, heads)
 
-    def judge(self) -> BucketSeen:
-        """Judge all writers and domains by columns, and the leases of suspect domains by the rules."""
-        size, filled, whole = self.index.column_bytes(), self.index.buckets(), BucketSeen()
-        self.heads = Heads(self.cluster)
-        self.session_columns = SessionColumns(self.sessions, self.heads)
-        jobs = 1 if size < _WORTH_IT else self.jobs or (os.cpu_count() or 1)
-        for answer in map(self._encoded, filled) if jobs == 1 else in_order(self._encoded, filled, jobs):
-            seen = _of_bucket.decode(answer)
-            whole.findings += seen.findings
-            whole.notes += seen.notes
-            whole.witnesses += seen.witnesses
-        return whole
-
-    def _encoded(self, number: int) -> bytes:
-        return msgspec.msgpack.encode(self._bucket(number))
-
-    def _bucket(self, number: int) -> BucketSeen:
-        index, cluster = self.index, self.cluster
-        entries, uses, stated = (index.bucket(kind, number) for kind in (ENTRIES, USES, STATED))
-        known = stated.names.values
-        clean = domains.judge_domains(entries, uses, self.heads, self.session_columns, cluster, known)
-        del entries, uses, stated
+    def judged(number: int) -> bytes:
+        entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
+        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster)
+        del entries, uses
         seen = BucketSeen(witnesses=clean.witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
         suspects = set(clean.suspects) - {""}
         for rows in index.rows_of(number, suspects) if suspects else ():
-            history = domain_history(rows, cluster, self.sessions)
+            history = domain_history(rows, cluster, sessions)
             seen.witnesses += sum(len(lease.told) for lease in history.leases)
-            if self.narrowing.judges(rows.domain):
+            if narrowing.judges(rows.domain):
                 seen.notes += notes_of(history)
                 seen.findings += check_domain(history, cluster)
-        return seen
+        return msgspec.msgpack.encode(seen)
 
-
-_of_bucket: Final = msgspec.msgpack.Decoder(BucketSeen)
+    filled, whole = index.buckets(), BucketSeen()
+    jobs = 1 if index.column_bytes() < _WORTH_IT else jobs or (os.cpu_count() or 1)
+    for answer in map(judged, filled) if jobs == 1 else in_order(judged, filled, jobs):
+        seen = msgspec.msgpack.decode(answer, type=BucketSeen)
+        whole.findings += seen.findings
+        whole.notes += seen.notes
+        whole.witnesses += seen.witnesses
+    return whole

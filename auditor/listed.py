@@ -1,23 +1,37 @@
-"""The frames of the files that a bag was closed with: judged, counted, and told to the index."""
+"""The frames of the files that a bag was closed with: judged, counted, and told to the index.
+
+By columns where they are clean, all of some files at once; whatever columns do not find clean is judged one by one.
+"""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from typing import Final
 
-from appliance.formats.framing import CHECKSUM_BYTES, Kind, piece_at
-from appliance.formats.lockfile import LockFile
-from timeagent.signedtime import SignedTime
+import numpy as np
+from numpy.typing import NDArray
 
-from .columns.cutting import NO_CHECK
-from .columns.frames import JudgedFile, RackColumns
+from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
+from appliance.formats.lockfile import LockFile
+from appliance.formats.witness import Half, SignedWitness, decode_entry
+from timeagent.canonical import decode
+from timeagent.errors import Damaged
+from timeagent.signedtime import SignedTime
+from timeagent.units import INSTANT_MAX
+
+from .columns import frames
+from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
+from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from .columns.records import Shapes
+from .columns.witnesses import Witnesses
 from .evidence.records import Stranger
-from .evidence.signatures import FrameEvidence
+from .evidence.signatures import FrameEvidence, HeldWitness
 from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
+from .timeline.events import FrameColumns
 from .timeline.facts import RackFacts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
@@ -26,11 +40,9 @@ BATCH_BYTES: Final = 16 * 1024 * 1024
 
 
 class FrameJudge:
-    """Judges the frames of one file after another."""
+    """Judges the frames of one file after another, and gathers the columns of one rack."""
 
-    def __init__(
-        self, reading: EvidenceSource, told: PartMaker, columns: RackColumns, timeline: RackFacts | None = None
-    ) -> None:
+    def __init__(self, reading: EvidenceSource, told: PartMaker, timeline: RackFacts | None = None) -> None:
         """Take what is read. ``told``: takes all that is found; ``timeline``: told of frames, too."""
         self._timeline = timeline
         self._reading = reading
@@ -39,12 +51,18 @@ class FrameJudge:
         self._part = told.part
         self._doubts = {Kind.TRUST: told.part.unknown_keys, Kind.POLICY: told.part.beyond_policy}
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
-        self._columns = columns
+        self._rows, self._uses, self._entries = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, ENTRIES))
+        self._heads = Shapes(lambda raw: decode(FrameHead, raw))
+        self._signed, self._entry_shapes = Shapes(lambda raw: decode(SignedWitness, raw)), Shapes(decode_entry)
         self._rank = 0
         """How many frames were read."""
         self._waiting: list[JudgedFile] = []
         self._bytes = 0
         self._newest_of_frames: SignedTime | None = None
+
+    def chunks(self) -> list[Chunk]:
+        """Return all columns that were gathered."""
+        return [*self._rows.chunks(), *self._uses.chunks(), *self._entries.chunks()]
 
     def file(self, file: JudgedFile) -> None:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
@@ -60,7 +78,7 @@ class FrameJudge:
             self._files(waiting)
 
     def _files(self, files: list[JudgedFile]) -> None:
-        read = None if self._reading.one_by_one else self._columns.read(files, self._rank)
+        read = None if self._reading.one_by_one else self.by_columns(files)
         if read is None and len(files) > 1:  # something in some of them is not for columns
             for file in files:
                 self._files([file])
@@ -68,34 +86,29 @@ class FrameJudge:
         if read is None:
             self._one_by_one(files[0])
             return
-        first = self._rank
-        self._part.counts.messages += read.messages
-        self._part.trust_named |= read.trust_numbers
-        for token in read.tokens:
-            self._told.saw(token)
-        begins = list(itertools.accumulate(read.frames, initial=first))
-        if self._timeline:
-            self._timeline.clean_from(event for _, event in read.written)
-        for number, place, offset in read.doubtful:
-            file = files[number]
+        batch, clean, written = read
+        if self._timeline and written:
+            self._timeline.clean_from(written)
+        for number in np.flatnonzero(~clean).tolist():
+            file, offset = files[batch.file[number]], int(batch.offset[number])
             piece = piece_at(file.data, offset)
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
                 reason = f"{where.path}, offset {where.offset}: {piece}"
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
-            self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, begins[number] + place)
-        if self._timeline:
-            self._timeline.clean_frames(read.written)
-        self._rank = begins[-1]
+            self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, self._rank + number)
+        if self._timeline and written:
+            self._timeline.clean_frames(written)
+        self._rank += len(clean)
 
     def _one_by_one(self, file: JudgedFile) -> None:
-        frames, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
+        several, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
             self._told.report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
-        for number, frame in enumerate(frames):
+        for number, frame in enumerate(several):
             self._frame(frame, file, self._rank + number)
-        self._rank += len(frames)
+        self._rank += len(several)
 
     def _frame(self, frame: FrameEvidence, file: JudgedFile, rank: int) -> None:
         """Audit one frame of a listed file."""
@@ -121,7 +134,7 @@ class FrameJudge:
         # An attempt that was repeated: equal frames within a bag count once.
         digest = frame.frame.digest
         if not self._reading.hashed:
-            digest = digest[:CHECKSUM_BYTES] + NO_CHECK
+            digest = digest[:CHECKSUM_BYTES] + frames.NO_CHECK
         if self._timeline:
             twice = digest in seen
             self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
@@ -133,7 +146,7 @@ class FrameJudge:
         self._part.counts.messages += accepted
         self._part.counts.rejected += len(judgement.accepted) - accepted
         self._part.trust_named.add(min(frame.frame.head.trust_number, by.lock.trust_number))
-        self._remember(frame, digest, accepted, (first, last), rank, counts=by.counts)
+        self._keep(frame, digest, accepted, (first, last), rank, counts=by.counts)
 
     def _check_records(self, frame: FrameEvidence, lock: LockFile, lock_where: Evidence) -> None:
         """stale-lock, or unknown-record, of a frame that names a newer record than the list that it is in."""
@@ -158,17 +171,163 @@ class FrameJudge:
         self.flush()
         timestamps = frame.frame.timestamps
         self._part.trust_named.add(frame.frame.head.trust_number)
-        self._remember(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank, counts=True)
+        self._keep(frame, digest, 0, (int(timestamps[0]), int(timestamps[-1])), self._rank, counts=True)
         self._rank += 1
 
-    def _remember(
+    def _keep(
         self, frame: FrameEvidence, digest: bytes, accepted: int, span: tuple[int, int], rank: int, *, counts: bool
     ) -> None:
-        """Remember a frame. ``accepted``: how many of its messages are in the record; ``span``: their first and last.
+        """Keep rows about a frame that was judged by itself. ``accepted``: how many of its messages are in the record.
 
-        ``rank``: how many frames were read before it. ``counts``: whether it is known that its list counts.
+        ``span``: their first and last; ``rank``: how many frames were read before it; ``counts``: whether it is known
+        that its list counts.
         """
         if frame.refusal is None and frame.token is not self._newest_of_frames:
             self._newest_of_frames = frame.token
             self._told.saw(frame.token)
-        self._columns.keep(frame, digest, accepted, span, rank, counts=counts)
+        head, token, stamps = frame.frame.head, frame.token, frame.frame.timestamps
+        place, named = self._told.place(frame.where), head.committed
+        # An end of an interval above what a column holds is kept as that: nothing lies above either.
+        latest, signed = (min(token.interval.latest + each, INSTANT_MAX) for each in (0, token.staleness_ns))
+        self._rows.add_one(
+            (head.writer, head.incarnation),
+            place,
+            rank,
+            proven=frame.refusal is None,
+            sequence=head.sequence,
+            digest=digest,
+            first=stamps[0],
+            last=stamps[-1],
+            committed=NOTHING if named is None else named.sequence,
+            committed_digest=bytes(32) if named is None or not self._reading.hashed else named.digest,
+            earliest=token.interval.earliest,
+            latest=latest,
+            staleness=token.staleness_ns,
+        )
+        for held in frame.carried:
+            if held.refusal is None:
+                self._told.add_head(held.head, held.head_digest, held.signed.head, frame.where, rank)
+                domain = held.witness.domain if isinstance(held, HeldWitness) else ""
+                name = (held.head.incarnation, held.head.sequence, held.head_digest)
+                entry, position = held.signed.entry, held.signed.index
+                self._entries.add_one(domain, place, rank, name, entry, position=position, kind=OTHER)
+        # Under a lease of which it carries several witnesses it is written once.
+        for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
+            self._uses.add_one(
+                held.witness.domain,
+                place,
+                rank,
+                cid=held.witness.correlation_id,
+                proven=counts and held.refusal is None,
+                messages=len(stamps),
+                accepted=accepted,
+                first=span[0],
+                last=span[1],
+                settle_to=held.witness.settle_to_ns,
+                signed=signed,
+                sequence=head.sequence,
+                digest=digest if self._reading.hashed else bytes(32),
+                staying=frame.part_of(held)[1] is not Half.LEAVING,
+            )
+
+    # By columns.
+
+    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, Flags, FrameColumns | None] | None:
+        """Judge the frames of some files by columns; count those that are clean, and keep rows about them.
+
+        Returns the frames, which of them are clean, and these as a timeline is told of them, where one is.
+        None: nothing was judged, because something in some of the files is not for columns.
+        """
+        by, rank = files[0].by, self._rank
+        if by.keyring is None or by.policy is None or any(file.name is None or not file.by.counts for file in files):
+            return None
+        if any(file.by.keyring is not by.keyring or file.by.policy is not by.policy for file in files):
+            return None
+        try:
+            batch = FrameBatch(files, self._heads)
+            witnesses = Witnesses(batch.heads, self._reading.frames, by.keyring, self._signed, self._entry_shapes)
+            tokens = FrameTokens(batch, self._reading.frames)
+        except (NotPlain, Damaged, ValueError):
+            return None
+        clean = tokens.clean & batch.within_bags(tokens)
+        staying = frames.check_witnesses(batch, witnesses, tokens, clean)
+        chosen = np.flatnonzero(clean)
+        self._keep_frames(batch, tokens, chosen, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, staying, rank)
+        self._tell_heads(batch, witnesses, clean, rank)
+        self._part.counts.messages += int(batch.counts[chosen].sum())
+        self._part.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
+        for token in tokens.of(chosen):
+            self._told.saw(token)
+        for number, file in zip(chosen.tolist(), batch.file[chosen].tolist(), strict=True):
+            files[file].seen.add(batch.names[number])
+        return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
+
+    def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
+        rows = np.zeros(len(chosen), FRAME)
+        file = batch.file[chosen]
+        rows["name"] = self._rows.names.all_of(batch.writers)[file]
+        rows["path"] = self._paths(self._rows, batch)[file]
+        rows["plain"], rows["proven"] = True, True
+        rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], batch.first[chosen], batch.last[chosen]
+        rows["digest"] = batch.digests[chosen]
+        rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
+        if self._reading.hashed:  # else no frame's digest is known
+            rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
+        midpoint, radius = tokens.midpoint[chosen], tokens.radius[chosen]
+        rows["earliest"], rows["latest"] = midpoint - radius, midpoint + radius
+        rows["staleness"] = tokens.staleness[chosen]
+        rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
+        self._rows.add(rows)
+
+    def _keep_uses(
+        self,
+        batch: FrameBatch,
+        witnesses: Witnesses,
+        tokens: FrameTokens,
+        clean: Flags,
+        staying: Flags,
+        rank: int,
+    ) -> None:
+        chosen = np.flatnonzero(clean[witnesses.frame])
+        if not len(chosen):
+            return
+        frame, which = witnesses.frame[chosen], witnesses.which[chosen]
+        uses = self._uses
+        rows = np.zeros(len(chosen), USE)
+        rows["path"] = self._paths(uses, batch)[batch.file[frame]]
+        rows["name"] = uses.names.all_of(witnesses.domains)[witnesses.domain[which]]
+        rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
+        rows["cid"] = witnesses.correlation[which]
+        rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
+        rows["plain"], rows["proven"], rows["accepted"] = True, True, batch.counts[frame]
+        rows["messages"], rows["first"], rows["last"] = batch.counts[frame], batch.first[frame], batch.last[frame]
+        rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
+        rows["staying"] = staying[chosen]
+        if self._reading.hashed:
+            rows["digest"] = batch.digests[frame]
+        rows["offset"], rows["length"], rows["rank"] = batch.places[frame], batch.length[frame], rank + frame
+        used, rows["at"] = used_of(which, witnesses.count)
+        uses.add(rows, [witnesses.entries[n] for n in used])
+
+    def _paths(self, maker: ChunkMaker, batch: FrameBatch) -> NDArray[np.uint32]:
+        return maker.paths.all_of(self._told.shown(file.where.path) for file in batch.files)
+
+    def _tell_heads(self, batch: FrameBatch, witnesses: Witnesses, clean: Flags, rank: int) -> None:
+        """Tell the index of each batch head, and of each session lease, by the first clean frame that carries it."""
+        kept, of_session = (np.flatnonzero(clean[each]) for each in (witnesses.frame, witnesses.session_frame))
+        frame = np.concatenate((witnesses.frame[kept], witnesses.session_frame[of_session]))
+        if not len(frame):
+            return
+        which = np.concatenate((witnesses.which[kept], witnesses.session_which[of_session]))
+        order = np.argsort(frame, kind="stable")
+        told, firsts = np.unique(witnesses.batch[which[order]], return_index=True)
+        for number, first in zip(told.tolist(), frame[order][firsts].tolist(), strict=True):
+            known, raw = witnesses.batches[number]
+            self._told.add_head(known.head, known.digest, raw, batch.where(first), rank + first)
+        told, firsts = np.unique(witnesses.session_which[of_session], return_index=True)
+        names = witnesses.head_names()
+        for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
+            place, name = self._told.place(batch.where(first)), names[witnesses.batch[number]]
+            entry, position = witnesses.entries[number], witnesses.position[number]
+            self._entries.add_one("", place, rank + first, name, entry, position=position, kind=OTHER)

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from appliance.formats.ceiling import open_ceiling
 from appliance.formats.framing import Kind, Piece
 from appliance.formats.paths import record_name
@@ -25,14 +27,15 @@ from appliance.formats.witness import (
     open_block,
 )
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime
 
-from .columns.witnesses import BlockPlace, LedgerColumns
-from .evidence.records import RECORD_BYTES_MAX, Stranger
+from .columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
+from .columns.records import Column, Records, Shapes
+from .columns.witnesses import entry_rows
+from .evidence.records import RECORD_BYTES_MAX
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
 from .parts import EvidenceSource, PartMaker
-from .rules.finding import Evidence, Finding, Verdict, found
+from .rules.finding import Evidence, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
 
@@ -41,7 +44,7 @@ _ENTRIES_AT_ONCE: Final = 32_768
 """So many are read before they become columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Block:
     """A block whose head can be read."""
 
@@ -49,6 +52,9 @@ class _Block:
     where: Evidence
     block: LedgerBlock
     head: BatchHead
+    name: HeadName = (b"", 0, b"")
+    rank: int = 0
+    """Which of several places counts; this and the name are set when it is known to hold."""
 
 
 class ShardWalk:
@@ -61,8 +67,9 @@ class ShardWalk:
         """
         self._timeline = timeline
         self._one_by_one = reading.one_by_one
-        self.columns = LedgerColumns(reading.keep)
-        """What blocks say of leases."""
+        self._rows = ChunkMaker(ENTRIES, reading.keep)
+        """What blocks say of leases, and of session leases."""
+        self._shapes = Shapes(decode_entry)
         self._rank = 0
         """Of the last block: what a later one says counts."""
         self._tree = reading.tree
@@ -121,25 +128,11 @@ class ShardWalk:
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
-        for finding in findings:
-            self._refused(finding, record.time, signed.key_id, where)
+        self._told.refused(findings, keys, record.time, signed.key_id)
         if not findings:
             self._told.add_ceiling(place[:2], record.number, data, where)
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
-
-    def _refused(self, finding: Finding, time: bytes, key_id: bytes, where: Evidence) -> None:
-        """Say why a signature is refused, or keep it until it is known whether its keys may be in a later record."""
-        keys = self._records.keys
-        try:
-            token = SignedTime.decode(time, where.path)
-        except Damaged:
-            self._told.report(finding)
-            return
-        if keys is None or all(keys.node_of(each) is not None for each in (key_id, token.key_id)):
-            self._told.report(finding)
-        else:
-            self._told.part.unknown_keys.append(Stranger(finding, token.interval.latest))
 
     def _rest(self, file: LedgerFile, rest: Rest) -> None:
         where = Evidence(file.path, rest.offset, rest.length)
@@ -181,23 +174,51 @@ class ShardWalk:
         records = None
         if not self._one_by_one:
             with suppress(Damaged, ValueError):
-                records = self.columns.read([raw for each in blocks for raw in each.block.entries])
+                records = self._shapes.read([raw for each in blocks for raw in each.block.entries])
         chosen: list[int] = []
-        good: list[tuple[_Block, BlockPlace]] = []
+        good: list[_Block] = []
         number = 0
         for each in blocks:
             count = len(each.block.entries)
             if (records is not None or self._is_readable(each)) and self._holds(each):
-                good.append((each, self._tell_head(each)))
+                self._tell_head(each)
+                good.append(each)
                 chosen.extend(range(number, number + count))
             number += count
-        places = [place for _, place in good]
         if records is None:
-            others = [(which, n) for which, place in enumerate(places) for n in range(len(place.entries))]
+            others = [(which, n) for which, each in enumerate(good) for n in range(len(each.block.entries))]
         else:
-            others = self.columns.take(records, chosen, places) if good else []
+            others = self._by_columns(records, np.array(chosen, np.int64), good) if good else []
         for which, position in others:
-            self._other(*good[which], position)
+            self._other(good[which], position)
+
+    def _by_columns(self, records: Records, chosen: Column, blocks: list[_Block]) -> list[tuple[int, int]]:
+        """Keep what blocks say of leases. ``chosen``: which of the records are theirs, in order.
+
+        Returns block and position of the other entries.
+        """
+        counts = [len(each.block.entries) for each in blocks]
+        block = np.repeat(np.arange(len(blocks)), counts)
+        position = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rows, maker = entry_rows(records, chosen), self._rows
+        which, domains = records.distinct("domain")
+        names = maker.names.all_of(each.decode() for each in domains)
+        others, kept = (np.flatnonzero(each) for each in (rows["kind"] == OTHER, rows["kind"] != OTHER))
+        rows, of = rows[kept], block[kept]
+        rows["name"] = names[which[chosen[kept]]] if len(kept) else 0
+        rows["position"] = position[kept]
+        rows["plain"] &= small(rows["position"])
+        rows["head"] = maker.heads.all_of(each.name for each in blocks)[of]
+        rows["path"] = maker.paths.all_of(self._told.shown(each.where.path) for each in blocks)[of]
+        places = [(each.where.offset, each.where.length, each.rank) for each in blocks]
+        rows["offset"], rows["length"], rows["rank"] = np.array(places, np.int64)[of].T
+        rows["at"] = kept
+        maker.add(rows, [entry for each in blocks for entry in each.block.entries])
+        return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
+
+    def chunks(self) -> list[Chunk]:
+        """Return all columns that were gathered."""
+        return self._rows.chunks()
 
     def _is_readable(self, each: _Block) -> bool:
         try:
@@ -238,29 +259,29 @@ class ShardWalk:
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"
             title = title_of(refusal.code, "a batch of witnesses", f"{what} does not verify")
             finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where], title=title)
-            self._refused(finding, head.time, head.key_id, where)
+            self._told.refused([finding], keys, head.time, head.key_id)
             return False
         return True
 
-    def _tell_head(self, each: _Block) -> BlockPlace:
-        """Tell the index of a block's head; return where it stands."""
+    def _tell_head(self, each: _Block) -> None:
+        """Tell the index of a block's head; say how it is named, and which of several places this is."""
         head, digest = each.head, head_digest(each.block.head)
         self._rank -= 1
         self._told.add_head(head, digest, each.block.head, each.where, self._rank, in_ledger=True)
         if self._timeline:
             self._timeline.head(head, digest, each.where)
-        name = (head.incarnation, head.sequence, digest)
-        return BlockPlace(name, each.block.entries, self._told.place(each.where), self._rank)
+        each.name, each.rank = (head.incarnation, head.sequence, digest), self._rank
 
-    def _other(self, each: _Block, place: BlockPlace, position: int) -> None:
-        entry = decode_entry(place.entries[position])
+    def _other(self, each: _Block, position: int) -> None:
+        raw = each.block.entries[position]
+        entry = decode_entry(raw)
         if self._timeline:
-            self._timeline.entry(each.head, place.head[2], position, entry, each.where, -place.rank)
+            self._timeline.entry(each.head, each.name[2], position, entry, each.where, -each.rank)
         match entry:
-            case Witness() | Ended() | Revoked():
-                self.columns.add_one(entry.domain, place, position)
-            case SessionWitness() | SessionEnded():
-                self.columns.add_one("", place, position)
+            case Witness() | Ended() | Revoked() | SessionWitness() | SessionEnded():
+                domain = "" if isinstance(entry, SessionWitness | SessionEnded) else entry.domain
+                place = self._told.place(each.where)
+                self._rows.add_one(domain, place, each.rank, each.name, raw, position=position, kind=OTHER)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
             case Stopped():

@@ -163,7 +163,7 @@ static Py_ssize_t frames_in(Span file)
  *
  * The frames of a file, in order. rows: five int64 a frame, its offset, length, messages, first and last instant;
  * digests: 32 bytes a frame; heads: a list of bytes. None where the file is empty, or holds anything else than whole
- * frames. hashed: else no checksum is checked. Reference: auditor.columns.cutting. */
+ * frames. hashed: else no checksum is checked. Reference: auditor.columns.frames. */
 PyObject *core_cut(PyObject *module, PyObject *args)
 {
     PyObject *bytes, *rows = NULL, *digests = NULL, *heads = NULL, *result = NULL;

@@ -1,26 +1,31 @@
-"""The program ``tenure top``: takes states from a feed and shows them. Touches neither mount nor shards."""
+"""The program ``tenure top``, and its dialogs: takes states from a feed and shows them. Touches no mount, no shard."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from textual.app import App, SystemCommand
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import ActiveBinding, Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.reactive import var
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.theme import Theme
+from textual.widgets import Input, Static
 
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
-from .model.state import ClusterState, DetailLine, LeaseRow, Subject, ViewKind
+from .model.state import Cell, ClusterState, DetailLine, LeaseRow, Subject, Tone, ViewKind
 from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
-from .screens.dialogs import ExportScreen, HelpScreen, RevokeScreen
+from .model.words import moment
 from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
+from .widgets.lines import WordsLine
 
 type Revoke = Callable[[str, str, str, str], str]
 """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
@@ -93,6 +98,122 @@ def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
     return seen.values()
 
 
+# -- dialogs -----------------------------------------------------------------------------------------------------------
+
+
+LABEL: Final = 10
+ROOM: Final = 54
+"""For what symbols mean, beside their label, in a terminal of 80 columns."""
+
+
+def _packed(legend: str) -> str:
+    """Return a legend in lines: no symbol stands apart from its meaning."""
+    lines = [""]
+    for entry in legend.split("  "):
+        if lines[-1] and len(lines[-1]) + 2 + len(entry) > ROOM:
+            lines.append("")
+        lines[-1] += f"  {entry}" if lines[-1] else entry
+    return ("\n" + " " * LABEL).join(lines)
+
+
+class HelpScreen(ModalScreen[None]):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close"),
+        Binding("question_mark", "dismiss", "Close", show=False),
+        Binding("q", "dismiss", "Close", show=False),
+    ]
+
+    def __init__(self, keys: Sequence[tuple[str, str]], legends: Sequence[tuple[str, str]]) -> None:
+        super().__init__()
+        self._keys = keys
+        self._legends = legends
+
+    def compose(self) -> ComposeResult:
+        width = max((len(key) for key, _ in self._keys), default=0)
+        lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
+        symbols = [Content.assemble((f"{what:{LABEL}}", "bold"), _packed(legend)) for what, legend in self._legends]
+        with VerticalScroll(id="help") as box:
+            box.border_title = "Keys"
+            box.border_subtitle = "esc closes"
+            yield Static(Content("\n").join(lines), id="keys")
+            yield Static(Content("\n\n").join(symbols), id="symbols")
+
+
+class ExportScreen(ModalScreen[ExportForm | None]):
+    """Returns the form; None: nothing is written."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "choose('jsonl')", "JSONL"),
+        Binding("c", "choose('csv')", "CSV"),
+        Binding("s", "choose('svg')", "SVG"),
+        Binding("escape,e", "dismiss", "Nothing"),
+    ]
+
+    def __init__(self, what: str) -> None:
+        """Take what there is to write, in words; empty where it is only the screen."""
+        super().__init__()
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        rows = f"j  {self._what} as JSONL\nc  {self._what} as CSV\n" if self._what else ""
+        with Vertical(id="dialog") as box:
+            box.border_title = "Export"
+            yield Static(f"{rows}s  the screen as SVG", markup=False)
+            yield Static("into the directory in which this was started; esc leaves it", id="dialog-keys")
+
+    def action_choose(self, form: str) -> None:
+        if form == ExportForm.SVG or self._what:
+            self.dismiss(ExportForm(form))
+
+
+REASON_BYTES_MAX = 128
+
+
+class RevokeScreen(ModalScreen[tuple[str, str] | None]):
+    """Returns the name as it was typed, and the reason; None: nothing is to change."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Leave it")]
+    AUTO_FOCUS = "#typed"
+
+    def __init__(self, row: LeaseRow) -> None:
+        super().__init__()
+        self._row = row
+
+    def compose(self) -> ComposeResult:
+        row = self._row
+        with Vertical(id="dialog") as box:
+            box.border_title = "Revoke a lease"
+            yield WordsLine(row.domain, id="which")
+            yield WordsLine(
+                f"{row.mode} {row.phase} of {row.node}/{row.process}  {row.purpose or '-'}", id="whose", cut=True
+            )
+            yield WordsLine(f"until {moment(row.expiry_ns)} as yet", id="until")
+            yield Input(placeholder="its name, to revoke it", id="typed")
+            yield Input(placeholder="the reason: kept in the ledger for ever", id="reason")
+            yield WordsLine("enter goes on and, with both said, revokes; esc leaves it", id="dialog-keys")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        typed = self.query_one("#typed", Input).value
+        reason = self.query_one("#reason", Input)
+        if typed != self._row.domain:
+            self._refuse("that is not its name: nothing is revoked", "#typed")
+        elif event.input is not reason:
+            self.set_focus(reason)
+        elif not reason.value.strip():
+            self._refuse("say why: it stays in the ledger", "#reason")
+        elif len(reason.value.encode("utf-8", "surrogatepass")) > REASON_BYTES_MAX:
+            self._refuse(f"a reason has at most {REASON_BYTES_MAX} bytes", "#reason")
+        else:
+            self.dismiss((typed, reason.value))
+
+    def _refuse(self, why: str, field: str) -> None:
+        self.query_one("#dialog-keys", WordsLine).say(Cell(why, Tone.BAD))
+        self.set_focus(self.query_one(field, Input))
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
+
 TRAIL: Final = " > "
 SETTLING: Final = 0.01
 """Seconds before another screen is drawn: what it learns first is drawn with it, and not once more after it."""
@@ -124,13 +245,11 @@ class TopApp(App[None]):
         self.feed = feed
         self._revoke = revoke
         self.state: ClusterState | None = None
-        """The newest that is shown."""
         self.instant: Instant | None = None
         """What is looked at; None: now, or the end of a record."""
         self.archives = ArchiveLoader(feed, self.work, self.complain)
         """The evidence that was read, for the screens that show it."""
         self.export_to = EXPORT_DIRECTORY
-        """Where exports are written."""
         self._first = first
         self._one_more = False
         self._owed = False
@@ -202,13 +321,22 @@ class TopApp(App[None]):
             self.feed.look_at(instant)
 
     def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None:
-        """Ask for the details of a subject, of the instant that is looked at; ``take`` gets them."""
         instant = self.instant
-        self.work(lambda: self.feed.details(subject, instant), take)
+        self.work(lambda: self.feed.source.details(subject, instant), take)
 
-    def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None:
-        """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing."""
-        self.feed.do(body, lambda found: self.call_later(take, found), self._failed)
+    def work[T](
+        self, body: Callable[[], T], take: Callable[[T | TenureError], None], within: float | None = None
+    ) -> None:
+        """Do what may take long, or hang, in a thread of its own; ``take`` gets what it came to, or why nothing.
+
+        ``within``: so many seconds all stands still for it: what has come by then is drawn with what is shown already.
+        """
+        answer: Future[T | TenureError] = Future()
+        self.feed.do(body, answer.set_result, self._failed)
+        if within and wait((answer,), within).done:
+            take(answer.result())
+        else:
+            answer.add_done_callback(lambda _: self.call_later(take, answer.result()))
 
     def complain(self, problem: TenureError, what: str = "") -> None:
         words = (f"{what}: " if what else "") + problem.message + (f"; {problem.hint}" if problem.hint else "")
@@ -229,13 +357,7 @@ class TopApp(App[None]):
             self.delay_update(SETTLING)
             self.switch_screen(name)
 
-    def go(self, name: str) -> TopScreen:
-        """Go to one of the screens, and return it: to put its cursor somewhere."""
-        self.action_go(name)
-        return self.get_screen(name, TopScreen)
-
     def open(self, subject: Subject) -> None:
-        """Open what is known of a subject, over what is seen."""
         trail = [
             self.main.NAME,
             *(screen.about.title for screen in self.screen_stack if isinstance(screen, DetailScreen)),
@@ -245,9 +367,8 @@ class TopApp(App[None]):
     def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
         from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
 
-        screen = self.go("replay")
-        assert isinstance(screen, ReplayScreen)
-        screen.begin_at(instant, follow)
+        self.action_go("replay")
+        self.get_screen("replay", ReplayScreen).begin_at(instant, follow)
 
     @property
     def writable(self) -> bool:
@@ -281,7 +402,6 @@ class TopApp(App[None]):
             self.pop_screen()
 
     def export(self, sheet: ExportSheet | None) -> None:
-        """Ask in which form, and write what is seen into the directory that this was started in."""
         picture = self.export_screenshot(title=self.TITLE)
         instant = self.state.clock.now.midpoint if self.state is not None else 0
         if self.of_record and self.instant is not None:
@@ -332,7 +452,6 @@ class TopApp(App[None]):
         self.push_screen(HelpScreen(list(self.keys()), beneath.LEGENDS))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Yield what the keys of a screen do, for the palette."""
         for active, keys in bound(screen):
             action = partial(self.run_action, active.binding.action, active.node)
             yield SystemCommand(f"{active.binding.description}  ({keys[0]})", "", action)
@@ -344,7 +463,6 @@ class TopApp(App[None]):
 
     @property
     def of_record(self) -> bool:
-        """Whether a copy is shown, not a live cluster."""
         return self.state is not None and self.state.view is ViewKind.RECORD
 
 

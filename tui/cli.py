@@ -85,7 +85,6 @@ def _add_top(parser: argparse.ArgumentParser) -> None:
 
 
 def run_top(options: argparse.Namespace) -> int:
-    """Show the screen until it is left, or print one snapshot."""
     if options.db is not None and options.path and options.offline is None:
         options.path, options.offline = None, options.path
     offline = options.offline is not None or options.db is not None
@@ -299,7 +298,6 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def run_status(options: argparse.Namespace) -> int:
-    """Say once whether the cluster works, or show the overview again and again."""
     if options.count is not None and not options.watch:
         raise BadRequest("no-watch", "--count is of --watch", hint="say --watch too")
     from .sources.live import live_source  # noqa: PLC0415 - the cluster's library, only when called

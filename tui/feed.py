@@ -16,7 +16,7 @@ from timeagent.clock import MachineClock
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND, Instant, Span
 
-from .model.state import AuditedCopy, ClusterState, Freshness, Reach
+from .model.state import ClusterState, Freshness, Reach
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
@@ -40,7 +40,7 @@ class StateSource(Protocol):
         """Return what is known of a subject at an instant. Blocks as long as the mount does; raises TenureError."""
 
     @property
-    def record(self) -> AuditedCopy | None:
+    def record(self) -> Archive | None:
         """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
 
 
@@ -104,20 +104,16 @@ REST_NS_MAX: Final[Span] = 10 * SECOND
 
 
 class Feed:
-    """The threads behind a screen. Only ``details`` blocks."""
+    """The threads behind a screen. Nothing here blocks."""
 
     def __init__(self, source: StateSource, clock: MachineClock, frame_ns: Span = FRAME_NS) -> None:
-        self._source = source
+        self.source = source
         self._clock = clock
         self._frame_ns = frame_ns
         self._stop = Event()
         self._wakes: list[Event] = []
         self._frame = Event()
         self._instant: Instant | None = None
-
-    @property
-    def record(self) -> AuditedCopy | None:
-        return self._source.record
 
     def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
@@ -137,9 +133,6 @@ class Feed:
         """Hand over the states of another instant from now on; None: of now, or of a record's end."""
         self._instant = instant
         self._frame.set()
-
-    def details(self, subject: Subject, instant: Instant | None) -> Sequence[DetailLine]:
-        return self._source.details(subject, instant)
 
     def do[T](
         self, body: Callable[[], T], take: Callable[[T | TenureError], object], failed: Callable[[BaseException], None]
@@ -171,11 +164,11 @@ class Feed:
     def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
-            for question in self._source.questions()[len(self._wakes) :]:
+            for question in self.source.questions()[len(self._wakes) :]:
                 wake = Event()
                 self._wakes.append(wake)
                 self._thread(f"top {question.name}", self._asking(question, wake), failed)
-            state = self._source.state_at(self._instant)
+            state = self.source.state_at(self._instant)
             if state is not told:  # of a record, nothing is new until another instant is looked at
                 told = state
                 take(state)
@@ -234,22 +227,13 @@ class ArchiveLoader:
         self._complain = complain
         self._done = ""
         self.busy = False
-        """Whether something is being read."""
         self.archive: Archive | None = None
         self.problem: TenureError | None = None
 
     def take_record(self) -> None:
-        """Use a copy that the feed has read already, once."""
-        record = self._feed.record
-        if record is None or self.busy or self.archive is not None or self.problem is not None:
-            return
-
-        def body() -> Archive:
-            from auditor.explain.archive import Archive  # noqa: PLC0415 - the auditor is loaded by who asks for it
-
-            return Archive(record.tree, record.audit, record.timeline)
-
-        self._begin("looking through the copy", body)
+        """Use a copy that the feed has read already."""
+        if self.archive is None and not self.busy and self.problem is None:
+            self.archive = self._feed.source.record
 
     def audit_now(self, state: ClusterState) -> None:
         """Read and audit the whole root that a state is of, again if that was done before."""
@@ -262,7 +246,8 @@ class ArchiveLoader:
 
             return read_archive(open_tree(Path(state.path)), step=self._step)
 
-        self._begin("opening the tree", body)
+        self.busy, self._done, self.problem = True, "opening the tree", None
+        self._work(body, self._take)
 
     def words(self, state: ClusterState | None) -> str:
         if self.busy:
@@ -273,10 +258,6 @@ class ArchiveLoader:
         if state is not None and state.mount.problem:
             return f"not known yet: {state.mount.problem}"
         return "not audited yet: a audits the whole tree now, as tenure audit does"
-
-    def _begin(self, words: str, body: Callable[[], Archive]) -> None:
-        self.busy, self._done, self.problem = True, words, None
-        self._work(body, self._take)
 
     def _take(self, found: Archive | TenureError) -> None:
         self.busy = False

@@ -34,13 +34,13 @@ from typing import Final
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, TenureError, TryAgain
+from timeagent.errors import BadTime, Damaged, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..lease.wire import Denied
 from ..node import desk_wire as wire
-from ..node.writer_wire import LENGTH_BYTES, receive_exactly
+from ..node.writer_wire import receive
 from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
 from ..session.session import Session
@@ -91,13 +91,11 @@ class LeaseDesk:
 
     def serve(self, line: DeskConnection, asked: list[str]) -> None:
         """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
-        if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
+        known = len(asked) == _ASKED_WORDS and asked[1] == wire.VERSION and asked[3] in (Mode.X, Mode.S)
+        if not known or self._stopping:
             line.say(wire.NOT_HERE)
             return
         _, _, domain, mode, wait, purpose = asked
-        if mode not in (Mode.X, Mode.S):
-            line.say(wire.NOT_HERE)
-            return
         try:
             until = self._time.boot_ns() + parse_span(wait)
             with self._queued(check_domain(domain), Mode(mode)) as (place, ticket):
@@ -330,8 +328,7 @@ class DeskConnection:
         """Return the next word; None at the end of the connection, or where nothing came for so long."""
         if not self._poll.poll(max(0, -(-span // MS))):
             return None
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        if head is None or (size := int.from_bytes(head, "big")) > wire.MESSAGE_BYTES_MAX:
-            return None
-        body = receive_exactly(self._socket, size)
-        return None if body is None else wire.words_of(body)[0]
+        with contextlib.suppress(Damaged):
+            body = receive(self._socket, wire.MESSAGE_BYTES_MAX)
+            return None if body is None else wire.words_of(body)[0]
+        return None

@@ -6,6 +6,7 @@ Of the messages under a lease that ended without its holder's word nothing is kn
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import Ended, SessionEnded, Witness
+from ..formats.witness import Ended, SessionEnded, Witness, others_digest
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 
@@ -216,6 +217,18 @@ def memory_under(memory: Memory, lease: LeaseRecord) -> Memory:
     )
 
 
+def past_of(memory: Memory) -> Past:
+    """Return what a witness says of the leases that ended before it."""
+    last, setter = memory.last_ended, memory.floor_set_by
+    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
+        setter = None
+    if not memory.before_last:
+        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
+    named = None if setter is None else setter.correlation_id
+    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
+    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
+
+
 def expanded(kept: Kept) -> State:
     """Return the state that a plain one stands for; any other is what it is."""
     if isinstance(kept, FreedDomain):
@@ -276,7 +289,8 @@ class Break(msgspec.Struct, frozen=True, gc=False):
 class Ahead(msgspec.Struct, frozen=True, gc=False):
     """Who waits for a domain already: who asks later is behind them."""
 
-    oldest: Age
+    ages: Iterable[Age]
+    """Of all of them: looked at once at most."""
     holder: Holder
     """Who is the first of them, and since when."""
     since_ns: Instant

@@ -8,7 +8,8 @@ rules, one lease after another.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,19 +17,156 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
-from auditor.rules.history import ClusterFacts
+from appliance.formats.shardmap import chain_of
+from appliance.formats.witness import Half
+from auditor.rules.grants import signed_within
+from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 from timeagent.signedtime import STALENESS_NS
 
-from .heads import NEVER, PLACES, Column, Heads, SessionColumns, marks
-from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, RowBucket, Rows
+from .layout import ENDED, GRANT, NOTHING, NUMBER_MAX, RENEWAL, HeadName, RowBucket, Rows, numbers
 from .witnesses import MODES, OUTCOMES
 
+type Column = NDArray[np.int64]
 type Flags = NDArray[np.bool_]
 
 _RELINQUISHED, _EXPIRED, _WITHDRAWN = (
     OUTCOMES.index(each) for each in (LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN)
 )
 _CONFLICTS: Final = np.array([[conflicts(one, other) for other in MODES] for one in MODES])
+PLACES: Final = 2**32
+"""More than there are entries in a batch."""
+NEVER: Final = 2**63 - 1
+"""The position of what does not happen."""
+_MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Heads:
+    """All heads that are known, in the order in which their shards signed them, as columns: made once."""
+
+    def __init__(self, cluster: ClusterFacts) -> None:
+        """Take what is known beside one domain's history."""
+        ordered = sorted(
+            cluster.heads.values(),
+            key=lambda fact: (
+                fact.head.map_number,
+                cluster.runs[fact.head.incarnation].first_ceiling,
+                fact.head.incarnation,
+                fact.head.sequence,
+            ),
+        )
+        names = [(fact.head.incarnation, fact.head.sequence, fact.digest) for fact in ordered]
+        self.number: dict[HeadName, int] = {name: place for place, name in enumerate(names)}
+        claims = Counter(name[:2] for name in names)
+        self.once = {name[:2]: place for place, name in enumerate(names) if claims[name[:2]] == 1}
+        """Which head has a place that only one claims."""
+        self.shard, self.shards = _numbered((shard_of(fact.head), fact.head.going_by) for fact in ordered)
+        """The number of each shard, and by which map it goes."""
+        self.map, _ = _numbered(fact.head.map_number for fact in ordered)
+        """Which map the chain of its shard began under: these are numbered in order."""
+        self.run, self.runs = _numbered(fact.head.incarnation for fact in ordered)
+        self.whole = np.array([fact.head.half is Half.WHOLE for fact in ordered], np.bool_)
+        """Whether the leases in it need no other half."""
+        self.leaving = np.array([fact.head.half is Half.LEAVING for fact in ordered], np.bool_)
+        self.overtaken = np.array([_overtaken(fact, cluster) for fact in ordered], np.int64)
+        """Before this a chain that follows counted by itself; NEVER where none did."""
+        figures = np.array([_figures(fact, cluster) for fact in ordered], np.int64).reshape(-1, 6)
+        self.plain = (figures < NUMBER_MAX).all(axis=1) & np.array([name[:2] in self.once for name in names], np.bool_)
+        """Whether nothing about the head itself makes a statement in it suspicious."""
+        figures[~self.plain] = 0
+        self.midpoint, self.radius, self.staleness, self.ceiling, self.floor, self.settle_to = figures.T
+        ends = np.array([_stopped_with(fact, cluster) for fact in ordered], np.int64).reshape(-1, 2)
+        self.end_floor, self.end_settle_to = ends.T
+        """With which the run stopped orderly, where it did."""
+
+
+def _numbered[T](values: Iterable[T]) -> tuple[Column, list[T]]:
+    known: dict[T, int] = {}
+    return np.array([known.setdefault(each, len(known)) for each in values], np.int64), list(known)
+
+
+def _figures(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, ...]:
+    token = fact.token
+    return token.midpoint_ns, token.radius_ns, token.staleness_ns, fact.head.ceiling_ns, *cluster.lowest(fact.head)
+
+
+def _stopped_with(fact: HeadFact, cluster: ClusterFacts) -> tuple[int, int]:
+    chain = cluster.ceilings.get((fact.head.map_number, fact.head.shard))
+    end = chain.end_of(fact.head.incarnation) if chain else None
+    return (end.record.floor_ns, end.record.settle_to_ns) if end else (NUMBER_MAX, NUMBER_MAX)
+
+
+def _overtaken(fact: HeadFact, cluster: ClusterFacts) -> int:
+    own = shard_of(fact.head)
+    coming = [each.layout.shards for each in cluster.maps.values() if own in each.leaving]
+    facts = [cluster.counts[name] for shards in coming for each in shards if (name := chain_of(each)) in cluster.counts]
+    return min((signed_within(each.token)[1] for each in facts), default=NEVER)
+
+
+def marks(names: NDArray[np.int64], ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a number for each id of a lease of a domain: equal for equal ones, and mostly different for others."""
+    found: NDArray[np.uint64] = (ids[:, 0] * _MIXER + ids[:, 1]) * _MIXER + names.astype(np.uint64)
+    return found
+
+
+class SessionColumns:
+    """All session leases that are known, and behind them, in the last place, one that stands for all others."""
+
+    def __init__(self, known: Mapping[SessionName, SessionHistory], heads: Heads) -> None:
+        self._heads = heads
+        self._number = {name: number for number, name in enumerate(known)}
+        self.over = np.full(len(known) + 1, NEVER)
+        """Position of the end of each; NEVER: it is not over."""
+        self.suspect = np.zeros(len(known) + 1, np.bool_)
+        """Whether something is told of it where more is told than once, or with numbers that are too large."""
+        self.suspect[-1] = True
+        ends, position, expiry = [0], [NOTHING], [NOTHING]
+        ended: list[bytes] = []
+        for number, history in enumerate(known.values()):
+            highest = 0
+            for told in history.told:
+                highest = max(highest, told.witness.expiry_ns)
+                position.append(self._place(told.position, number))
+                expiry.append(min(highest, NUMBER_MAX))
+                ended += told.witness.ended
+            self.suspect[number] |= highest >= NUMBER_MAX
+            ends.append(len(position) - 1)
+            if history.over is not None:
+                self.over[number] = self._place(history.over.position, number)
+        self._ends = np.array([*ends, ends[-1]], np.int64)
+        """Where in the columns the last word of each stands that was told before the next one's first."""
+        self._position, self._expiry = np.array(position, np.int64), np.array(expiry, np.int64)
+        each = numbers(b"".join(ended), 2)
+        self.ended = np.unique(marks(np.zeros(len(each), np.int64), each))
+        """Marks of the leases that were ended alone."""
+
+    def _place(self, position: Position, number: int) -> int:
+        """Return a position as columns have it."""
+        *_, incarnation, sequence, place = position
+        head = self._heads.once.get((incarnation, sequence))
+        if head is None or not self._heads.plain[head] or place >= PLACES:
+            self.suspect[number] = True
+            return 0
+        return head * PLACES + place
+
+    def of(self, run: Column, ids: NDArray[np.uint64]) -> Column:
+        """Return the number of the session lease of each run with each id; that of the last place if none is known."""
+        keys, first, which = np.unique(marks(run, ids), return_index=True, return_inverse=True)
+        found = np.full(len(keys), len(self._number))
+        for number, at in enumerate(first.tolist()):
+            name = (self._heads.runs[int(run[at])], ids[at].tobytes())
+            found[number] = self._number.get(name, len(self._number))
+        same = (run == run[first][which]) & (ids == ids[first][which]).all(axis=1)
+        return np.where(same, found[which], len(self._number))
+
+    def expiry_before(self, session: Column, position: Column) -> Column:
+        """Return the latest expiry that was told of each session lease before a position; NOTHING where none was."""
+        low, high = self._ends[session].copy(), self._ends[session + 1].copy()
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            before = self._position[middle] < position
+            low = np.where(before & (low < high), middle, low)
+            high = np.where(~before & (low < high), middle - 1, high)
+        return np.where(low > self._ends[session], self._expiry[low], NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +184,10 @@ def judge_domains(
     heads: Heads,
     sessions: SessionColumns,
     cluster: ClusterFacts,
-    stated: Collection[str],
 ) -> DomainsSeen:
-    """Say which domains of a bucket are suspect. ``stated``: of which something is known that columns do not judge."""
+    """Say which domains of a bucket are suspect."""
     known, used, names = entries.names.values, uses.rows(), list(uses.names.values)
-    odd = {*stated, *(names[n] for n in np.unique(used["name"][~used["plain"]]).tolist())}
+    odd = {names[n] for n in np.unique(used["name"][~used["plain"]]).tolist()}
     without = [*odd.union(uses.names.values).difference(known)]
     bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()

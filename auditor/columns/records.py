@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import struct
 import sys
+from array import array
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
@@ -136,9 +137,11 @@ class Reference:
 
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""
-        patterns = [_pattern(*each) for each in shapes]
+        of_size: dict[int, list[tuple[int, Callable[[bytes], object]]]] = {}
+        for number, (model, checks) in enumerate(shapes):
+            of_size.setdefault(len(model), []).append((number, _pattern(model, checks).fullmatch))
         for number, record in enumerate(records[begin:], begin):
-            kind = next((kind for kind, pattern in enumerate(patterns) if pattern.fullmatch(record)), None)
+            kind = next((kind for kind, fits in of_size.get(len(record), ()) if fits(record)), None)
             if kind is None:
                 return number
             kinds[4 * number : 4 * number + 4] = kind.to_bytes(4, sys.byteorder)
@@ -154,11 +157,12 @@ class Reference:
         """Number the different values of fields: columns of record and number, and the values."""
         fields = [list(_PLACE.iter_unpack(each)) for each in places]
         numbered: dict[bytes, int] = {}
-        found: list[tuple[int, int]] = []
+        rows, which = array("q"), array("q")
         for row, (record, kind) in enumerate(zip(records, memoryview(kinds).cast("i"), strict=True)):
-            values = (record[at : at + size] for at, size in (each[kind] for each in fields) if at >= 0)
-            found += [(row, numbered.setdefault(value, len(numbered))) for value in values]
-        rows, which = np.array(found, np.int64).reshape(-1, 2).T
+            for at, size in [each[kind] for each in fields]:
+                if at >= 0:
+                    rows.append(row)
+                    which.append(numbered.setdefault(record[at : at + size], len(numbered)))
         return rows.tobytes(), which.tobytes(), list(numbered)
 
 

@@ -8,8 +8,7 @@ frames are opened once each, and the paths of a batch are checked together.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +26,6 @@ from appliance.formats.witness import (
     SignedWitness,
     Witness,
     WitnessKind,
-    decode_entry,
 )
 from auditor.evidence.signatures import FrameReader, KnownHead
 from timeagent import core
@@ -36,92 +34,20 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.trust import Keyring
 
-from .cutting import NotPlain
 from .layout import (
     ENDED,
-    ENTRIES,
     ENTRY,
     GRANT,
     NOTHING,
     NUMBER_MAX,
+    OTHER,
     RENEWAL,
-    STATED,
     UPGRADE,
-    Chunk,
-    ChunkMaker,
-    HeadName,
+    NotPlain,
     numbers,
     small,
 )
 from .records import Records, Shapes
-
-_OTHER: Final = 255
-"""An entry about no lease of a domain."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPlace:
-    """A block that holds, and where it stands."""
-
-    head: HeadName
-    entries: tuple[bytes, ...]
-    where: tuple[str, int, int]
-    """Path, offset and length."""
-    rank: int
-
-
-class LedgerColumns:
-    """Gathers the columns of one ledger file."""
-
-    def __init__(self, keep: Callable[[list[Chunk]], list[Chunk]] = list) -> None:
-        """Hold nothing. ``keep``: puts finished chunks where they take no memory."""
-        self._maker, self._stated = ChunkMaker(ENTRIES, keep), ChunkMaker(STATED, keep)
-        self._shapes = Shapes(decode_entry)
-
-    def read(self, entries: list[bytes]) -> Records:
-        """Decode entries. Raises Damaged or ValueError where one of them is none, or has no shape."""
-        return self._shapes.read(entries)
-
-    def take(self, records: Records, chosen: Sequence[int], blocks: Sequence[BlockPlace]) -> list[tuple[int, int]]:
-        """Keep what blocks say of leases. ``chosen``: which of the records are theirs, in order.
-
-        Returns block and position of the other entries.
-        """
-        counts = [len(each.entries) for each in blocks]
-        block = np.repeat(np.arange(len(blocks)), counts)
-        position = np.arange(len(block)) - np.repeat(np.cumsum(counts) - counts, counts)
-        kind = records.of_each(_kind, np.uint8)[chosen]
-        rows = _rows(records, np.asarray(chosen))
-        maker = self._maker
-        which, domains = records.distinct("domain")
-        names = maker.names.all_of(each.decode() for each in domains)
-        kept = np.flatnonzero(kind != _OTHER)
-        rows["kind"] = kind
-        rows = rows[kept]
-        rows["name"] = names[which[np.asarray(chosen)[kept]]] if len(kept) else 0
-        rows["position"] = position[kept]
-        rows["plain"] &= small(rows["position"])
-        rows["head"] = maker.heads.all_of(each.head for each in blocks)[block[kept]]
-        rows["path"] = maker.paths.all_of(each.where[0] for each in blocks)[block[kept]]
-        for column, values in (
-            ("offset", [each.where[1] for each in blocks]),
-            ("length", [each.where[2] for each in blocks]),
-            ("rank", [each.rank for each in blocks]),
-        ):
-            rows[column] = np.array(values, np.int64)[block[kept]]
-        rows["at"] = kept
-        maker.add(rows, [entry for each in blocks for entry in each.entries])
-        others = np.flatnonzero(kind == _OTHER)
-        return list(zip(block[others].tolist(), position[others].tolist(), strict=True))
-
-    def add_one(self, name: str, block: BlockPlace, position: int) -> None:
-        """Keep an entry that columns do not judge. ``name``: its domain; empty of a session lease."""
-        self._stated.add_one(name, block.where, block.rank, block.head, block.entries[position], position=position)
-
-    def chunks(self) -> list[Chunk]:
-        """Return everything that was gathered."""
-        return [*self._maker.chunks(), *self._stated.chunks()]
-
 
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
 MODES: Final = tuple(Mode)
@@ -134,7 +60,7 @@ _PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, Leas
 def _kind(entry: Entry) -> int:
     if isinstance(entry, Witness):
         return _KINDS[entry.kind]
-    return ENDED if isinstance(entry, Ended) else _OTHER
+    return ENDED if isinstance(entry, Ended) else OTHER
 
 
 def _plain(entry: Entry) -> bool:
@@ -142,9 +68,10 @@ def _plain(entry: Entry) -> bool:
     return isinstance(entry, Witness) or (isinstance(entry, Ended) and entry.ending.outcome in _PLAIN)
 
 
-def _rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return a row for each of some entries, without its place."""
+def entry_rows(records: Records, chosen: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return a row for each of some entries, without its domain and its place; ``kind`` is OTHER of some."""
     rows = np.zeros(len(chosen), ENTRY)
+    rows["kind"] = records.of_each(_kind, np.uint8)[chosen]
     plain = records.of_each(_plain)[chosen]
     rows["cid"] = (records.identifiers("correlation_id", 2) | records.identifiers("ending.correlation_id", 2))[chosen]
     rows["mode"] = records.of_each(lambda each: MODES.index(each.mode) if isinstance(each, Witness) else 0, np.uint8)[
@@ -248,27 +175,21 @@ def _steps(path: bytes) -> tuple[bytes, ...]:
     return tuple([path[at : at + _STEP - 2] for at in range(0, len(path), _STEP)])
 
 
-class WitnessShapes:
-    """The shapes of witnesses, and of what they state."""
-
-    def __init__(self) -> None:
-        self.signed = Shapes(lambda raw: decode(SignedWitness, raw))
-        self.entries = Shapes(decode_entry)
-
-
 class Witnesses:
     """The different witnesses of some frames: of leases and of session leases. Raises NotPlain, Damaged, ValueError."""
 
-    def __init__(self, heads: Records, frames: FrameReader, keyring: Keyring, shapes: WitnessShapes) -> None:
+    def __init__(
+        self, heads: Records, frames: FrameReader, keyring: Keyring, of_signed: Shapes, of_entries: Shapes
+    ) -> None:
         """Open those that the heads of frames carry."""
         carried_by, carried, raw = _carried(heads)
         self.count = len(raw)
         if not raw:
             self.frame = self.which = self.session_frame = self.session_which = np.zeros(0, np.int64)
             return
-        signed = shapes.signed.read(raw)
+        signed = of_signed.read(raw)
         self.entries = signed.raw("entry")
-        told = shapes.entries.read(self.entries)
+        told = of_entries.read(self.entries)
         if any(not isinstance(each, Witness | SessionWitness) for each in told.kinds()):
             raise NotPlain
         self.position = signed.number("index")

@@ -11,9 +11,9 @@ from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, 
 from appliance.formats.witness import NO_HEAD, BatchHead
 from auditor.parts import LedgersSeen
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import SECOND, bound_text, rfc3339
+from timeagent.units import SECOND, rfc3339
 
-from .finding import Check, Evidence, Finding, Verdict, clock, found, signed_before
+from .finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen, signed_before
 from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun
 from .records import Policies
 
@@ -214,17 +214,14 @@ def _numbers(chain: RecordedChain) -> Iterator[Finding]:
             continue  # of two that claim the place before it, each states its own
         goes_on = new.incarnation == past.incarnation and new.kind is not CeilingKind.TERMINAL
         crashed = past.kind is CeilingKind.RUNNING and not goes_on
-        floor = past.ceiling_ns if crashed else past.floor_ns
-        settle_to = past.ceiling_ns if crashed else past.settle_to_ns
-        if new.floor_ns < floor or new.settle_to_ns < settle_to:
+        asked = (past.ceiling_ns, past.ceiling_ns) if crashed else (past.floor_ns, past.settle_to_ns)
+        check = not_fallen((new.floor_ns, new.settle_to_ns), asked)
+        if not check.holds:
             subject = f"{chain_path(*chain.shard)} record {new.number}"
-            reason = (
-                f"run {new.incarnation.hex()} states floor {bound_text(new.floor_ns)} and settle_to "
-                f"{bound_text(new.settle_to_ns)}; record {past.number} before it asks for {bound_text(floor)} and "
-                f"{bound_text(settle_to)}"
-            )
+            run = f"run {new.incarnation.hex()} states {check.value}"
+            reason = f"{run}; record {past.number} before it asks for {both(asked)}"
             title = "a ceiling record states less than the ceiling, or the numbers, of the one before it"
-            yield found("floor-fell", subject, reason, [before.where, after.where], title=title)
+            yield check.finding(subject, reason, [before.where, after.where], title=title)
 
 
 DRAINED_NS: Final = 5 * SECOND

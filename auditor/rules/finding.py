@@ -25,7 +25,7 @@ from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import Instant, rfc3339, span_text
+from timeagent.units import Instant, bound_text, rfc3339, span_text
 
 ID_CHARACTERS: Final = 12
 
@@ -384,6 +384,24 @@ def within_term(expiry_ns: Instant, token: SignedTime, policy: Policy) -> Check:
 def below_ceiling(expiry_ns: Instant, fence: int, ceiling_ns: Instant) -> Check:
     """grant-above-ceiling: whoever comes after a crash begins at the ceiling."""
     return compared("grant-above-ceiling", "expiry below the ceiling", max(expiry_ns, fence), "≤", ceiling_ns)
+
+
+type Bounds = tuple[Instant, Instant]
+"""Floor and settle_to: above which the next holder writes, and up to where it settles."""
+
+
+def both(bounds: Bounds) -> str:
+    return " and ".join(map(bound_text, bounds))
+
+
+def stated(bounds: Bounds) -> str:
+    return f"floor {bound_text(bounds[0])} and settle_to {bound_text(bounds[1])}"
+
+
+def not_fallen(states: Bounds, asked: Bounds) -> Check:
+    """floor-fell: neither floor nor settle_to is below what came before asks for."""
+    holds = states[0] >= asked[0] and states[1] >= asked[1]
+    return Check("floor-fell", "floor and settle_to", states, asked, holds, "at least", stated)
 
 
 def radius_allowed(what: str, token: SignedTime, policy: Policy) -> Check:

@@ -16,7 +16,19 @@ from timeagent.units import bound_text, rfc3339
 
 from .chains import granted_under
 from .endings import check_ending, check_reach, expiry_fell
-from .finding import Check, Evidence, Finding, NamedInterval, below_ceiling, found, radius_allowed, within_term
+from .finding import (
+    Bounds,
+    Check,
+    Evidence,
+    Finding,
+    NamedInterval,
+    below_ceiling,
+    both,
+    found,
+    not_fallen,
+    radius_allowed,
+    within_term,
+)
 from .grants import check_grants
 from .history import (
     GIVEN_BACK,
@@ -67,13 +79,10 @@ def _witness(lease: LeaseHistory, told: Told, cluster: ClusterFacts) -> Iterator
     subject = f"{lease.name}, {witness.kind} in batch {head.sequence}"
     yield from check_reach(subject, told, cluster.policies, witness.fence)
     lowest = (0, 0) if witness.kind is WitnessKind.RENEWAL else cluster.lowest(head)
-    if witness.floor_ns < lowest[0] or witness.settle_to_ns < lowest[1]:
-        reason = (
-            f"{subject} states floor {bound_text(witness.floor_ns)} and settle_to {bound_text(witness.settle_to_ns)}, "
-            f"below its shard's own, {bound_text(lowest[0])} and {bound_text(lowest[1])}"
-        )
-        title = "a floor or settle_to is below its shard's own"
-        yield found("floor-fell", subject, reason, [told.where], title=title)
+    check = not_fallen((witness.floor_ns, witness.settle_to_ns), lowest)
+    if not check.holds:
+        reason = f"{subject} states {check.value}, below its shard's own, {both(lowest)}"
+        yield check.finding(subject, reason, [told.where], title="a floor or settle_to is below its shard's own")
     named = int.from_bytes(witness.correlation_id[:8], "big")
     if named != witness.fence if witness.kind is WitnessKind.GRANT else named > witness.fence:
         reason = f"{subject} has the fence {witness.fence}; its correlation id begins with {named}"
@@ -130,18 +139,15 @@ def check_stops(history: DomainHistory, cluster: ClusterFacts) -> Iterator[Findi
         end = chain.end_of(lease.run) if chain else None
         if end is None or lease.first.head.ceiling_number > end.record.number:  # that was granted without right
             continue
-        floor, settle_to = _asked(lease, cluster)
-        record = end.record
-        if record.floor_ns < floor or record.settle_to_ns < settle_to:
-            reason = (
-                f"{end.where.path} ends run {lease.run.hex()} with floor {bound_text(record.floor_ns)} and settle_to "
-                f"{bound_text(record.settle_to_ns)}; {lease.name} of that run asks for {bound_text(floor)} and "
-                f"{bound_text(settle_to)}"
-            )
-            yield found("floor-fell", lease.name, reason, [lease.last_expiry.where, end.where])
+        asked = _asked(lease, cluster)
+        check = not_fallen((end.record.floor_ns, end.record.settle_to_ns), asked)
+        if not check.holds:
+            ends = f"{end.where.path} ends run {lease.run.hex()} with {check.value}"
+            reason = f"{ends}; {lease.name} of that run asks for {both(asked)}"
+            yield check.finding(lease.name, reason, [lease.last_expiry.where, end.where])
 
 
-def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> tuple[int, int]:
+def _asked(lease: LeaseHistory, cluster: ClusterFacts) -> Bounds:
     """Return floor and settle_to that a lease asks of a later run, as far as it is known how it ended.
 
     Half a lease may be out when its shard stops: it asks for what it was before the shard left.
@@ -169,8 +175,7 @@ class _Statement(NamedTuple):
 
     position: Position
     lease: str
-    floor_ns: int
-    settle_to_ns: int
+    bounds: Bounds
     where: Evidence
     is_end: bool = False
 
@@ -182,14 +187,10 @@ def check_growth(history: DomainHistory) -> Iterator[Finding]:
     for each in _statements(history):
         # What a grant owes to the end of an earlier lease is asked, with its verdict, where grants follow each other.
         before = [high for high in ((claimed, ended) if each.is_end else (claimed,)) if high is not None]
-        high = max(before, key=lambda one: (one.floor_ns, one.settle_to_ns), default=None)
-        if high is not None and (each.floor_ns < high.floor_ns or each.settle_to_ns < high.settle_to_ns):
-            reason = (
-                f"{each.lease} states floor {bound_text(each.floor_ns)} and settle_to "
-                f"{bound_text(each.settle_to_ns)}; {high.lease} before it stated {bound_text(high.floor_ns)} and "
-                f"{bound_text(high.settle_to_ns)}"
-            )
-            yield found("floor-fell", each.lease, reason, [high.where, each.where])
+        high = max(before, key=lambda one: one.bounds, default=None)
+        if high is not None and not (check := not_fallen(each.bounds, high.bounds)).holds:
+            reason = f"{each.lease} states {check.value}; {high.lease} before it stated {both(high.bounds)}"
+            yield check.finding(each.lease, reason, [high.where, each.where])
         elif each.is_end:
             ended = each
         else:
@@ -201,14 +202,14 @@ def check_growth(history: DomainHistory) -> Iterator[Finding]:
 
 def _statements(history: DomainHistory) -> list[_Statement]:
     found = [
-        _Statement(told.position, lease.name, told.witness.floor_ns, told.witness.settle_to_ns, told.where)
+        _Statement(told.position, lease.name, (told.witness.floor_ns, told.witness.settle_to_ns), told.where)
         for lease, told in history.claims()
     ]
     for lease in history.leases:
         for fact in lease.endings:
             if fact.entry is not None:
-                name, numbers = f"the end of {lease.name}", (fact.entry.floor_ns, fact.entry.settle_to_ns)
-                found.append(_Statement(fact.position, name, *numbers, fact.where, is_end=True))
+                name, bounds = f"the end of {lease.name}", (fact.entry.floor_ns, fact.entry.settle_to_ns)
+                found.append(_Statement(fact.position, name, bounds, fact.where, is_end=True))
     return sorted(found, key=lambda each: each.position)
 
 
@@ -219,14 +220,11 @@ def _end(lease: LeaseHistory, fact: EndedFact) -> Iterator[Finding]:
         return
     given_back = outcome in GIVEN_BACK
     floor = (fact.ending.watermark_ns or 0) if given_back else lease.expiry_at(fact.position)
-    settle_to = 0 if given_back else floor
-    if entry.floor_ns < floor or entry.settle_to_ns < settle_to:
+    check = not_fallen((entry.floor_ns, entry.settle_to_ns), (floor, 0 if given_back else floor))
+    if not check.holds:
         what = "its watermark" if given_back else "its expiry, for floor and settle_to"
-        reason = (
-            f"{lease.name} ended as {outcome} with floor {bound_text(entry.floor_ns)} and settle_to "
-            f"{bound_text(entry.settle_to_ns)}; it leaves {bound_text(floor)}, {what}"
-        )
-        yield found("floor-fell", f"{lease.name}, end", reason, [lease.last_expiry.where, fact.where])
+        reason = f"{lease.name} ended as {outcome} with {check.value}; it leaves {bound_text(floor)}, {what}"
+        yield check.finding(f"{lease.name}, end", reason, [lease.last_expiry.where, fact.where])
 
 
 def check_revocations(history: DomainHistory) -> Iterator[Finding]:

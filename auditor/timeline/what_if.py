@@ -81,7 +81,7 @@ def read_one_by_one(
                 done += 1
                 if progress:
                     progress(done, place.path)
-    return told.done([*shards.columns.chunks(), *bags.columns.chunks()])
+    return told.done([*shards.chunks(), *bags.frames.chunks()])
 
 
 class _NothingMissing(Coverage):

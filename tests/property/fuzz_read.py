@@ -27,7 +27,8 @@ from appliance.formats.framing import FrameHead, Kind, pack
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.merkle import path, tree
 from appliance.formats.witness import SignedWitness, Witness, WitnessKind, decode_entry
-from auditor.columns.cutting import NotPlain, cut
+from auditor.columns.frames import cut
+from auditor.columns.layout import NotPlain
 from auditor.columns.records import Records, Reference, Shape, Shapes
 from auditor.columns.witnesses import check_paths
 from tests.support.native import loaded

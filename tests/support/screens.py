@@ -249,7 +249,6 @@ class HandFeed(Feed):
 
     def __init__(self, source: RecordedSource) -> None:
         super().__init__(source, HandMachine())
-        self.source = source
         self.asked = 0
         self.stopped = False
         self._take: Callable[[ClusterState], None] | None = None
@@ -264,6 +263,7 @@ class HandFeed(Feed):
         self._take(self.source.state_at())
 
     def look_at(self, instant: Instant | None) -> None:
+        assert isinstance(self.source, RecordedSource)
         self.source.at = instant
         self.hand_over()
 

@@ -12,15 +12,16 @@ import pytest
 
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
+from auditor.explain.archive import Archive, read_archive
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from tests.support.shares import sampled
 from timeagent.errors import Environment
 from timeagent.units import SECOND
+from tui.app import ExportScreen
+from tui.feed import ArchiveLoader
 from tui.model.state import FindingSubject, PlaceSubject
-from tui.screens.dialogs import ExportScreen
 from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen
 from tui.screens.screen import DetailScreen
@@ -265,19 +266,20 @@ def test_evidence_that_cannot_be_read_is_told_and_the_list_stays(bad: Path, monk
     drive_copy(bad, course)
 
 
-def test_archive_that_cannot_be_made_says_why_and_can_be_tried_again(
+def test_root_that_cannot_be_audited_says_why_and_can_be_tried_again(
     bad: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ArchiveLoader, "take_record", lambda _: None)  # as of a live cluster
 
     def refuse(*_: object, **__: object) -> Archive:
         raise Environment("io", "the file server does not answer", hint="look at it")
 
-    monkeypatch.setattr("auditor.explain.archive.Archive", refuse)
+    monkeypatch.setattr("auditor.explain.archive.read_archive", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
-        await pilot.press("5")
+        await pilot.press("5", "a")
         await until(pilot, lambda: any("no audit: the file server does not answer" in line for line in seen(app)))
-        monkeypatch.setattr("auditor.explain.archive.Archive", Archive)
+        monkeypatch.setattr("auditor.explain.archive.read_archive", read_archive)
         await pilot.press("a")
         await until(pilot, lambda: app.archives.archive is not None)
         await until(pilot, lambda: bool(codes(app)))

@@ -7,14 +7,23 @@ import pytest
 from textual.pilot import Pilot
 
 import tui.model.clocks
-import tui.sources.node_clocks
+import tui.sources.live
 from appliance.cluster import Cluster
 from appliance.doctor.check import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
 from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine
 from tests.support.mutants import plant
-from tests.support.screens import NOW_NS, HandFeed, busy_state, node_clock, signed_clock, silent_clock, state
+from tests.support.screens import (
+    NOW_NS,
+    HandFeed,
+    RecordedSource,
+    busy_state,
+    node_clock,
+    signed_clock,
+    silent_clock,
+    state,
+)
 from tests.support.shares import sampled
 from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
@@ -23,7 +32,7 @@ from timeagent.units import HOUR, MS, SECOND
 from tui.model.clocks import Agreement, ClockRows, agreement_words
 from tui.model.overview import health
 from tui.model.state import NodeClock, Reach, ViewKind
-from tui.sources.node_clocks import CLOCK_PERIOD_NS, NodeClocks, told_clock
+from tui.sources.live import CLOCK_PERIOD_NS, NodeClocks, told_clock
 
 BOOT_NS = 1_000 * SECOND
 
@@ -282,7 +291,7 @@ def test_offset_has_a_history() -> None:
         await press(pilot, "4")
         for step in range(1, 4):
             clock = replace(node_clock("node1", offset_ns=step * 50_000), read_ns=step)
-            feed.source = type(feed.source)(state(clocks=(clock, node_clock("node2"))))
+            feed.source = RecordedSource(state(clocks=(clock, node_clock("node2"))))
             feed.hand_over()
             feed.hand_over()
             await pilot.pause()
@@ -311,13 +320,13 @@ def _ends(told: TimeThere) -> tuple[int, int]:
 
 def test_silence_shown_as_the_last_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = "said is None or freshness.reach is not Reach.ANSWERS"
-    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks.told", silent, "said is None")
+    plant(monkeypatch, tui.sources.live, "NodeClocks.told", silent, "said is None")
     with pytest.raises(AssertionError):
         test_node_that_does_not_answer_has_no_interval()
 
 
 def test_answer_that_does_not_age_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.sources.node_clocks, "NodeClocks._by_now", "drift_ns(age, DRIFT_PPM)", "0")
+    plant(monkeypatch, tui.sources.live, "NodeClocks._by_now", "drift_ns(age, DRIFT_PPM)", "0")
     with pytest.raises(AssertionError):
         test_answer_is_carried_to_now_and_ages()
 

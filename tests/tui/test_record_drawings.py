@@ -97,15 +97,15 @@ def test_cut_is_shown() -> None:
 def test_scrubber_has_exactly_its_width_wherever_one_is(eventful: Archive, width: int) -> None:
     timeline = eventful.timeline
     for instant in (timeline.start_ns, timeline.start_ns + 7 * SECOND, timeline.end_ns):
-        drawn = gantt.ground_of(timeline, timeline.start_ns, timeline.end_ns, width).with_cursor(instant)
-        assert width_of(drawn.axis) == width_of(drawn.density) == width
-        assert text(drawn.axis).count(gantt.CURSOR) == 1
+        axis, density, _ = gantt.Scrubber(timeline, timeline.start_ns, timeline.end_ns, width).drawn(instant)
+        assert width_of(axis) == width_of(density) == width
+        assert text(axis).count(gantt.CURSOR) == 1
 
 
 def test_scrubber_shows_how_much_happened_when(eventful: Archive) -> None:
     timeline = eventful.timeline
-    drawn = gantt.ground_of(timeline, timeline.start_ns, timeline.end_ns, 100).with_cursor(timeline.start_ns)
-    bars = text(drawn.density).removeprefix("  events ")
+    _, density, _ = gantt.Scrubber(timeline, timeline.start_ns, timeline.end_ns, 100).drawn(timeline.start_ns)
+    bars = text(density).removeprefix("  events ")
     counts = timeline.density(timeline.start_ns, timeline.end_ns, 100 - 18)
     assert [bar == " " for bar in bars[: len(counts)]] == [not count for count in counts]
     assert bars[counts.index(max(counts))] == gantt.HEIGHTS[-1]
@@ -119,11 +119,11 @@ def test_finding_has_a_mark_by_its_worst_verdict_and_the_cursor_on_it_another() 
         (stamps[1], finding(about="bob")),
         (stamps[2], finding(verdict=Verdict.INDETERMINATE)),
     ]
-    here = text(gantt.ground_of(timeline, stamps[0], stamps[2], 80).with_cursor(stamps[0]).axis)
-    assert [mark for mark in here if mark in "▲△▵"] == ["▲", "△"]
-    on = gantt.ground_of(timeline, stamps[0], stamps[2], 80).with_cursor(stamps[1])
-    assert gantt.ON_FINDING in text(on.axis)
-    assert on.findings_here == 2
+    scrubber = gantt.Scrubber(timeline, stamps[0], stamps[2], 80)
+    assert [mark for mark in text(scrubber.drawn(stamps[0])[0]) if mark in "▲△▵"] == ["▲", "△"]
+    axis, _, findings_here = scrubber.drawn(stamps[1])
+    assert gantt.ON_FINDING in text(axis)
+    assert findings_here == 2
 
 
 def test_one_event_among_thousands_is_still_seen() -> None:
@@ -481,7 +481,7 @@ MUTANTS = [
     ),
     (
         "scrubber",
-        "ground_of",
+        "Scrubber.__init__",
         "min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
         "max(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)",
     ),

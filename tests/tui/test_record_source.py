@@ -11,7 +11,6 @@ import pytest
 
 from appliance.cluster import Cluster
 from appliance.demo.machines import set_up_place
-from auditor.explain.archive import Archive
 from tenure.__main__ import main
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story
@@ -119,12 +118,9 @@ def test_index_alone_shows_the_same_and_says_what_needs_the_copy(copy: Path, tmp
     with pytest.raises(BadRequest) as caught:
         source.details(PlaceSubject(where.path, where.offset, where.length))
     assert (caught.value.code, "--offline" in caught.value.hint) == ("needs-tree", True)
-    archive = Archive(source.record.tree, source.record.audit, source.record.timeline)
-    with pytest.raises(BadRequest, match="only its index"):
-        _ = archive.records
     events = source.record.timeline.events
     wish = MomentRequest(ReplayPlace(len(events), source.record.timeline.end_ns), 60 * SECOND, 90, 5)
-    moment = moment_of(source.record.timeline, archive.leases, archive.copy, wish)
+    moment = moment_of(source.record.timeline, source.record.leases, source.record.copy, wish)
     assert moment.domains
     assert "only its index is here" in moment.delivered[0]
 
@@ -141,7 +137,7 @@ def test_finding_is_told_from_the_index_alone(tmp_path: Path) -> None:
     record = source.record
     assert record is not None
     (finding,) = record.audit.findings
-    looked = evidence_of(finding, Archive(None, record.audit, record.timeline))
+    looked = evidence_of(finding, record)
     assert [check.holds for check in looked.link.checks] == [False]
     assert len(looked.link.under) == len(finding.evidence)
     assert any("--offline COPY" in line for line in looked.explanation)

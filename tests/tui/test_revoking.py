@@ -10,8 +10,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+import tui.app
 import tui.cli
-import tui.screens.dialogs
 import tui.screens.screen
 from appliance.cluster import Cluster
 from appliance.demo.machines import DemoPlace, set_up_place
@@ -23,10 +23,9 @@ from tests.support.screens import HandFeed, RecordedSource, state
 from timeagent.clock import SystemClock
 from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import MS, SECOND
-from tui.app import TopApp
+from tui.app import RevokeScreen, TopApp
 from tui.cli import Revoker
 from tui.feed import ask_once
-from tui.screens.dialogs import RevokeScreen
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 from tui.widgets.lines import WordsLine
@@ -216,7 +215,7 @@ def test_revoking_without_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_dialog_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.screens.dialogs, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
+    plant(monkeypatch, tui.app, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
     with pytest.raises(AssertionError):
         test_lease_is_revoked_once_its_name_and_a_reason_are_typed("2")
 

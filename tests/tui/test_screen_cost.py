@@ -198,7 +198,7 @@ REPLAY_KEYS = (
 def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
     eventful: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tui.widgets.lines, "HELD", 3_600.0)
+    monkeypatch.setattr(tui.screens.replay, "WAITED", 3_600.0)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("6")
@@ -248,7 +248,7 @@ def test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(
         (tui.widgets.lines, "WordsLine.say_lines", "len(self._lines_in(width)) != len(before)", "True"),
         (tui.screens.replay, "ReplayScreen._moved", "position != self.place.position", "True"),
         (tui.screens.replay, "ReplayScreen._paint", "self._title(reading)", "None"),
-        (tui.screens.replay, "ReplayScreen._ask", "self._holding.begin()", "None"),
+        (tui.screens.replay, "ReplayScreen._ask", "WAITED", "None"),
     ],
 )
 def test_replay_that_does_too_much_is_caught(
@@ -260,10 +260,7 @@ def test_replay_that_does_too_much_is_caught(
         test_key_of_the_replay_makes_no_state_lays_out_nothing_and_is_drawn_once(eventful, monkeypatch)
 
 
-@pytest.mark.parametrize("keys", ["g", "g2"])
-def test_drawing_does_not_wait_for_a_moment_that_takes_long(
-    keys: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawing_does_not_wait_for_a_moment_that_takes_long(eventful: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     def slow(timeline: Timeline, leases: Traces, tree: Tree | None, wish: MomentRequest) -> ReplayMoment:
@@ -277,37 +274,13 @@ def test_drawing_does_not_wait_for_a_moment_that_takes_long(
         await until(pilot, lambda: screen.idle)
         with monkeypatch.context() as patch:
             patch.setattr(tui.screens.replay, "moment_of", slow)
-            if len(keys) > 1:
-                patch.setattr(tui.widgets.lines, "HELD", 3_600.0)
             drawings = Counted(patch, Screen, "_compositor_refresh")
             try:
-                await pilot.press(*keys)
-                await until(pilot, lambda: drawings.calls and not app._batch_count)
+                await pilot.press("g")
+                await until(pilot, lambda: drawings.calls)
                 assert not screen.idle
             finally:
                 go_on.set()
             await until(pilot, lambda: not screen._busy)
 
     drive_copy(eventful, course)
-
-
-@pytest.mark.verify
-@pytest.mark.parametrize(
-    ("module", "place", "old", "keys"),
-    [
-        (
-            tui.widgets.lines,
-            "BatchedRedraw.begin",
-            "asyncio.get_running_loop().call_later(HELD, self.end, self._held)",
-            "g",
-        ),
-        (tui.screens.replay, "ReplayScreen.on_screen_suspend", "self._holding.end()", "g2"),
-    ],
-)
-def test_drawing_that_waits_is_caught(
-    module: ModuleType, place: str, old: str, keys: str, eventful: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch, module, place, old, "None")
-    monkeypatch.setattr(tests.support.copies, "LOOKS_MAX", 300)
-    with pytest.raises(AssertionError):
-        test_drawing_does_not_wait_for_a_moment_that_takes_long(keys, eventful, monkeypatch)

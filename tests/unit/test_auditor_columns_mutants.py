@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-BAGS = "_Batch.within_bags"
-FIT = "_check_witnesses"
+BAGS = "FrameBatch.within_bags"
+FIT = "check_witnesses"
 GOOD = "Witnesses.good"
 UNDER = "Witnesses.with_sessions"
-PLACES = "_Batch._check_places"
+PLACES = "FrameBatch._check_places"
 ORDER = "_Leases.check_shape"
 STATEMENTS = "_Leases.check_statements"
 TOLD = "_Leases.check_ends_told"
@@ -36,26 +36,26 @@ STOPS = "_Leases._check_stops"
 CONFLICTS = "_Leases.check_conflicts"
 LEFT = "_Leases._check_left_over"
 USES = "_check_uses"
-TOKENS = "_Tokens.__init__"
+TOKENS = "FrameTokens.__init__"
 
 type Mutant = tuple[ModuleType, str, str, str, tuple[str, ...]]
 
 MUTANTS: dict[str, Mutant] = {
-    "before the bag": (frames, BAGS, "cut.first >= start", "True", ("timestamp-outside-bag", "own")),
-    "after the bag": (frames, BAGS, "cut.last < end", "True", ("timestamp-outside-bag", "own")),
-    "too early for its time": (frames, BAGS, "cut.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
-    "too late for its time": (frames, BAGS, "cut.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
+    "before the bag": (frames, BAGS, "self.first >= start", "True", ("timestamp-outside-bag", "own")),
+    "after the bag": (frames, BAGS, "self.last < end", "True", ("timestamp-outside-bag", "own")),
+    "too early for its time": (frames, BAGS, "self.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
+    "too late for its time": (frames, BAGS, "self.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
     "the floor": (
         frames,
         FIT,
-        "witnesses.floor[witnesses.which] < batch.cut.first[frame]",
+        "witnesses.floor[witnesses.which] < batch.first[frame]",
         "True",
         ("timestamp-below-floor",),
     ),
     "the expiry": (
         frames,
         FIT,
-        "batch.cut.last[frame] < witnesses.expiry[saying]",
+        "batch.last[frame] < witnesses.expiry[saying]",
         "True",
         ("timestamp-after-expiry",),
     ),

@@ -13,8 +13,8 @@ import pytest
 from appliance.formats import merkle
 from appliance.formats.framing import CHECKSUM_BYTES, HEADER_BYTES, Kind, pack, pieces
 from appliance.formats.merkle import root_of_path
-from auditor.columns import cutting, witnesses
-from auditor.columns.layout import bytes_of
+from auditor.columns import frames, witnesses
+from auditor.columns.layout import NotPlain, bytes_of
 from tests.support.mutants import plant
 from tests.support.values import root_and_paths
 from timeagent import core
@@ -32,8 +32,8 @@ type Row = tuple[int, int, int, bytes, bytes, int, int, int]
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can exceed."""
-    monkeypatch.setattr(cutting, "FRAME_MESSAGES_MAX", MESSAGES_MAX)
-    monkeypatch.setattr(cutting, "PAYLOAD_BYTES_MAX", PAYLOAD_MAX)
+    monkeypatch.setattr(frames, "FRAME_MESSAGES_MAX", MESSAGES_MAX)
+    monkeypatch.setattr(frames, "PAYLOAD_BYTES_MAX", PAYLOAD_MAX)
 
 
 def payload(
@@ -90,7 +90,7 @@ def by_one(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
             lengths = struct.unpack_from(f"<{count}I", raw, head_end + 4 + 8 * count)
             if sum(lengths) != len(raw) - body or any(a >= b for a, b in itertools.pairwise(stamps)):
                 return None
-            digest = piece.digest if hashed else data[end : end + CHECKSUM_BYTES] + cutting.NO_CHECK
+            digest = piece.digest if hashed else data[end : end + CHECKSUM_BYTES] + frames.NO_CHECK
             length = end + CHECKSUM_BYTES - piece.offset
             rows.append((number, piece.offset, length, digest, raw[4:head_end], count, stamps[0], stamps[-1]))
     return rows
@@ -98,10 +98,10 @@ def by_one(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
 
 def at_once(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
     try:
-        cut = cutting.together([cutting.cut(each, hashed=hashed) for each in files])
-    except cutting.NotPlain:
+        cut = frames.Cut([frames.cut(each, hashed=hashed) for each in files])
+    except NotPlain:
         return None
-    columns = (cut.file, cut.offset, cut.length, bytes_of(cut.digests), cut.heads, cut.counts, cut.first, cut.last)
+    columns = (cut.file, cut.offset, cut.length, bytes_of(cut.digests), cut.raw_heads, cut.counts, cut.first, cut.last)
     return list(zip(*(each if isinstance(each, list) else each.tolist() for each in columns), strict=True))
 
 
@@ -168,7 +168,7 @@ CUTTING: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("mutant", CUTTING)
 def test_each_condition_of_cutting_is_needed(monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
     monkeypatch.setattr(core, "native", None)
-    plant(monkeypatch, cutting, "cut", *CUTTING[mutant])
+    plant(monkeypatch, frames, "cut", *CUTTING[mutant])
     assert [name for name in FILES if not _same(FILES[name])]
 
 

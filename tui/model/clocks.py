@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from timeagent.agent.combine import hull, tolerated
+from timeagent.agent.discipline import hull, tolerated
 from timeagent.interval import TimeInterval
 from timeagent.showing import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, Span, span_text
@@ -87,7 +87,6 @@ STALE_NS: Final = 10_000_000_000
 READINGS_KEPT: Final = 60
 SPARKS: Final = "▁▂▃▄▅▆▇█"
 AXIS_COLUMN: Final = 3
-"""The column that is an axis."""
 LIVE_COLUMNS: Final = (
     Column("", 1),
     Column("node", 9, most=16, name=True),
@@ -286,19 +285,12 @@ def outside_words(state: ClusterState) -> Cell:
     return Cell(f"outside witnesses: {said}", Tone.BAD if dissent else Tone.PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class _HistorySample:
-    reading: int
-    radius_ns: Span
-    ahead_ns: int | None
-    """Of the middle of what all had in common then."""
-
-
 class ClockHistory:
     """Radius and offset of each node's clock over its newest readings, for sparklines. One thread."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[_HistorySample]] = {}
+        self._samples: dict[str, list[tuple[int, Span, int | None]]] = {}
+        """Which reading, its radius, how far its middle was ahead of the middle of what all had in common."""
 
     def take(self, clocks: Sequence[NodeClock], common: TimeInterval | None = None) -> None:
         """Take in what is new: a reading that was taken before is not taken again."""
@@ -307,9 +299,9 @@ class ClockHistory:
             if reading is None or clock.radius_ns is None:
                 continue
             samples = self._samples.setdefault(clock.node, [])
-            if not samples or samples[-1].reading != reading:
+            if not samples or samples[-1][0] != reading:
                 ahead = None if clock.ahead is None or common is None else clock.ahead.midpoint - common.midpoint
-                samples.append(_HistorySample(reading, clock.radius_ns, ahead))
+                samples.append((reading, clock.radius_ns, ahead))
                 del samples[:-READINGS_KEPT]
 
     def words(self, node: str) -> list[str]:
@@ -318,19 +310,18 @@ class ClockHistory:
         if not samples:
             return [f"{node}: no reading yet"]
         if len(samples) == 1:
-            return [f"{node}: ±{span_text(samples[0].radius_ns)}; enter opens what is known of it"]
+            return [f"{node}: ±{span_text(samples[0][1])}; enter opens what is known of it"]
         lines = []
-        aheads = [_rounded(each.ahead_ns) for each in samples if each.ahead_ns is not None]
+        aheads = [_rounded(ahead) for _, _, ahead in samples if ahead is not None]
         if len(aheads) > 1:
             low, high = _signed(min(aheads)), _signed(max(aheads))
             lines.append(f"offset of {node}, last {len(aheads)} readings  {sparks(aheads)}  {low} to {high}")
-        radii = [each.radius_ns for each in samples]
+        radii = [radius for _, radius, _ in samples]
         low, high = f"±{span_text(min(radii))}", f"±{span_text(max(radii))}"
         return [*lines, f"radius of {node}, last {len(radii)} readings  {sparks(radii)}  {low} to {high}"]
 
 
 def sparks(values: Sequence[int]) -> str:
-    """Return values as a line of blocks, from the least to the greatest."""
     low, high = min(values), max(values)
     return "".join(SPARKS[(value - low) * (len(SPARKS) - 1) // max(1, high - low)] for value in values)
 

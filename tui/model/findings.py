@@ -50,8 +50,6 @@ FINDING_LEGEND: Final = "  ".join(
 
 
 class FindingOrder(StrEnum):
-    """By what findings are sorted."""
-
     WORST = "worst first"
     TIME = "time"
     CODE = "code"
@@ -59,8 +57,6 @@ class FindingOrder(StrEnum):
 
 
 class FindingGroup(StrEnum):
-    """What findings stand together."""
-
     NONE = "none"
     VERDICT = "verdict"
     CODE = "code"
@@ -68,8 +64,6 @@ class FindingGroup(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FindingOptions(ListOptions[FindingOrder, FindingGroup]):
-    """How findings should be arranged."""
-
     order: FindingOrder = FindingOrder.WORST
     group: FindingGroup = FindingGroup.NONE
 
@@ -213,10 +207,7 @@ def wrapped_lines(lines: Collection[str], width: int) -> list[DetailLine]:
 
 @dataclass(frozen=True, slots=True)
 class FindingEvidence:
-    """What is known of one finding."""
-
     link: Link
-    """The top of its chain of evidence."""
     explanation: list[str]
     """As ``tenure explain`` prints it."""
 

@@ -41,67 +41,41 @@ SCRUBBER_LEGEND: Final = "▲ violation  △ indeterminate, unverifiable  ▵ to
 _WORST: Final = tuple(Verdict)
 
 
-@dataclass(frozen=True, slots=True)
 class Scrubber:
-    """Two lines, and how many findings the cell under the cursor has."""
+    """[first, last] of a record, in two lines of a width; what stays wherever one looks is counted once."""
 
-    axis: list[Cell]
-    density: list[Cell]
-    findings_here: int
+    def __init__(self, timeline: Timeline, first: Instant, last: Instant, width: int) -> None:
+        self._first_ns, self._last_ns = first, last
+        self._left, self._right = (_label(instant, last - first) for instant in (first, last))
+        self._room = room = max(1, width - len(self._left) - len(self._right) - 2)
+        self._counts = timeline.density(first, last, room) if last > first else [len(timeline.events)]
+        worst: dict[int, Verdict] = {}
+        self._findings: Counter[int] = Counter()
+        for instant, finding in timeline.findings:
+            if first <= instant <= last:
+                cell = cell_of(instant, first, last, room)
+                self._findings[cell] += 1
+                worst[cell] = min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)
+        self._marks = {cell: SCRUBBER_MARKS[verdict] for cell, verdict in worst.items()}
 
-
-@dataclass(frozen=True, slots=True)
-class ScrubberGround:
-    """What stays as it is wherever one looks: made once for a stretch and a width, drawn with each cursor."""
-
-    first_ns: Instant
-    last_ns: Instant
-    counts: list[int]
-    """How many events lie in each cell."""
-    worst: dict[int, str]
-    """The mark of the worst finding of each cell that has any."""
-    findings: Counter[int]
-    """How many there are in each cell."""
-    room: int
-
-    def with_cursor(self, cursor: Instant) -> Scrubber:
-        """Draw both lines, one looking at this instant."""
-        left, right = (_label(instant, self.last_ns - self.first_ns) for instant in (self.first_ns, self.last_ns))
-        here = cell_of(cursor, self.first_ns, self.last_ns, self.room)
+    def drawn(self, cursor: Instant) -> tuple[list[Cell], list[Cell], int]:
+        """Return the axis, how many events lie in each cell, and how many findings are where one looks."""
+        here = cell_of(cursor, self._first_ns, self._last_ns, self._room)
         axis = []
-        for cell in range(self.room):
-            mark = self.worst.get(cell)
+        for cell in range(self._room):
+            mark = self._marks.get(cell)
             if cell == here:
                 axis.append((ON_FINDING if mark else CURSOR, Tone.STRONG))
-            elif mark:
-                axis.append((mark, MARK_TONES[mark]))
             else:
-                axis.append((AXIS, Tone.DIM))
-        highest = max(self.counts, default=0)
-        heights = [(HEIGHTS[_height(count, highest)], Tone.PLAIN) for count in self.counts]
-        heights += [(" ", Tone.PLAIN)] * (self.room - len(self.counts))
-        title = f"{'events':>{len(left)}}"[: len(left)]
-        return Scrubber(
-            [Cell(f"{left} ", Tone.DIM), *merged(axis), Cell(f" {right}", Tone.DIM)],
-            [Cell(f"{title} ", Tone.DIM), *merged(heights), Cell(" " * (len(right) + 1))],
-            self.findings[here],
+                axis.append((mark, MARK_TONES[mark]) if mark else (AXIS, Tone.DIM))
+        highest = max(self._counts, default=0)
+        heights = "".join(HEIGHTS[_height(count, highest)] for count in self._counts).ljust(self._room)
+        title = f"{'events':>{len(self._left)}}"[: len(self._left)]
+        return (
+            [Cell(f"{self._left} ", Tone.DIM), *merged(axis), Cell(f" {self._right}", Tone.DIM)],
+            [Cell(f"{title} ", Tone.DIM), Cell(heights), Cell(" " * (len(self._right) + 1))],
+            self._findings[here],
         )
-
-
-def ground_of(timeline: Timeline, first: Instant, last: Instant, width: int) -> ScrubberGround:
-    """Count what lies in [first, last], in so many cells, labels included."""
-    room = max(1, width - len(_label(first, last - first)) - len(_label(last, last - first)) - 2)
-    counts = timeline.density(first, last, room) if last > first else [len(timeline.events)]
-    worst: dict[int, Verdict] = {}
-    in_cells: Counter[int] = Counter()
-    for instant, finding in timeline.findings:
-        if first <= instant <= last:
-            cell = cell_of(instant, first, last, room)
-            in_cells[cell] += 1
-            worst[cell] = min(worst.get(cell, finding.verdict), finding.verdict, key=_WORST.index)
-    return ScrubberGround(
-        first, last, counts, {cell: SCRUBBER_MARKS[verdict] for cell, verdict in worst.items()}, in_cells, room
-    )
 
 
 def cell_of(instant: Instant, first: Instant, last: Instant, cells: int) -> int:

@@ -138,7 +138,6 @@ _OF_FINDINGS: Final = {
 
 
 def _audited(state: ClusterState) -> HealthCheck:
-    """Count the findings of a record by what they say."""
     if state.mount.reach is Reach.SILENT:
         return HealthCheck(
             "copy", CheckVerdict.FAIL, f"it cannot be read: {state.mount.problem}", "name a root or a copy of one"
@@ -222,16 +221,10 @@ def leases_title(state: ClusterState, shown: int | None = None, words: str = "")
     """Return the title of the table of leases: how many, and of which shards that is not known."""
     title = f"Leases   {leases_count(state)}"
     silent = _silent(state)
-    if state.view is ViewKind.RECORD:
-        return _narrowed(title, shown, words)
-    if state.offline:
+    if state.offline and state.view is not ViewKind.RECORD:
         title += ", from the ledgers"
-    elif silent and state.cluster_id:
+    elif silent and state.cluster_id and state.view is not ViewKind.RECORD:
         title += f"; shard{'s' if len(silent) > 1 else ''} {', '.join(silent)} silent"
-    return _narrowed(title, shown, words)
-
-
-def _narrowed(title: str, shown: int | None, words: str) -> str:
     return f"{title}   {shown} shown, filter: {words}" if words and shown is not None else title
 
 

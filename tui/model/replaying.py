@@ -49,8 +49,6 @@ GRACES: Final[tuple[Span | None, ...]] = (None, 0, 250 * MS, 500 * MS, *(n * SEC
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Where every switch stands."""
-
     drop_late: bool = False
     grace_ns: Span | None = None
     shifts: Mapping[str, Span] = field(default_factory=dict)
@@ -75,7 +73,6 @@ def further[T](values: Sequence[T], value: T, steps: int) -> T:
 
 
 def switch_rows(switches: Switches, nodes: Sequence[str]) -> list[tuple[Cell, ...]]:
-    """Return a row for each switch: whether it is turned, what it is, where it stands."""
     rows = [
         _row("drop late messages", "yes" if switches.drop_late else "no", turned=switches.drop_late),
         _row(
@@ -148,8 +145,6 @@ _NAMES: Final = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class Step(StrEnum):
-    """By what one goes on."""
-
     EVENT = "event"
     BAG = "bag"
     FINDING = "finding"
@@ -246,7 +241,6 @@ def speed_text(speed: float) -> str:
 
 
 def status_words(timeline: Timeline, place: ReplayPlace) -> str:
-    """Say where one is: the instant, and of how many events and findings how many have been."""
     findings = timeline.findings_by(place.instant_ns)
     day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)
     return (
@@ -257,8 +251,6 @@ def status_words(timeline: Timeline, place: ReplayPlace) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MomentRequest:
-    """What a moment is to show, and in how much room."""
-
     place: ReplayPlace
     span_ns: Span
     width: int
@@ -269,8 +261,6 @@ class MomentRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayMoment:
-    """What is drawn of one place in a record."""
-
     wish: MomentRequest
     axis: list[Cell]
     bars: list[list[Cell]]
@@ -329,7 +319,7 @@ def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
     cells = []
-    for bag in state.bags_of(log, newest=max(1, width - len(label) - 1)):
+    for bag in state.bags.bags_of(log, newest=max(1, width - len(label) - 1)):
         damaged = bag.closed is not None and bag.closed.missing > 0
         mark = DAMAGED if damaged else BAG_MARKS[state.bag_phase(bag)]
         cells.append(Cell(mark, Tone.BAD if damaged else Tone.PLAIN))
@@ -356,16 +346,12 @@ GONE: Final = "nothing can be read from the copy any more"
 
 
 class ReplayedCopy:
-    """One copy, and how it is looked at."""
-
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self.switches = Switches()
         self._lens: WhatIf | None = None
         self._changes: Changes | None = None
         self._problem = ""
-        self._judged: tuple[int, tuple[Finding, ...]] | None = None
-        """Up to which finding, and those: -1 at the end of the copy, where there may be more of no instant."""
         self._show_as_it_was()
 
     def _show_as_it_was(self) -> None:
@@ -398,17 +384,12 @@ class ReplayedCopy:
 
     @property
     def words(self) -> str:
-        """Say what is otherwise, and what that changes; empty where it is as it was."""
         if self._lens is None:
             return ""
         return lens_words(self._lens, self._changes, self._problem)
 
     def findings_by(self, instant: Instant) -> tuple[Finding, ...]:
         """Return the findings of the audit whose evidence was complete at an instant; at the end all there are."""
-        timeline = self.archive.timeline
-        at_end = instant >= timeline.end_ns
-        count = -1 if at_end else timeline.findings_by(instant)
-        if self._judged is None or self._judged[0] != count:
-            found = self.archive.audit.findings if at_end else timeline.findings_until(instant)
-            self._judged = count, tuple(found)
-        return self._judged[1]
+        archive = self.archive
+        at_end = instant >= archive.timeline.end_ns
+        return archive.audit.findings if at_end else archive.timeline.findings_until(instant)

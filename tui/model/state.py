@@ -15,7 +15,6 @@ import numpy as np
 
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
-from appliance.formats.policy import Policy
 from appliance.formats.witness import Half
 from timeagent.console import printable
 from timeagent.interval import TimeInterval
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
 
     from appliance.bag.survey import ClosingState
     from appliance.doctor.check import HealthCheck
-    from auditor.evidence.tree import Tree
-    from auditor.report.result import Audit
     from auditor.rules.finding import Finding
-    from auditor.timeline.timeline_reader import Timeline
     from timeagent.showing import SourceView
 
 
@@ -44,7 +40,6 @@ class Tone(StrEnum):
     BAD = "bad"
     DIM = "dim"
     STRONG = "strong"
-    """A heading."""
     ACCENT = "accent"
     """A key, or where one is."""
 
@@ -58,8 +53,6 @@ class Cell(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """What a name is enough for."""
-
     name: str
     WHAT: ClassVar[str] = ""
 
@@ -91,8 +84,6 @@ class ClockSubject(NamedSubject):
 
 
 class FindingSubject(NamedSubject):
-    """One finding of the audit, by its id."""
-
     WHAT = "finding"
 
 
@@ -181,14 +172,8 @@ class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
     @cached_property
     def fading(self) -> NDArray[np.int64]:
         """Which of them nobody will renew: the holder's process is gone, or the shard does not answer for it."""
-        return np.array(
-            [
-                index
-                for index, row in enumerate(self)
-                if row.holder_present is False or row.origin in ("last answer", "earlier run")
-            ],
-            np.int64,
-        )
+        faded = [row.holder_present is False or row.origin in ("last answer", "earlier run") for row in self]
+        return np.flatnonzero(faded)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -202,8 +187,6 @@ NO_LEASES: Final = LeaseRows()
 
 
 class ViewKind(StrEnum):
-    """Where a state is from."""
-
     LIVE = "live"
     """The mount and the shards, now."""
     OFFLINE = "offline"
@@ -213,8 +196,6 @@ class ViewKind(StrEnum):
 
 
 class Reach(StrEnum):
-    """Whether a question has an answer."""
-
     WAITING = "waiting"
     """Asked for the first time, not for long."""
     ANSWERS = "answers"
@@ -292,8 +273,6 @@ class NodeView:
 
 
 class LeaseOrigin(StrEnum):
-    """How we know of a lease."""
-
     SHARD = "shard"
     """Its shard says so, now."""
     LAST_ANSWER = "last answer"
@@ -339,7 +318,6 @@ class LeaseRow(msgspec.Struct, frozen=True, gc=False):
     watermark_ns: Instant | None = None
     """The highest timestamp that is known to be written under it."""
     session: str | None = None
-    """The session lease that it is under."""
     where: PlaceSubject | None = None
     """Of its newest witness, where the bytes of that are known."""
 
@@ -377,7 +355,6 @@ class LogView:
     horizon_ns: Instant | None
     problem: str = ""
     span_ns: Span = SECOND
-    """How long a bag of it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +376,6 @@ class NodeClock:
     epochs: int | None = None
     """How many clock epochs are known: each after the first is a step, a suspend, a boot or a long stall."""
     widest_ns: Span | None = None
-    """The largest radius until then."""
     remark: str = ""
     """What the audit found about it."""
     reach: Reach = Reach.NOT_ASKED
@@ -437,7 +413,6 @@ class ClusterState:
     offline: str = ""
     """Why no shard is asked; empty: they are asked."""
     radius_ns_max: Span | None = None
-    """Of the policy."""
     nodes: tuple[NodeView, ...] = ()
     leases: LeaseRows = NO_LEASES
     """In order of domain. A tuple of rows is taken too."""
@@ -461,14 +436,3 @@ class ClusterState:
     @property
     def shards(self) -> tuple[ShardView, ...]:
         return tuple(sorted((s for node in self.nodes for s in node.shards), key=lambda s: s.shard))
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedCopy:
-    """What was read. Nothing in it changes."""
-
-    tree: Tree | None
-    """None: there is only the index of its audit. Reading takes time, and may hang: never from the screen's thread."""
-    audit: Audit
-    timeline: Timeline
-    policy: Policy

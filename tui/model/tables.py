@@ -322,8 +322,6 @@ def text_of(line: Sequence[Cell]) -> str:
 
 
 class LeaseOrder(StrEnum):
-    """By what rows are sorted."""
-
     DOMAIN = "domain"
     EXPIRY = "expiry"
     HOLDER = "holder"
@@ -333,8 +331,6 @@ class LeaseOrder(StrEnum):
 
 
 class LeaseGroup(StrEnum):
-    """By what rows stand together."""
-
     NONE = "none"
     NODE = "node"
     HOLDER = "holder"
@@ -372,16 +368,12 @@ def _after[E: StrEnum](value: E) -> E:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions(ListOptions[LeaseOrder, LeaseGroup]):
-    """How leases should be arranged."""
-
     order: LeaseOrder = LeaseOrder.DOMAIN
     group: LeaseGroup = LeaseGroup.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class GroupHeading:
-    """The line above a group."""
-
     name: str
     count: int
 
@@ -396,7 +388,6 @@ class LeaseArrangement:
     """Numbers of rows; -1 - h: heading h."""
     headings: tuple[GroupHeading, ...]
     shown: int
-    """How many rows match."""
 
     def at(self, index: int) -> LeaseRow | GroupHeading:
         place = int(self.places[index])
@@ -471,8 +462,6 @@ EXPORT_DIRECTORY: Final = Path()
 
 
 class ExportForm(StrEnum):
-    """How it is written."""
-
     JSONL = "jsonl"
     CSV = "csv"
     SVG = "svg"
@@ -480,10 +469,7 @@ class ExportForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExportSheet:
-    """What is seen, as rows."""
-
     name: str
-    """Becomes part of the file's name."""
     rows: Sequence[dict[str, Any]]
 
 

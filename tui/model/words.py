@@ -129,17 +129,8 @@ def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
         case Condition.TENTATIVE:
             return "may not write yet"
         case Condition.HELD:
-            return "" if lease.previous is None else f"after {_outcome(lease.previous)}"
-
-
-def _outcome(outcome: LeaseOutcome) -> str:
-    return {
-        LeaseOutcome.RELINQUISHED: "relinquished",
-        LeaseOutcome.EXPIRED: "expired !",
-        LeaseOutcome.REVOKED: "revoked !",
-        LeaseOutcome.WITHDRAWN: "withdrawn",
-        LeaseOutcome.UNKNOWN: "unknown",
-    }.get(outcome, str(outcome))
+            mark = " !" if lease.previous in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED) else ""
+            return "" if lease.previous is None else f"after {lease.previous}{mark}"
 
 
 def _why_dying(lease: LeaseRow) -> str:
@@ -155,12 +146,9 @@ def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
     stands = condition(lease, now)
     symbol, tone = CONDITION_CELLS[stands].text, CONDITION_CELLS[stands].tone
     left = lease.expiry_ns - now.midpoint
-    left_tone = tone
-    if stands in (Condition.OVER, Condition.RECOVERING):
-        left_text = "over"
-    else:
-        left_text = short_span(max(0, left)) + ("!" if left < SECOND else " ")
-        left_tone = Tone.WARN if left < SECOND and stands is Condition.HELD else tone
+    over = stands in (Condition.OVER, Condition.RECOVERING)
+    left_text = "over" if over else short_span(max(0, left)) + ("!" if left < SECOND else " ")
+    left_tone = Tone.WARN if left < SECOND and stands is Condition.HELD else tone
     plain = Tone.DIM if tone is Tone.DIM else Tone.PLAIN
     words = lease_words(lease, now)
     word_tone = Tone.WARN if words.endswith("!") else Tone.DIM if tone is Tone.PLAIN else tone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
@@ -49,7 +49,6 @@ from ..model.tables import (
     LeaseGroup,
     LeaseOptions,
     LeaseOrder,
-    ListOptions,
     arrange,
     cells_of,
     fitted,
@@ -83,9 +82,9 @@ class LeaseTable(PickTable):
     def subject_of(self, row: LeaseRow) -> Subject:
         return DomainSubject(row.domain)
 
-    def show(self, state: ClusterState) -> None:
+    def show(self, state: ClusterState, wanted: LeaseOptions) -> None:
         """Show a state. Many rows stay as they are until a thread has arranged them."""
-        self._state = state
+        self._state, self.wanted = state, wanted
         made = self._made
         if made is not None and made.wanted == self.wanted and made.leases is state.leases:
             self._fill()
@@ -103,11 +102,6 @@ class LeaseTable(PickTable):
             and not self.wanted.words.split()
         )
         return whole or len(state.leases) <= INLINE_MAX
-
-    def want(self, wanted: LeaseOptions) -> None:
-        self.wanted = wanted
-        if self._state is not None:
-            self.show(self._state)
 
     def _arrange_behind(self, state: ClusterState) -> None:
         wanted = self.wanted
@@ -159,8 +153,6 @@ class LeaseTable(PickTable):
 
 
 class LeaseList(LeaseTable):
-    """The table of the leases screen."""
-
     def __init__(self) -> None:
         super().__init__(MANY_LEASE_COLUMNS, "lease-list")
 
@@ -203,36 +195,25 @@ class LeaseFacts(WordsLine):
             return
         self.show_title(row.domain)
         near = state.clock.now.midpoint
+        instants = row.granted_ns, row.floor_ns, row.settle_to_ns, row.expiry_ns, row.resumes_ns
+        granted, floor, settle_to, expiry, free_by = (moment(instant, near) for instant in instants)
+        holder = f"{row.node}/{row.process}"
         waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
         written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
         before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
-            (
-                "holder",
-                f"{row.node}/{row.process}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}",
-            ),
+            ("holder", f"{holder}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}"),
             ("lease", f"{row.correlation_id}   fence {row.fence}"),
-            (
-                "from",
-                (
-                    f"granted {moment(row.granted_ns, near)}   floor {moment(row.floor_ns, near)}   "
-                    f"settle to {moment(row.settle_to_ns, near)}"
-                ),
-            ),
-            (
-                "until",
-                (f"expiry {moment(row.expiry_ns, near)}   free by {moment(row.resumes_ns, near)}   waiting {waiting}"),
-            ),
+            ("from", f"granted {granted}   floor {floor}   settle to {settle_to}"),
+            ("until", f"expiry {expiry}   free by {free_by}   waiting {waiting}"),
             ("stands", f"{lease_words(row, state.clock.now) or 'held'}   the one before: {before}{written}"),
         )
         self.say_lines((Cell(f"{label:7} ", Tone.DIM), text) for label, text in lines)
 
 
 class NodeTable(PickTable):
-    """One row per shard, and one for each node without shards."""
-
     def __init__(self) -> None:
         super().__init__(NODE_COLUMNS, "Nodes", id="nodes")
 
@@ -285,6 +266,7 @@ class LeaseScreen(TopScreen):
     FILTERS = True
     REVOKES = True
     TABLE: ClassVar[type[LeaseTable]] = LeaseTable
+    options: LeaseOptions = LeaseOptions()
 
     @property
     def table(self) -> LeaseTable:
@@ -293,18 +275,8 @@ class LeaseScreen(TopScreen):
     def lease(self) -> LeaseRow | None:
         return self.table.row if self.table.has_focus else None
 
-    @property
-    def options(self) -> LeaseOptions:
-        return self.table.wanted
-
-    def want(self, options: ListOptions[Any, Any]) -> None:
-        assert isinstance(options, LeaseOptions)
-        self.table.want(options)
-
 
 class OverviewScreen(LeaseScreen):
-    """One glance at a cluster, worst news first."""
-
     NAME = "overview"
     AUTO_FOCUS = "#leases"
 
@@ -314,14 +286,12 @@ class OverviewScreen(LeaseScreen):
     def draw(self, state: ClusterState) -> None:
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
-        self.table.show(state)
+        self.table.show(state, self.options)
         self.query_one(BagStrip).show(state)
         self.query_one(ClockLine).show(state)
 
 
 class LeasesScreen(LeaseScreen):
-    """Many leases, and all that is known of the one under the cursor."""
-
     NAME = "leases"
     TABLE = LeaseList
     LEGENDS = (LEASE_LEGEND,)
@@ -336,16 +306,12 @@ class LeasesScreen(LeaseScreen):
         return LeaseList(), LeaseFacts()
 
     def draw(self, state: ClusterState) -> None:
-        self.table.show(state)
+        self.table.show(state, self.options)
         self.query_one(LeaseFacts).show(self.table.row, state)
 
     def on_pick_table_moved(self) -> None:
         if self.state is not None:
             self.query_one(LeaseFacts).show(self.table.row, self.state)
-
-    def action_turn(self) -> None:
-        super().action_turn()
-        self.on_pick_table_moved()  # drawn with it, where the table's word would come after the next drawing
 
 
 NAME_LEAST: Final = 8
@@ -353,8 +319,6 @@ NAME_LEAST: Final = 8
 
 
 class BagsScreen(TopScreen):
-    """One log's bags, and what is known of the one under the cursor."""
-
     NAME = "bags"
     FILTERS = True
     LEGENDS = (("Bags", BAG_GRID_LEGEND),)
@@ -400,7 +364,6 @@ class BagsScreen(TopScreen):
             self.draw(self.state)
 
     def _ask_about(self, bag: BagCell | None) -> None:
-        """Ask once for each bag, and again when it has come further."""
         if bag == self._shown:
             return
         self._shown = bag
@@ -438,8 +401,6 @@ SIGNED_WORDS: Final = "each about its own middle: signed at different instants, 
 
 
 class TimeScreen(TopScreen):
-    """Clocks; enter opens what one of them signed."""
-
     NAME = "time"
     FILTERS = True
     LEGENDS = (("Clocks", CLOCK_LEGEND),)
@@ -451,7 +412,6 @@ class TimeScreen(TopScreen):
         self._words = ""
 
     def parts(self) -> Iterable[Widget]:
-        """The nodes and what they agree on, this machine's sources, the history of one clock."""
         return (
             ClockLine(),
             ClockTable(),

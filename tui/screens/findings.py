@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.message import Message
 from textual.widget import Widget
 
 from auditor.rules.finding import Finding
@@ -73,7 +72,6 @@ class FindingTable(PickTable):
         return () if isinstance(self._rows[index], GroupHeading) else super().in_sight(index)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
-        """Return a row's text: a heading goes over all columns."""
         row = self._rows[index]
         if isinstance(row, GroupHeading):
             return cut((Cell(f"{row.name} ({row.count})", Tone.STRONG),), room)
@@ -89,25 +87,13 @@ class FindingTable(PickTable):
         after = self._rows[self.cursor :]
         return next((row for row in after if isinstance(row, Finding)), None)
 
-    class Entered(Message):
-        """Enter was pressed on a finding."""
-
-    def action_choose(self) -> None:
-        self.post_message(self.Entered())
-
     def next_finding(self, rows: int) -> None:
-        """Go to the next finding (-1: the one before), over headings."""
         place = self.cursor + rows
         while 0 <= place < len(self._rows):
             if isinstance(self._rows[place], Finding):
                 self.cursor = place
                 return
             place += rows
-
-    def choose(self, name: str) -> None:
-        for place, row in enumerate(self._rows):
-            if isinstance(row, Finding) and row.id == name:
-                self.cursor = place
 
 
 def _key(row: FindingRow) -> object:
@@ -155,7 +141,6 @@ class ChainTable(DetailTable):
             self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
 
     def show_text(self, finding: Finding, lines: Sequence[str]) -> None:
-        """Show a finding's explanation, in the width there is."""
         fresh = self._explanation is None or self._explanation[0] != finding
         self._explanation, self._finding, self._root, self._ways = (finding, lines), finding, None, []
         self.show_title(f"Explanation of {finding.id}; x: the evidence again")
@@ -177,11 +162,6 @@ class ChainTable(DetailTable):
     @property
     def link(self) -> Link | None:
         return self._ways[self.cursor][1] if self._ways else None
-
-    @property
-    def whole(self) -> str:
-        line = self.line
-        return "" if line is None else "".join(cell.text for cell in line.cells).strip()
 
     def action_close_link(self) -> None:
         """Hide what is inside the link; of one that is closed, go to the one that it is in."""
@@ -220,6 +200,7 @@ class FindingsScreen(EvidenceScreen):
     FILTERS = True
     LEGENDS = (("Findings", FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
+    options = FindingOptions()
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "explain", "Explain"),
         Binding("t,R", "replay", "Replay", key_display="t"),
@@ -233,7 +214,6 @@ class FindingsScreen(EvidenceScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._wanted = FindingOptions()
         self._looked: dict[str, FindingEvidence | TenureError] = {}
         self._asked: str | None = None
         self._archive: Archive | None = None
@@ -262,7 +242,7 @@ class FindingsScreen(EvidenceScreen):
             words = self.top.archives.words(state)
             self._archive = None  # what was read before comes back where this reading fails
             self.query_one("#audit-line", WordsLine).say(words)
-            self.query_one(FindingTable).show((), {}, self._wanted, words)
+            self.query_one(FindingTable).show((), {}, self.options, words)
             self.query_one(ChainTable).show_nothing("")
             return
         if archive is not self._archive:
@@ -279,13 +259,12 @@ class FindingsScreen(EvidenceScreen):
         findings = archive.audit.findings
         nothing = "nothing matches the filter" if findings else "● nothing found: every promise was kept"
         times = {finding.id: instant for instant, finding in archive.timeline.findings}
-        self.query_one(FindingTable).show(findings, times, self._wanted, nothing)
+        self.query_one(FindingTable).show(findings, times, self.options, nothing)
         self._about()
 
     # The finding under the cursor.
 
     def on_pick_table_moved(self, event: PickTable.Moved) -> None:
-        """Show the chain of the finding, or the whole of the link, that the cursor is on."""
         if isinstance(event.table, FindingTable):
             self._about()
         else:
@@ -327,24 +306,18 @@ class FindingsScreen(EvidenceScreen):
         self._whole()
 
     def _whole(self) -> None:
-        """Show what the cursor is on without a cut."""
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding
-        text = table.whole if table.has_focus else printable(finding.explanation) if finding else ""
+        text = table.text if table.has_focus else printable(finding.explanation) if finding else ""
         self.query_one("#link-whole", WordsLine).say(text)
 
     # Keys.
 
-    @property
-    def options(self) -> FindingOptions:
-        return self._wanted
-
     def want(self, options: ListOptions[Any, Any]) -> None:
         assert isinstance(options, FindingOptions)
-        self._wanted = options
+        self.options = options
         self._fill()
 
     def action_explain(self) -> None:
-        """Show the explanation instead of the chain, or the chain again."""
         self._explaining = not self._explaining
         self._about()
 
@@ -365,9 +338,12 @@ class FindingsScreen(EvidenceScreen):
         )
         self.top.replay_at(instant, domains[0] if domains else None)
 
-    def on_finding_table_entered(self) -> None:
-        self.set_focus(self.query_one(ChainTable))
-        self._whole()
+    def chosen(self) -> None:
+        if self.query_one(ChainTable).has_focus:
+            super().chosen()
+        else:
+            self.set_focus(self.query_one(ChainTable))
+            self._whole()
 
     def action_back(self) -> None:
         if self.query_one(ChainTable).has_focus:
@@ -382,9 +358,6 @@ class FindingsScreen(EvidenceScreen):
             return chain.subject
         finding = self.query_one(FindingTable).finding
         return None if finding is None else FindingSubject(finding.id)
-
-    def choose(self, name: str) -> None:
-        self.query_one(FindingTable).choose(name)
 
     def exported(self) -> ExportSheet:
         return ExportSheet("findings", [finding.fields() for finding in self.query_one(FindingTable).findings])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.app import ComposeResult
@@ -19,7 +20,7 @@ from timeagent.errors import TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import Instant, rfc3339, span_text
 
-from ..model.gantt import ScrubberGround, ground_of
+from ..model.gantt import Scrubber
 from ..model.replaying import (
     BAG_MARK_WORDS,
     EVENT_MARKS,
@@ -48,7 +49,7 @@ from ..model.replaying import (
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
-from ..widgets.lines import BatchedRedraw, TabLine, TitleBar, Words, WordsLine
+from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
 from ..widgets.row_table import PickTable
 from .screen import EvidenceScreen
 
@@ -62,21 +63,19 @@ class ScrubberLine(WordsLine):
 
     def __init__(self) -> None:
         super().__init__(id="scrubber")
-        self._counted: tuple[Timeline, int, ScrubberGround] | None = None
+        self._counted: tuple[Timeline, int, Scrubber] | None = None
 
     def show(self, timeline: Timeline, instant: Instant) -> int:
         """Show a record and an instant in it. Returns how many findings are where the cursor is."""
         width = self.content_size.width
         if self._counted is None or self._counted[0] is not timeline or self._counted[1] != width:
-            self._counted = timeline, width, ground_of(timeline, timeline.start_ns, timeline.end_ns, width)
-        drawn = self._counted[2].with_cursor(instant)
-        self.say_lines([drawn.axis, drawn.density])
-        return drawn.findings_here
+            self._counted = timeline, width, Scrubber(timeline, timeline.start_ns, timeline.end_ns, width)
+        axis, density, findings_here = self._counted[2].drawn(instant)
+        self.say_lines([axis, density])
+        return findings_here
 
 
 class InstantField(Input):
-    """Seen only while it is typed in."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Go there"),
         Binding("escape", "screen.back", "Leave it"),
@@ -149,9 +148,7 @@ class EventTable(PickTable):
     def show(self, events: Sequence[Event], position: int, follow: str | None, nothing: str) -> None:
         """Show events, the cursor on the last of so many that have happened. What is not followed steps back."""
         if self._events is not events or not events or self._follow != follow:
-            if self._events is not events:
-                self._events, self._key = events, None
-            self._follow = follow
+            self._events, self._follow, self._key = events, follow, None
             self.show_title("Events" if follow is None else f"Events; about {printable(follow)} in plain")
             self.show_picks(len(events), lambda _place: (), nothing, lambda place: place)
         if events and self.cursor != max(0, position - 1):
@@ -167,7 +164,6 @@ class EventTable(PickTable):
         self._moved(after + 1)
 
     def name_of(self, index: int) -> object:
-        """What has not happened yet looks otherwise."""
         return index, index > self.cursor
 
     def line_of(self, index: int, room: int) -> list[Cell]:
@@ -212,7 +208,7 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         Binding("left,h", "turn(-1)", "Less"),
         Binding("right,l,space", "turn(1)", "More, or on and off"),
         Binding("0", "clear", "All as it was"),
-        Binding("escape,w", "leave", "Leave it"),
+        Binding("escape,w", "dismiss", "Leave it"),
     ]
     AUTO_FOCUS = "#switches"
 
@@ -245,20 +241,17 @@ class WhatIfScreen(ModalScreen[Switches | None]):
     def action_apply(self) -> None:
         self.dismiss(self._switches)
 
-    def action_leave(self) -> None:
-        self.dismiss(None)
-
 
 TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
+WAITED: Final = 0.05
+"""Seconds for which bars are waited for: mostly they are there by then, and all is drawn at once."""
 SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
 """Which of replaying.SPANS the bars show."""
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
 class ReplayScreen(EvidenceScreen):
-    """One place in a record, and everything as it was then."""
-
     NAME = "replay"
     READS_STATE = False
     LEGENDS = REPLAY_LEGENDS
@@ -295,7 +288,6 @@ class ReplayScreen(EvidenceScreen):
         self._span = SPAN_AT_FIRST
         self._moment: ReplayMoment | None = None
         self._busy = False
-        self._holding = BatchedRedraw(self)
         self._wanted: tuple[Instant | None, str | None] | None = None
 
     def parts(self) -> Iterable[Widget]:
@@ -323,6 +315,8 @@ class ReplayScreen(EvidenceScreen):
         return None if self._reading is None else self._reading.timeline
 
     def look(self) -> None:
+        if not self._whole:
+            return
         archive = self.top.archives.archive
         self._waiting = archive is None or self.top.archives.busy
         if archive is None or self._waiting:
@@ -343,7 +337,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def begin_at(self, instant: Instant | None, follow: str | None) -> None:
-        """Go to an instant, following a domain, as soon as there is something."""
         self.playing = False
         self._wanted = instant, follow
         if self.is_mounted:
@@ -402,8 +395,8 @@ class ReplayScreen(EvidenceScreen):
             return
         timeline, leases, copy = reading.timeline, reading.leases, reading.archive.copy
         self._busy = True
-        self._holding.begin()
-        self.top.work(lambda: moment_of(timeline, leases, copy, wish), lambda found: self._take(timeline, found))
+        asked = partial(moment_of, timeline, leases, copy, wish)
+        self.top.work(asked, lambda found: self._take(timeline, found), WAITED)
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
         self._busy = False
@@ -412,18 +405,11 @@ class ReplayScreen(EvidenceScreen):
                 self._moment = found
                 self.query_one(MomentParts).show(found, self._logs)
             self._ask()
-        if not self._busy:
-            self._holding.end()
-
-    def on_screen_suspend(self) -> None:
-        self._holding.end()
 
     @property
     def idle(self) -> bool:
         """Whether everything that was asked for is drawn."""
-        return (
-            not self._busy and not self._holding.on and self._moment is not None and self._moment.wish == self._wish()
-        )
+        return not self._busy and self._moment is not None and self._moment.wish == self._wish()
 
     # Keys.
 
@@ -448,7 +434,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def action_play(self) -> None:
-        """Let time pass, or stop it; at the end begin anew."""
         if self.timeline is None:
             return
         if not self.playing and self.place.instant_ns >= self.timeline.end_ns:
@@ -478,7 +463,6 @@ class ReplayScreen(EvidenceScreen):
         self._paint()
 
     def action_follow(self) -> None:
-        """Follow the domain of the event under the cursor; nothing where it is followed already."""
         domain = self.query_one(EventTable).domain
         self.follow = None if domain == self.follow else domain
         self._paint()
@@ -525,7 +509,6 @@ class ReplayScreen(EvidenceScreen):
             self._show_reading(reading)
 
     def _show_reading(self, reading: ReplayedCopy) -> None:
-        """Look at the same instant of what is another record now."""
         self._moment = None
         self._go(at_instant(reading.timeline, self.place.instant_ns))
 
@@ -553,7 +536,6 @@ class ReplayScreen(EvidenceScreen):
                 self.notify(f"the record goes from {rfc3339(timeline.start_ns)} to {rfc3339(timeline.end_ns)}")
 
     def action_back(self) -> None:
-        """Leave the field; else what is followed; else go back."""
         if self.query_one(InstantField).display:
             self._leave_instant()
         elif self.follow is not None:

@@ -26,8 +26,6 @@ from ..widgets.row_table import DetailTable, PickTable, RowTable
 
 
 class ScreenEntry(NamedTuple):
-    """One screen."""
-
     key: str
     name: str
     title: str
@@ -67,7 +65,9 @@ class Program(Protocol):
     def show_now(self, screen: TopScreen) -> None: ...
     def look_at(self, instant: Instant | None) -> None: ...
     def look_up(self, subject: Subject, take: Callable[[Sequence[DetailLine] | TenureError], None]) -> None: ...
-    def work[T](self, body: Callable[[], T], take: Callable[[T | TenureError], None]) -> None: ...
+    def work[T](
+        self, body: Callable[[], T], take: Callable[[T | TenureError], None], within: float | None = None
+    ) -> None: ...
     def open(self, subject: Subject) -> None: ...
     def replay_at(self, instant: Instant | None, follow: str | None = None) -> None: ...
     def revoke(self, row: LeaseRow) -> None: ...
@@ -103,7 +103,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         Binding("R", "revoke", "Revoke"),
     ]
     state: ClusterState | None = None
-    """The newest that it was given."""
     _theme = ""
     _seen: tuple[int, bool, Size] | None = None
     """What is drawn: going to and fro draws nothing anew."""
@@ -118,7 +117,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         yield KeysLine()
 
     def parts(self) -> Iterable[Widget]:
-        """Return what stands between title and footer."""
         raise NotImplementedError
 
     def show(self, state: ClusterState, *, paused: bool) -> None:
@@ -135,7 +133,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
         self.draw(state)
 
     def draw(self, state: ClusterState) -> None:
-        """Show a state in the screen's own parts."""
         raise NotImplementedError
 
     def on_screen_resume(self, event: ScreenResume) -> None:
@@ -160,7 +157,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
     # Filter.
 
     def filter_words(self, words: str) -> None:
-        """Narrow the rows to those that match."""
         self.want(self.options.narrowed(words))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -193,7 +189,6 @@ class TopScreen(Screen[None], inherit_bindings=False):
             self.filter_words(event.value)
 
     def on_input_submitted(self, event: FilterField.Submitted) -> None:
-        """Keep the filter, and go back to the rows."""
         if isinstance(event.input, FilterField):
             self._leave_filter()
 
@@ -204,12 +199,13 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     # Lists.
 
-    @property
-    def options(self) -> ListOptions[Any, Any]:
-        raise NotImplementedError
+    options: ListOptions[Any, Any]
+    """How the rows should be arranged, of a screen that has some that can be."""
 
     def want(self, options: ListOptions[Any, Any]) -> None:
-        raise NotImplementedError
+        self.options = options
+        if self.state is not None:
+            self.draw(self.state)
 
     def action_sort(self) -> None:
         self.want(self.options.next_order())
@@ -229,6 +225,9 @@ class TopScreen(Screen[None], inherit_bindings=False):
         return found if isinstance(found, SUBJECTS) else None
 
     def on_pick_table_chosen(self) -> None:
+        self.chosen()
+
+    def chosen(self) -> None:
         subject = self.subject()
         if subject is not None:
             self.top.open(subject)
@@ -266,13 +265,12 @@ class EvidenceScreen(TopScreen):
         self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
 
     def draw(self, state: ClusterState) -> None:
-        """Take the evidence when it is there."""
+        """Take the evidence when it is there; it is shown once the parts have their room."""
         del state
         self.top.archives.take_record()
-        self.look()
+        self.call_after_refresh(self.look)
 
     def look(self) -> None:
-        """Show the evidence that there is, or how far its reading is."""
         raise NotImplementedError
 
     def action_audit(self) -> None:
@@ -282,8 +280,6 @@ class EvidenceScreen(TopScreen):
 
 
 class DetailScreen(TopScreen):
-    """Lines about a subject."""
-
     FILTERS = True
     AUTO_FOCUS = "#details"
 
@@ -294,7 +290,6 @@ class DetailScreen(TopScreen):
         self._trail = trail
 
     def parts(self) -> Iterable[Widget]:
-        """The way here, and the lines."""
         yield WordsLine(self._trail, id="trail", cut=True)
         yield DetailTable(id="details")
 
@@ -302,7 +297,6 @@ class DetailScreen(TopScreen):
         self.ask()
 
     def ask(self) -> None:
-        """Ask what is known now, or as of the instant that is looked at."""
         self.query_one(DetailTable).ask(self.about, self.top.look_up)
 
     def draw(self, state: ClusterState) -> None:
@@ -315,7 +309,4 @@ class DetailScreen(TopScreen):
         return self.query_one(DetailTable).subject
 
     def copied(self) -> str:
-        subject, line = self.subject(), self.query_one(DetailTable).line
-        if subject is not None:
-            return subject.identifier
-        return "" if line is None else "".join(cell.text for cell in line.cells).strip()
+        return super().copied() or self.query_one(DetailTable).text

@@ -1,6 +1,7 @@
-"""Lines of details: those that a state tells by itself, live or in a copy, and what bytes of a tree say.
+"""Lines of details: what a state tells by itself, what bytes of a tree say, what a live cluster tells of a subject now.
 
-Nothing is verified: what the signatures are worth is the audit's to say.
+Nothing is verified: what the signatures are worth is the audit's to say. A mount is read, never written; whoever asks
+waits for as long as it does, so it is asked off the screen's thread.
 """
 
 from __future__ import annotations
@@ -9,12 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
+from appliance.formats.lockfile import open_lock
+from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
+from appliance.formats.shardmap import chain_of, shard_text
+from appliance.formats.witness import Ended, Witness, open_block
 from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
 from timeagent.console import counted, printable
-from timeagent.errors import Damaged
+from timeagent.errors import Damaged, TryAgain
+from timeagent.units import span_text
 
+from ..model.clocks import agreement, agreement_words
 from ..model.state import (
+    BagSubject,
     Cell,
     ClockSubject,
     ClusterState,
@@ -23,6 +31,7 @@ from ..model.state import (
     HolderSubject,
     LeaseRow,
     LeaseSubject,
+    NamedSubject,
     NodeSubject,
     PlaceSubject,
     Reach,
@@ -30,13 +39,13 @@ from ..model.state import (
     Tone,
     ViewKind,
 )
-from ..model.words import condition, lease_words, moment
+from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
+from .mount import MountAnswer
 
 LABEL: Final = 12
 
 
 def fact(label: str, text: str, subject: Subject | None = None, tone: Tone = Tone.PLAIN) -> DetailLine:
-    """Return a line: what, and how it is."""
     return DetailLine((Cell(f"{label:{LABEL}} ", Tone.DIM), Cell(text, tone)), subject)
 
 
@@ -55,7 +64,6 @@ LEASES_SHOWN: Final = 1_000
 
 
 def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLine]:
-    """Yield who holds a domain."""
     rows = [row for row in state.leases if row.domain == domain.name]
     yield BLANK
     yield heading("Holds it now" if rows else "Nobody is known to hold it")
@@ -65,7 +73,6 @@ def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLi
 
 
 def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[DetailLine]:
-    """Yield where a holder runs, and its leases."""
     rows = [row for row in state.leases if (row.node, row.process) == (subject.node, subject.process)]
     yield fact("node", subject.node, NodeSubject(subject.node))
     yield fact("process", str(subject.process))
@@ -77,7 +84,6 @@ def holder_details(state: ClusterState, subject: HolderSubject) -> Iterator[Deta
 
 
 def held_on(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    """Yield the leases of a node's processes."""
     rows = [row for row in state.leases if row.node == node]
     known = state.view is ViewKind.RECORD or all(s.freshness.reach is Reach.ANSWERS for s in state.shards)
     yield from _rows(state, rows, f"Holds {counted(len(rows), 'lease')}" + ("" if known else ", as far as is known"))
@@ -179,3 +185,219 @@ class FrameLines(Sequence[DetailLine]):
         text = printable(raw.decode("utf-8", "backslashreplace")) + ("…" if end - begin > PAYLOAD_SHOWN else "")
         instant = int(self._frame.timestamps[number])
         return words(f"{number:>5}  {moment(instant)}  {end - begin:>6} B  {text}")
+
+
+# -- live -------------------------------------------------------------------------------------------------------------
+
+
+LEDGERS_READ: Final = 2
+"""So many ledger files of a run are gone through for the witnesses of a lease: the newest."""
+
+CHAIN_SHOWN: Final = 500
+
+
+def live_details(state: ClusterState, answer: MountAnswer | None, subject: Subject) -> Sequence[DetailLine]:
+    """Return what is known. Touches the mount for bags, witnesses and bytes. Raises TryAgain: nothing has answered."""
+    if answer is None:
+        raise TryAgain("no-answer", "the mount has not answered yet", hint="see whether its file server answers")
+    tree = Tree(answer.root)
+    match subject:
+        case PlaceSubject():
+            return place_details(tree, subject)
+        case DomainSubject():
+            return list(_domain(state, answer, tree, subject.name))
+        case LeaseSubject():
+            return list(_lease(state, answer, tree, subject))
+        case HolderSubject():
+            return list(holder_details(state, subject))
+        case NodeSubject():
+            return list(_node(state, subject.name))
+        case ClockSubject():
+            return list(_clock(state, subject.name))
+        case BagSubject():
+            return list(_bag(state, tree, subject))
+        case NamedSubject():  # a finding
+            return [words("a live cluster is not audited: tenure audit judges a copy")]
+
+
+def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -> Iterator[DetailLine]:
+    shards = answer.shard_map.shards_of(domain)
+    for shard in shards:
+        node = answer.shard_map.owner_of(shard) or ""
+        yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
+    yield from domain_rows(state, DomainSubject(domain))
+    yield BLANK
+    yield heading("Witnesses in the newest ledger files, newest first")
+    for shard in shards:
+        yield from _chain(answer, tree, shard, domain)
+
+
+def _lease(state: ClusterState, answer: MountAnswer, tree: Tree, subject: LeaseSubject) -> Iterator[DetailLine]:
+    row = next((row for row in state.leases if row.correlation_id == subject.identifier), None)
+    yield fact("domain", subject.domain, DomainSubject(subject.domain))
+    yield fact("lease", subject.identifier)
+    if row is None:
+        yield words("it is not out any more, as far as is known", tone=Tone.WARN)
+    else:
+        yield fact("holder", f"{row.node}/{row.process} {row.purpose}", HolderSubject(row.node, row.process))
+        yield fact("node", row.node, NodeSubject(row.node))
+        yield fact("stands", f"{condition(row, state.clock.now)}  {lease_words(row, state.clock.now)}")
+        yield fact("fence", str(row.fence))
+        yield fact("floor", moment(row.floor_ns))
+        yield fact("settle_to", moment(row.settle_to_ns))
+        yield fact("granted", moment(row.granted_ns))
+        yield fact("expiry", moment(row.expiry_ns))
+        yield fact("waiting", "not known" if row.waiting is None else str(row.waiting))
+    yield BLANK
+    yield heading("Witnesses in the newest ledger files, newest first")
+    for shard in answer.shard_map.shards_of(subject.domain):
+        yield from _chain(answer, tree, shard, subject.domain, subject.identifier)
+
+
+def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str | None = None) -> Iterator[DetailLine]:
+    """Yield what the newest ledger files of the shard's run say about a domain, or one lease of it."""
+    end = answer.chains.get(shard)
+    if end is None:
+        yield words("the shard has no ceiling chain: it never ran", tone=Tone.DIM)
+        return
+    directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
+    names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
+    shown = 0
+    for (run, _), name in reversed(names[-LEDGERS_READ:]):
+        del run
+        path = f"{directory}/{name}"
+        found = [
+            line
+            for piece in tree.pieces(path)
+            if isinstance(piece, Piece)
+            for line in _said(piece, path, domain, lease)
+        ]
+        for line in reversed(found):
+            yield line
+            shown += 1
+            if shown == CHAIN_SHOWN:
+                return
+    if not shown:
+        yield words("none", tone=Tone.DIM)
+
+
+def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[DetailLine]:
+    if piece.kind is not Kind.LEDGER:
+        return
+    try:
+        block = open_block(piece, path)
+        head = block.batch_head(path)
+        entries = list(block.decoded(path))
+    except Damaged:
+        return  # the audit's to say
+    place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
+    said = f"{moment(head.signed_time(path).midpoint_ns)}"
+    for entry in entries:
+        match entry:
+            case Witness() if entry.domain == domain and lease in (None, entry.correlation_id.hex()):
+                holder = f"{entry.holder.node}/{entry.holder.process}"
+                text = f"{entry.kind:8} {entry.phase:9} {holder:16} expiry {moment(entry.expiry_ns)}"
+                yield words(f"{said}  {text}  {entry.correlation_id.hex()[-8:]}", place)
+            case Ended() if entry.domain == domain and lease in (None, entry.ending.correlation_id.hex()):
+                yield words(f"{said}  {entry.ending.outcome}  {entry.ending.correlation_id.hex()[-8:]}", place)
+            case _:
+                pass
+
+
+def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
+    for view in state.nodes:
+        for shard in view.shards if view.name == node else ():
+            reach, said = reach_cell(shard), shard_words(shard, state.clock.now)
+            age = (
+                ""
+                if shard.freshness.age_ns is None
+                else f", heard {span_text(shard.freshness.age_ns // 1_000_000 * 1_000_000)} ago"
+            )
+            leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
+            yield fact(
+                "shard",
+                f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip(),
+                tone=reach.tone,
+            )
+            yield fact("run", shard.incarnation or "not known")
+            yield fact("ceiling", moment(shard.ceiling_ns))
+    clock = next((each for each in state.clocks if each.node == node), None)
+    if clock is None:
+        yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
+    else:
+        radius = "no bound" if clock.radius_ns is None else f"±{span_text(clock.radius_ns)}"
+        yield fact("clock", f"{radius}, {clock.status}", ClockSubject(node))
+    yield from held_on(state, node)
+
+
+def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:
+    clock = next((each for each in state.clocks if each.node == node), None)
+    yield fact("node", node, NodeSubject(node))
+    if clock is None:
+        yield words("nothing that it signed was seen", tone=Tone.DIM)
+        return
+    if clock.radius_ns is not None and clock.midpoint_ns is not None:
+        yield fact("status", clock.status + (", assumed: stated by the policy" if clock.assumed else ""))
+        yield fact("radius", f"±{span_text(clock.radius_ns)}")
+    if clock.ahead is None:
+        if clock.midpoint_ns is not None:
+            yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
+        said = (
+            "no answer" if clock.reach is Reach.SILENT else "no bound" if clock.reach is Reach.ANSWERS else "not asked"
+        )
+        tone = Tone.DIM if clock.reach is Reach.NOT_ASKED else Tone.BAD
+        yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
+        return
+    trip = "" if clock.trip_ns is None else f", {span_text(clock.trip_ns)} of them the round trip"
+    yield fact("now", f"{moment(clock.midpoint_ns)}, by its own word {short_span(clock.age_ns or 0)} ago")
+    yield fact("on the axis", f"{span_text(clock.ahead.latest - clock.ahead.earliest)} wide{trip}")
+    agreed = agreement(state.clocks)
+    outside = any(each.node == node for each in agreed.outside)
+    if agreed.common is not None:
+        offset = clock.ahead.midpoint - agreed.common.midpoint
+        yield fact("offset", f"{offset / 1e6:+,.3f} ms from the middle of what the clocks have in common")
+    yield fact("together", agreement_words(agreed), tone=Tone.BAD if outside or agreed.common is None else Tone.PLAIN)
+
+
+def _bag(state: ClusterState, tree: Tree, subject: BagSubject) -> Iterator[DetailLine]:
+    log = next((each for each in state.logs if each.name == subject.log), None)
+    cell = next((each for each in log.bags if each.start_ns == subject.start_ns), None) if log else None
+    if log is None or cell is None:
+        yield words("it is not among the newest bags: tenure bag ls shows older ones", tone=Tone.WARN)
+        return
+    path = cell.path
+    yield fact("bag", f"[{moment(cell.start_ns)}, {moment(cell.start_ns + log.span_ns, cell.start_ns)})   {path}")
+    yield fact("state", f"{cell.state or 'nobody wrote'}; could be closed from {moment(cell.due_ns, cell.start_ns)}")
+    names = [name for name, _ in tree.names(path)] if path else []
+    raw = tree.read(f"{path}/{LOCK}") if path else None
+    listed = {}
+    if raw is not None:
+        try:
+            lock, stamped = open_lock(raw, f"{path}/{LOCK}")
+        except Damaged as problem:
+            yield words(printable(problem.message), PlaceSubject(f"{path}/{LOCK}"), Tone.BAD)
+        else:
+            listed = dict(lock.by_name())
+            token = stamped.signed_time(path)
+            text = f"{moment(token.midpoint_ns, cell.start_ns)} by {lock.closer}"
+            yield fact("closed", text, PlaceSubject(f"{path}/{LOCK}"))
+            yield fact("closer", lock.closer, NodeSubject(lock.closer))
+    elif names:
+        yield fact("prelock", "there: somebody has begun to close it" if PRELOCK in names else "not there")
+    yield BLANK
+    files = sorted({*names, *listed} - {LOCK, PRELOCK})
+    yield heading(counted(len(files), "file") + (f", {len(listed)} listed" if raw is not None else ""))
+    for name in files:
+        entry, size = listed.get(name), tree.size(f"{path}/{name}") if name in names else None
+        text = "missing" if size is None else f"{size:,} bytes"
+        if raw is None:
+            state_words, tone = "open", Tone.PLAIN
+        elif entry is None:
+            state_words, tone = "NOT LISTED: void", Tone.BAD
+        elif size is None or size < entry.size:
+            state_words, tone = f"listed with {entry.size:,} bytes", Tone.BAD
+        else:
+            extra = size - entry.size
+            state_words = "listed" + (f"; {extra} bytes past the list are void" if extra else "")
+            tone = Tone.WARN if extra else Tone.PLAIN
+        yield words(f"{printable(name):48} {text:>14}  {state_words}", PlaceSubject(f"{path}/{name}"), tone)

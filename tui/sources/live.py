@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import is_
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.cli.daemon import daemon_check, time_agent_check
+from appliance.cli.service import daemon_check, time_agent_check
 from appliance.cluster import Cluster, time_sources
 from appliance.doctor.check import HealthCheck, unknown
 from appliance.formats.ceiling import CeilingKind
@@ -23,20 +22,21 @@ from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half, Witness
 from appliance.lease.wire import LeaseView, ShardNumbers
 from appliance.node.releases import LOOK_NS, Releases
+from appliance.node.routes import TimeThere
 from appliance.node.runtime import runtime_of
 from appliance.node.settings import root_path
 from timeagent import VERSION
-from timeagent.clock import MachineClock, SystemClock, boot_id
+from timeagent.agent.bounded_clock import Look
+from timeagent.clock import DRIFT_PPM, MachineClock, SystemClock, boot_id, drift_ns
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
 from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
-from timeagent.signedtime import SignedTime
+from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, SECOND, Instant
 
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
-    AuditedCopy,
     ClockView,
     ClusterState,
     DetailLine,
@@ -52,14 +52,17 @@ from ..model.state import (
     TimeSources,
     ViewKind,
 )
-from .live_details import live_details
+from .details import live_details
 from .mount import LedgerLease, MountAnswer, MountLocation, OpenMount
-from .node_clocks import NO_ADDRESS, NodeClocks, signed_clock
 
 SHARD_PERIOD_NS: Final = 250 * MS
 MOUNT_PERIOD_NS: Final = 500 * MS
 TIME_PERIOD_NS: Final = SECOND
 OWN_PERIOD_NS: Final = SECOND
+CLOCK_PERIOD_NS: Final = SECOND
+UNKNOWN_REQUEST: Final = "call-damaged"
+"""The code by which a shard refuses a call that its release does not know."""
+NO_ADDRESS: Final = "no-address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,6 @@ class LiveSource:
         self._nodes: AskedQuestion[Mapping[str, str | None]] | None = None
         self._others: Releases | None = None
         self._shards: dict[int, AskedQuestion[ShardAnswer]] = {}
-        """By the number of the shard."""
         self._clocks = NodeClocks(machine)
         self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
@@ -172,16 +174,11 @@ class LiveSource:
             raise ShardUnavailable("starting", f"shard {shard_text(shard)} is starting: it may not grant yet")
         question = self._shards.get(shard)
         before = None if question is None else question.answer
-        said = tuple(leases)
         earlier: tuple[LeaseView, ...] = ()
         if before is not None:
-            earlier = before.earlier
-            if before.numbers.incarnation != numbers.incarnation:
-                earlier = before.leases
-            if before.leases == said:
-                said = before.leases  # the very same value: its rows are not made again
+            earlier = before.earlier if before.numbers.incarnation == numbers.incarnation else before.leases
         taken = {view.domain for view in leases} if earlier else set()
-        return ShardAnswer(numbers, said, asked_ns, tuple(v for v in earlier if v.domain not in taken))
+        return ShardAnswer(numbers, tuple(leases), asked_ns, tuple(v for v in earlier if v.domain not in taken))
 
     def _ask_times(self) -> TimeSources:
         opened = self._open
@@ -245,10 +242,7 @@ class LiveSource:
         del instant
         return live_details(self.state_at(), self.mount.answer, subject)
 
-    @property
-    def record(self) -> AuditedCopy | None:
-        """A live cluster was not read as a whole."""
-        return None
+    record = None
 
     def _clock(self) -> ClockView:
         problem = "the policy is not read yet"
@@ -348,7 +342,7 @@ class LiveRows:
         self._present = present or process_is_present
         self._boot = boot_id()
         self._processes: dict[int, bool] = {}
-        self._made_from: tuple[list[object], list[object]] = ([], [])
+        self._made_from: list[object] = []
         self._rows = LeaseRows()
         self._fading = False
         """Whether there are rows that end with time alone, whatever anybody says."""
@@ -358,26 +352,24 @@ class LiveRows:
     ) -> LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
-        things, values = self._told(answer, shards, said, now)
-        if values != self._made_from[1] or not _same(things, self._made_from[0]):
+        made_from = self._told(answer, shards, said, now)
+        if made_from != self._made_from:
             self._processes = {}
             found = sorted(self._leases(answer, shards, said, now), key=lambda row: (row.domain, -row.fence))
             self._rows = LeaseRows(found)
             self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
-            self._made_from = self._told(answer, shards, said, now)
+            made_from = self._told(answer, shards, said, now)
+        self._made_from = made_from  # the newest of equal values: what is the very same is compared at once
         return self._rows
 
     def _told(
         self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
-    ) -> tuple[list[object], list[object]]:
-        """Return all that rows are made from: what is large, to be compared by identity, and small values."""
-        things: list[object] = [answer.ledgers]
-        for each in said.values():
-            things += [None, None] if each is None else [each.leases, each if each.earlier else None]
-        values: list[object] = [answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
-        values += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
-        values += [list(self._processes.items()), now.earliest // SECOND if self._fading else None]
-        return things, values
+    ) -> list[object]:
+        """Return all that rows are made from."""
+        told: list[object] = [answer.ledgers, answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
+        told += [each and (each.leases, each if each.earlier else None) for each in said.values()]
+        told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
+        return [*told, list(self._processes.items()), now.earliest // SECOND if self._fading else None]
 
     def _leases(
         self,
@@ -466,11 +458,6 @@ class LiveRows:
         )
 
 
-def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Whether they are the very same, one by one: answers are not compared row by row."""
-    return len(some) == len(others) and all(map(is_, some, others))
-
-
 def process_is_present(process: int) -> bool:
     """Whether a process of this number runs on this machine, as far as this program's container shows. Local."""
     try:
@@ -480,3 +467,125 @@ def process_is_present(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+# -- clocks of nodes ---------------------------------------------------------------------------------------------------
+# A node's word is an interval of its now. This machine's CLOCK_BOOTTIME, read before the question and after the answer,
+# makes an interval of true time minus that clock out of it; such intervals of several nodes belong on one axis. Each is
+# widened by its round trip, and ages by how fast this machine's clock may run away.
+
+
+def told_clock(there: TimeThere) -> NodeClock:
+    """Return what a shard answered of its node's clock, as of that answer. Raises Damaged."""
+    told, ahead = there.told, there.ahead
+    token = None if told.token is None else SignedTime.decode(told.token, f"the clock of node {told.node}")
+    trip = there.answered_ns - there.asked_ns
+    return NodeClock(
+        told.node,
+        None,
+        None if ahead is None else (ahead.latest - ahead.earliest - trip + 1) // 2,  # without the round trip
+        (ClockStatus.UNKNOWN if token is None else token.status).word,
+        token is not None and bool(token.flags & TimeFlags.ASSUMED),
+        0,
+        reach=Reach.ANSWERS,
+        problem=told.problem if ahead is None else "",
+        ahead=ahead,
+        trip_ns=trip,
+        read_ns=there.answered_ns,
+    )
+
+
+def own_clock(node: str, look: Look, answered_ns: int) -> NodeClock:
+    """Return what this machine's own clock says, where no shard of it can be asked."""
+    ahead = TimeInterval(look.now.earliest - answered_ns, look.now.latest - look.boot_ns)
+    return NodeClock(
+        node,
+        None,
+        look.now.radius,
+        look.status.word,
+        look.assumed,
+        0,
+        reach=Reach.ANSWERS,
+        ahead=ahead,
+        trip_ns=answered_ns - look.boot_ns,
+        read_ns=answered_ns,
+    )
+
+
+class NodeClocks:
+    """A question for each node's clock, and what they said. Told from any thread."""
+
+    def __init__(self, machine: MachineClock) -> None:
+        self._machine = machine
+        self._questions: dict[str, AskedQuestion[NodeClock]] = {}
+        self._mute: set[tuple[str, bytes]] = set()
+        """Nodes and incarnations that do not know the question: asked again once another release may run there."""
+
+    def question(
+        self, node: str, cluster: Cluster, at: Callable[[], tuple[int, bytes] | None]
+    ) -> AskedQuestion[NodeClock] | None:
+        """Return the question about a node that runs shards, unless there is one already.
+
+        ``at``: which shard to ask there, and of which incarnation it last was.
+        """
+
+        def ask() -> NodeClock:
+            shard = at()
+            if shard is None:
+                raise TryAgain("no-shard", f"{node} runs no shard now that could be asked")
+            if (node, shard[1]) in self._mute:
+                raise ShardUnavailable(UNKNOWN_REQUEST, "its release does not tell what time it is there")
+            try:
+                return told_clock(cluster.clock_of(shard[0], node))
+            except ShardUnavailable as problem:
+                if problem.code == UNKNOWN_REQUEST:
+                    self._mute.add((node, shard[1]))
+                raise
+
+        return self._new(node, ask)
+
+    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock] | None:
+        """Return the question about this machine's own clock, unless there is one already."""
+        return self._new(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
+
+    def _new(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock] | None:
+        if node in self._questions:
+            return None
+        self._questions[node] = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
+        return self._questions[node]
+
+    def told(self, nodes: Iterable[str], signed: Mapping[str, SignedTime], now: TimeInterval) -> Iterator[NodeClock]:
+        """Yield a clock for each node: of those that answer, their interval at this instant; of others, why not.
+
+        ``signed``: what each last signed where everybody can read it: its age is told where it is all there is.
+        """
+        for node in nodes:
+            question = self._questions.get(node)
+            last = signed_clock(node, signed.get(node), now)
+            if question is None:
+                yield replace(last, problem="runs no shard that could be asked")
+                continue
+            freshness, said, error = question.freshness(), question.answer, question.error
+            if error is not None and error.code == NO_ADDRESS:
+                yield replace(last, problem="this node's settings have no address of it")
+            elif said is None or freshness.reach is not Reach.ANSWERS:
+                yield replace(last, reach=freshness.reach, problem=freshness.problem, silent_ns=freshness.silent_ns)
+            else:
+                yield replace(self._by_now(said), node=node)
+
+    def _by_now(self, said: NodeClock) -> NodeClock:
+        """Return a clock as of this instant: its interval has grown by how fast this machine's clock may run away."""
+        assert said.read_ns is not None
+        boot = self._machine.boot_ns()
+        age = max(0, boot - said.read_ns)
+        ahead = None if said.ahead is None else said.ahead.widened(drift_ns(age, DRIFT_PPM))
+        return replace(said, midpoint_ns=None if ahead is None else boot + ahead.midpoint, age_ns=age, ahead=ahead)
+
+
+def signed_clock(node: str, token: SignedTime | None, now: TimeInterval) -> NodeClock:
+    """Return a clock of which only is known what it signed; nothing where that was not seen."""
+    if token is None:
+        return NodeClock(node, None, None, ClockStatus.UNKNOWN.word, assumed=False, age_ns=None)
+    age = max(0, now.midpoint - token.midpoint_ns)
+    assumed = bool(token.flags & TimeFlags.ASSUMED)
+    return NodeClock(node, token.midpoint_ns, token.radius_ns, token.status.word, assumed, age)

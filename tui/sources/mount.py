@@ -23,13 +23,13 @@ from appliance.bag.logs import list_logs, open_log, racks_there
 from appliance.bag.roots import cluster_storage_at
 from appliance.bag.storage import Storage
 from appliance.bag.survey import ClosingState, view_rack
-from appliance.cli.daemon import key_ends
+from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.check import HealthCheck
 from appliance.doctor.directory import room_of
 from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
-from appliance.formats.framing import Kind, Piece, pack, piece_at
+from appliance.formats.framing import Kind, Piece, pack, piece_at, pieces
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name
 from appliance.formats.policy import Policy
@@ -71,8 +71,6 @@ class LedgerLease:
 
 @dataclass(frozen=True, slots=True)
 class LedgersTell:
-    """What all ledgers together say."""
-
     leases: tuple[LedgerLease, ...]
     """The last known lease of each domain that is not known to have ended."""
     fences: dict[str, int]
@@ -91,7 +89,7 @@ class LedgerBook:
         self._told: LedgersTell | None = None
 
     def told(self) -> LedgersTell:
-        """Return what they say. The very same value until a block says something new: rows are made from it."""
+        """Return what they say. The very same value until there is another block: rows are made from it."""
         if self._told is None:
             self._told = LedgersTell(
                 tuple(known for known in self._domains.values() if known.ended is None),
@@ -102,6 +100,7 @@ class LedgerBook:
 
     def take(self, piece: Piece, where: str) -> None:
         """Take in one block. Raises Damaged."""
+        self._told = None
         block = open_block(piece, where)
         head = block.batch_head(where)
         signed_ns, shard = head.signed_time(where).midpoint_ns, shard_number(head.map_number, head.shard)
@@ -124,7 +123,6 @@ class LedgerBook:
             new.witness.expiry_ns,
         ):
             return
-        self._told = None
         _put(self._domains, domain, new)
         outcome = new.witness.last_ended.outcome if new.witness.last_ended else None
         if outcome is not None:
@@ -133,14 +131,12 @@ class LedgerBook:
     def _end(self, entry: Ended) -> None:
         known = self._domains.get(entry.domain)
         if known is not None and known.witness.correlation_id == entry.ending.correlation_id:
-            self._told = None
             self._domains[entry.domain] = LedgerLease(
                 known.witness, known.shard, known.incarnation, known.signed_ns, entry.ending.outcome
             )
 
     def _stop(self, incarnation: bytes) -> None:
         """Forget what an orderly stopped run had out: it waited until nothing was."""
-        self._told = None
         for domain in [d for d, known in self._domains.items() if known.incarnation == incarnation]:
             del self._domains[domain]
 
@@ -181,18 +177,14 @@ class LedgerTail:
         except OSError as problem:
             raise Environment("ledger-unreadable", f"cannot read {self._file}: {problem.strerror}") from None
         begin = _synchronised(data) if first and start else 0
-        taken = self._take(data, begin, book)
+        found, _ = pieces(data[begin:])
+        for piece in found:
+            if piece.kind is Kind.LEDGER:
+                book.take(piece, f"{self._file}, block at {begin + piece.offset} of what was read")
+        taken = found[-1].end if found else 0
         self._offset = start + begin + taken
         self._stuck_at = None if taken else size
         return size
-
-    def _take(self, data: bytes, begin: int, book: LedgerBook) -> int:
-        offset = begin
-        while isinstance(piece := piece_at(data, offset), Piece):
-            if piece.kind is Kind.LEDGER:
-                book.take(piece, f"{self._file}, block at {offset} of what was read")
-            offset = piece.end
-        return offset - begin
 
 
 def _synchronised(data: bytes) -> int:
@@ -253,8 +245,6 @@ _LEDGERS_READ: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class MountLocation:
-    """What the command line names."""
-
     path: Path
     """A root, a copy of one, or the directory that holds either."""
     node_dir: Path | None = None
@@ -273,8 +263,6 @@ class ChainEnd:
 
 @dataclass(frozen=True, slots=True)
 class MountAnswer:
-    """All that was read in one go."""
-
     root: Path
     cluster_id: bytes
     own_node: str

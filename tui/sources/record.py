@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -17,25 +17,26 @@ from msgspec.structs import replace
 
 from appliance.bag.survey import ClosingState
 from appliance.formats.ceiling import CeilingKind
+from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
+from auditor.explain.archive import Archive
 from auditor.explain.context import LeaseTrace, leases_until
 from auditor.rules.finding import Evidence, Finding, Verdict
-from auditor.timeline.events import NAME_THE_COPY, NEEDS_TREE, FrameWritten, event_words
+from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
 from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
-from timeagent.errors import BadRequest, Environment, TenureError
+from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
 from timeagent.units import DAY, Instant, Span, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (
     NOT_ASKED,
-    AuditedCopy,
     BagCell,
     BagSubject,
     Cell,
@@ -44,7 +45,6 @@ from ..model.state import (
     ClusterState,
     DetailLine,
     DomainSubject,
-    FindingSubject,
     Freshness,
     HolderSubject,
     LeaseOrigin,
@@ -52,6 +52,7 @@ from ..model.state import (
     LeaseRows,
     LeaseSubject,
     LogView,
+    NamedSubject,
     NodeClock,
     NodeSubject,
     NodeView,
@@ -91,37 +92,35 @@ class RecordSource:
         self._machine = machine
         self.reading = AskedQuestion("record", DAY, machine, self._ask)
         self._words = "reading the copy"
+        self._policy: Policy | None = None
         self._lock = threading.Lock()
         self._last: tuple[Instant, ClusterState] | None = None
 
-    def questions(self) -> Sequence[AskedQuestion[AuditedCopy]]:
+    def questions(self) -> Sequence[AskedQuestion[Archive]]:
         return [self.reading]
 
-    def _ask(self) -> AuditedCopy:
+    def _ask(self) -> Archive:
         """Read tree, audit and timeline, once. Blocks as long as it takes."""
         if self.reading.answer is not None:
             return self.reading.answer
-        if self._copy is None:
-            assert self._index_file is not None
-            return self._indexed(None, self._index_file)
-        tree = open_tree(self._copy)
+        tree = None if self._copy is None else open_tree(self._copy)
         if self._index_file is not None:
-            make_index(self._copy, self._index_file, self._step)
             return self._indexed(tree, self._index_file)
         try:
             # Gone as soon as it is open: nothing is left behind, however this program ends.
             with TemporaryDirectory(prefix="tenure-top-") as directory:
-                make_index(self._copy, Path(directory) / "index", self._step)
                 return self._indexed(tree, Path(directory) / "index")
         except OSError as problem:
             raise Environment(
                 "no-room", f"no index can be made: {problem}", hint="name a file for it with --db, or set TMPDIR"
             ) from None
 
-    @staticmethod
-    def _indexed(tree: Tree | None, index_file: Path) -> AuditedCopy:
+    def _indexed(self, tree: Tree | None, index_file: Path) -> Archive:
+        if self._copy is not None:
+            make_index(self._copy, index_file, self._step)
         kept = open_audited(index_file)
-        return AuditedCopy(tree, kept.audit, kept.timeline, kept.policy)
+        self._policy = kept.policy
+        return Archive(tree, kept.audit, kept.timeline)
 
     def _step(self, done: int, total: int, messages: int, part: str) -> None:
         del part
@@ -130,8 +129,7 @@ class RecordSource:
         self._words = f"reading the copy [{bar}] {done:,} of {total:,} parts, {messages:,} messages"
 
     @property
-    def record(self) -> AuditedCopy | None:
-        """What was read; None: it is not read yet."""
+    def record(self) -> Archive | None:
         return self.reading.answer
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
@@ -148,7 +146,8 @@ class RecordSource:
         at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
         with self._lock:
             if self._last is None or self._last[0] != at:
-                self._last = at, _state(record, self._path, at)
+                assert self._policy is not None
+                self._last = at, _state(record, self._policy, self._path, at)
             return self._last[1]
 
     def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
@@ -160,8 +159,8 @@ class RecordSource:
         return record_details(record, self.state_at(instant), subject, at)
 
 
-def _state(record: AuditedCopy, path: str, at: Instant) -> ClusterState:
-    state, policy = record.timeline.state_at(at), record.policy
+def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterState:
+    state = record.timeline.state_at(at)
     after = policy.takeover_ns() - policy.lease_term_max_ns
     clocks = tuple(_clocks(state))
     domains = [state.domains[name] for name in state.domains.standing()]
@@ -260,7 +259,7 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.born.log, newest=CELLS_MAX)}
+    found = {bag.start_ns: _cell(state, bag) for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)}
     cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
     return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
@@ -287,16 +286,13 @@ def damage_words(bag: BagState) -> str:
 READINGS_SHOWN: Final = 500
 
 
-def record_details(record: AuditedCopy, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+def record_details(record: Archive, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
     """Return what is known at an instant, which ``shown`` is of.
 
     Reads the tree where bytes are asked for; goes over all events of what it is about.
     """
     match subject:
         case PlaceSubject():
-            if record.tree is None:
-                what = f"only the index is here, not {printable(subject.path)}"
-                raise BadRequest(NEEDS_TREE, what, hint=NAME_THE_COPY)
             return place_details(record.tree, subject)
         case HolderSubject():
             return list(holder_details(shown, subject))
@@ -304,8 +300,14 @@ def record_details(record: AuditedCopy, shown: ClusterState, subject: Subject, a
             return list(_domain(record, shown, subject, at))
         case NodeSubject():
             return [*_node(record, subject, at), *held_on(shown, subject.name)]
-        case _:
-            return list(_TOLD[type(subject)](record, subject, at))
+        case LeaseSubject():
+            return list(_lease(record, subject, at))
+        case ClockSubject():
+            return list(_clock(record, subject, at))
+        case BagSubject():
+            return list(_bag(record, subject, at))
+        case NamedSubject():
+            return list(_finding(record, subject))
 
 
 def place_of(where: Evidence) -> PlaceSubject:
@@ -323,13 +325,13 @@ def _end_words(life: LeaseTrace) -> str:
     return f"{life.end.outcome} {moment(ended_ns)}{said}"
 
 
-def _real_name(record: AuditedCopy, shown: str) -> str:
+def _real_name(record: Archive, shown: str) -> str:
     """Return the domain that is shown so: control characters in it were escaped."""
     names = record.timeline.state_at().domains
     return shown if shown in names else next((name for name in names if printable(name) == shown), shown)
 
 
-def _domain(record: AuditedCopy, shown: ClusterState, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
+def _domain(record: Archive, shown: ClusterState, subject: DomainSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.name)
     state = record.timeline.state_at(at)
     known = state.domains.get(name)
@@ -369,7 +371,7 @@ def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
     return "a node that is not known" if known is None else known.record.node
 
 
-def _lease(record: AuditedCopy, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
+def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.domain)
     lives = leases_until(record.timeline, name, at)
     life = lives.get(bytes.fromhex(subject.identifier))
@@ -433,7 +435,7 @@ def _frame_line(event: FrameWritten) -> DetailLine:
 # -- holders, nodes, clocks --------------------------------------------------------------------------------------------
 
 
-def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
+def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
     node, state = subject.name, record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
         linked = shard.record
@@ -452,7 +454,7 @@ def _node(record: AuditedCopy, subject: NodeSubject, at: Instant) -> Iterator[De
         yield fact("clock", text, ClockSubject(node))
 
 
-def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
+def _clock(record: Archive, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
     node = subject.name
     known = record.timeline.state_at(at).clocks.get(node)
     if known is None:
@@ -486,7 +488,7 @@ def _clock(record: AuditedCopy, subject: ClockSubject, at: Instant) -> Iterator[
 # -- bags --------------------------------------------------------------------------------------------------------------
 
 
-def _bag(record: AuditedCopy, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
+def _bag(record: Archive, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
     state = record.timeline.state_at(at)
     bag = state.bags.get((subject.log, subject.start_ns))
     if bag is None:
@@ -544,8 +546,7 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _finding(record: AuditedCopy, subject: FindingSubject, at: Instant) -> Iterator[DetailLine]:
-    del at
+def _finding(record: Archive, subject: NamedSubject) -> Iterator[DetailLine]:
     finding = next((each for each in record.audit.findings if each.id == subject.name), None)
     if finding is None:
         yield words("the audit of this copy has no such finding", tone=Tone.WARN)
@@ -559,11 +560,3 @@ def _finding(record: AuditedCopy, subject: FindingSubject, at: Instant) -> Itera
     yield heading("Rests on")
     for each in finding.evidence:
         yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
-
-
-_TOLD: Final[dict[type[Subject], Callable[..., Iterator[DetailLine]]]] = {
-    LeaseSubject: _lease,
-    ClockSubject: _clock,
-    BagSubject: _bag,
-    FindingSubject: _finding,
-}

@@ -21,8 +21,6 @@ from .row_table import RowTable
 
 
 class BagStrip(RowTable):
-    """One row per log; the legend is the title."""
-
     def __init__(self) -> None:
         super().__init__(LOG_COLUMNS, "Bags", id="bags")
 
@@ -42,8 +40,6 @@ _URGENCY: Final = tuple(BAG_CELLS)
 
 
 class BagLayout:
-    """The cells of one log at one zoom."""
-
     def __init__(self, log: LogView, zoom: int = 1) -> None:
         """Lay out a log. Costs nothing per bag."""
         self.log = log
@@ -87,8 +83,6 @@ _CURSOR: Final = Style(reverse=True, bold=True)
 
 
 class BagGrid(RowTable, inherit_bindings=False):
-    """Rows of cells; arrows move from bag to bag."""
-
     headed = False
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -5,10 +5,8 @@ Text is drawn anew only where it says something else, laid out anew only where i
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from itertools import accumulate
 from typing import ClassVar, Final
 
@@ -130,39 +128,7 @@ class KeptLines(Widget):
         return strip if size == width else strip.crop(0, width)
 
 
-HELD: Final = 0.05
-"""Seconds for which nothing is drawn while the thread works: mostly it is ready by then, and all is drawn at once."""
-
-
-class BatchedRedraw:
-    """Holds back what one screen draws; never longer than HELD."""
-
-    def __init__(self, screen: Screen[None]) -> None:
-        self._screen = screen
-        self._held: ExitStack | None = None
-
-    @property
-    def on(self) -> bool:
-        return self._held is not None
-
-    def begin(self) -> None:
-        """Draw nothing from now on, where the screen is the one that is seen."""
-        if self._held is None and self._screen.is_current:
-            self._held = ExitStack()
-            self._held.enter_context(self._screen.app.batch_update())
-            asyncio.get_running_loop().call_later(HELD, self.end, self._held)
-
-    def end(self, held: ExitStack | None = None) -> None:
-        """Draw what there is. ``held``: only if this is still held."""
-        if self._held is not None and held in (None, self._held):
-            self._held.close()
-            self._held = None
-            for screen in self._screen.app.screen_stack[-1:]:  # another one by now, or none while the program ends
-                screen.check_idle()
-
-
 type Words = str | Cell
-"""Text, plain or in a tone."""
 
 
 def _cells(parts: Iterable[Words]) -> tuple[Cell, ...]:
@@ -243,8 +209,6 @@ REASONS_SHOWN: Final = 5
 
 
 class TitleBar(WordsLine):
-    """Which cluster, where, live or not, what time."""
-
     def __init__(self) -> None:
         super().__init__(id="title")
 
@@ -328,8 +292,6 @@ class HealthLine(WordsLine):
 
 
 class ClockLine(WordsLine):
-    """This node's interval, its radius, source and status."""
-
     def __init__(self) -> None:
         super().__init__(id="clock")
         self.show_title("Time")
@@ -383,8 +345,6 @@ class KeysLine(WordsLine):
 
 
 class FilterField(Input):
-    """Filters while it is typed."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "submit", "Keep the filter"),
         Binding("escape", "screen.unfilter", "No filter"),

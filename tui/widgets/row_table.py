@@ -44,7 +44,6 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
 
     TONES = STYLES | {Tone.GOOD: "$text-success"}  # in tables much is good
     headed: ClassVar[bool] = True
-    """Whether the columns have titles."""
     indent: ClassVar[int] = 0
     """How many cells stand before the columns."""
 
@@ -84,12 +83,9 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]
         return [
-            dict(zip(names, (_plain(field) for field in self.fields_at(row)), strict=False))
+            dict(zip(names, (_plain(field) for field in self._row_at(row)), strict=False))
             for row in range(min(self._count, ROWS_WRITTEN_MAX))
         ]
-
-    def fields_at(self, row: int) -> Sequence[Field]:
-        return self._row_at(row)
 
     def render_line(self, y: int) -> Strip:
         width = self.scrollable_content_region.width
@@ -219,7 +215,6 @@ class PickTable(RowTable, inherit_bindings=False):
         return max(0, min(cursor, self._count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
-        """Bring the row into sight, and tell."""
         self._key = self.key
         if not self.bring_into_sight():
             self.refresh_lines(before + self.headed)
@@ -339,24 +334,21 @@ class DetailTable(PickTable):
             self.show_lines((), "" if self.about is None else "asking …")
 
     def show_lines(self, lines: Sequence[DetailLine], nothing: str) -> None:
-        """Show lines. ``nothing``: why there are none."""
         self._lines = lines
-        self.show_picks(len(lines), lambda _index: (), nothing, lambda index: index)
+        self.show_picks(len(lines), lambda index: (lines[index].cells,), nothing, lambda index: index)
 
     @property
     def subject(self) -> Subject | None:
         return self._lines[self.cursor].subject if self._lines else None
 
     @property
-    def line(self) -> DetailLine | None:
-        return self._lines[self.cursor] if self._lines else None
+    def text(self) -> str:
+        """The line under the cursor."""
+        return "".join(cell.text for cell in self._lines[self.cursor].cells).strip() if self._lines else ""
 
     @property
     def lines(self) -> Sequence[DetailLine]:
         return self._lines
-
-    def fields_at(self, row: int) -> Sequence[Field]:
-        return (tuple(self._lines[row].cells),)
 
     def line_of(self, index: int, room: int) -> list[Cell]:
         line = self._lines[index]

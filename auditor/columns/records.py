@@ -12,7 +12,7 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -135,35 +135,56 @@ def _header(raw: bytes, at: int) -> tuple[int, int]:
 class Reference:
     """What the native core does with records (native/read.c), in Python."""
 
+    def __init__(self) -> None:
+        self._tables: tuple[list[bytes], bytes, list[tuple[Column, Octets]]] | None = None
+        """Of the records and kinds that were asked about last."""
+
     def match(self, records: list[bytes], begin: int, shapes: list[tuple[bytes, bytes]], kinds: bytearray) -> int:
         """Write the shape of each record up to the first that has none; return the number of that one."""
         of_size: dict[int, list[tuple[int, Callable[[bytes], object]]]] = {}
         for number, (model, checks) in enumerate(shapes):
             of_size.setdefault(len(model), []).append((number, _pattern(model, checks).fullmatch))
+        found = memoryview(kinds).cast("i")
         for number, record in enumerate(records[begin:], begin):
-            kind = next((kind for kind, fits in of_size.get(len(record), ()) if fits(record)), None)
-            if kind is None:
+            for kind, fits in of_size.get(len(record), ()):
+                if fits(record):
+                    found[number] = kind
+                    break
+            else:
                 return number
-            kinds[4 * number : 4 * number + 4] = kind.to_bytes(4, sys.byteorder)
         return len(records)
 
     def column(self, records: list[bytes], kinds: bytes, places: bytes, width: int) -> bytes:
         """Return a field of each record in so many bytes, behind zeros where it has fewer."""
-        places_of = map(list(_PLACE.iter_unpack(places)).__getitem__, memoryview(kinds).cast("i"))
-        each = zip(records, places_of, strict=True)
-        return b"".join([record[at : at + size].rjust(width, b"\0") for record, (at, size) in each])
+        if self._tables is None or self._tables[0] is not records or self._tables[1] != kinds:
+            self._tables = records, kinds, list(_tables(records, np.frombuffer(kinds, np.int32)))
+        found = np.zeros((len(records), width), np.uint8)
+        for (rows, table), (at, size) in zip(self._tables[2], _PLACE.iter_unpack(places), strict=False):
+            if at >= 0:
+                found[rows, width - size :] = table[:, at : at + size]
+        return found.tobytes()
 
     def distinct(self, records: list[bytes], kinds: bytes, places: list[bytes]) -> tuple[bytes, bytes, list[bytes]]:
         """Number the different values of fields: columns of record and number, and the values."""
-        fields = [list(_PLACE.iter_unpack(each)) for each in places]
-        numbered: dict[bytes, int] = {}
-        rows, which = array("q"), array("q")
-        for row, (record, kind) in enumerate(zip(records, memoryview(kinds).cast("i"), strict=True)):
-            for at, size in [each[kind] for each in fields]:
-                if at >= 0:
-                    rows.append(row)
-                    which.append(numbered.setdefault(record[at : at + size], len(numbered)))
-        return rows.tobytes(), which.tobytes(), list(numbered)
+        fields = [_PLACE.iter_unpack(each) for each in places]
+        if not fields:
+            return b"", b"", []
+        cuts = [[slice(at, at + size) for at, size in those if at >= 0] for those in zip(*fields, strict=True)]
+        of_each = map(cuts.__getitem__, memoryview(kinds).cast("i"))
+        values = [record[cut] for record, those in zip(records, of_each, strict=True) for cut in those]
+        numbered = {value: number for number, value in enumerate(dict.fromkeys(values))}
+        rows = np.repeat(
+            np.arange(len(records)), np.array([len(each) for each in cuts], int)[np.frombuffer(kinds, np.int32)]
+        )
+        return rows.tobytes(), array("q", map(numbered.__getitem__, values)).tobytes(), list(numbered)
+
+
+def _tables(records: list[bytes], kinds: NDArray[np.int32]) -> Iterator[tuple[Column, Octets]]:
+    """Yield the rows of each kind, and their records side by side: those of one kind have one length."""
+    for kind in range(kinds.max(initial=-1) + 1):
+        rows = np.flatnonzero(kinds == kind)
+        octets = np.frombuffer(b"".join([records[n] for n in rows.tolist()]), np.uint8)
+        yield rows, octets.reshape(len(rows), len(octets) // max(1, len(rows)))
 
 
 @lru_cache(_SHAPES_MAX)

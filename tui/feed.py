@@ -44,6 +44,7 @@ class StateSource(Protocol):
         """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
 
 
+NO_ADDRESS: Final = "no-address"
 SILENT_NS: Final[Span] = SECOND
 """An answer that is due for longer than this is none."""
 
@@ -85,6 +86,8 @@ class AskedQuestion[T]:
         now = self._clock.boot_ns()
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
         age = None if answered is None else now - answered
+        if error is not None and error.code == NO_ADDRESS:
+            return Freshness(Reach.NOT_ASKED, problem="this node's settings have no address of it", way_out=error.hint)
         if error is not None:
             return Freshness(Reach.SILENT, age, now - self._since_ns, error.message, error.hint)
         if asked is not None and now - asked > SILENT_NS:

@@ -62,7 +62,6 @@ OWN_PERIOD_NS: Final = SECOND
 CLOCK_PERIOD_NS: Final = SECOND
 UNKNOWN_REQUEST: Final = "call-damaged"
 """The code by which a shard refuses a call that its release does not know."""
-NO_ADDRESS: Final = "no-address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +271,6 @@ class LiveSource:
         freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
         if question is not None:
             freshness = question.freshness()
-            if question.error is not None and question.error.code == NO_ADDRESS:
-                problem = "this node's settings have no address of it"
-                freshness = Freshness(Reach.NOT_ASKED, problem=problem, way_out=question.error.hint)
         view = ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
@@ -565,10 +561,8 @@ class NodeClocks:
             if question is None:
                 yield replace(last, problem="runs no shard that could be asked")
                 continue
-            freshness, said, error = question.freshness(), question.answer, question.error
-            if error is not None and error.code == NO_ADDRESS:
-                yield replace(last, problem="this node's settings have no address of it")
-            elif said is None or freshness.reach is not Reach.ANSWERS:
+            freshness, said = question.freshness(), question.answer
+            if said is None or freshness.reach is not Reach.ANSWERS:
                 yield replace(last, reach=freshness.reach, problem=freshness.problem, silent_ns=freshness.silent_ns)
             else:
                 yield replace(self._by_now(said), node=node)

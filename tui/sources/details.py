@@ -7,7 +7,7 @@ waits for as long as it does, so it is asked off the screen's thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
 from appliance.formats.lockfile import open_lock
@@ -40,7 +40,9 @@ from ..model.state import (
     ViewKind,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
-from .mount import MountAnswer
+
+if TYPE_CHECKING:
+    from .mount import MountAnswer  # who looks at a copy does not load what a mount is read with
 
 LABEL: Final = 12
 

@@ -31,11 +31,10 @@ from timeagent.units import Instant
 from .admin.founding import read_marker
 from .bag.closedbags import ListedFiles
 from .bag.context import BagContext, Threads
-from .bag.follow import Follower
 from .bag.horizon import Horizon
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
-from .bag.reader import Message, Reading, checked_level
+from .bag.reader import Follower, Message, Reading, checked_level
 from .bag.roots import Root, cluster_storage_at, parse_root
 from .bag.storage import Storage
 from .bag.writing import Writer
@@ -58,8 +57,6 @@ from .node.writer_server import NodeWriter
 from .session.open_logs import LogBook
 from .session.session import Session
 from .views import Fold, View
-
-"""The only environment variable that is read."""
 
 
 def refuse_root_user(uid: int, *, allow_root: bool) -> None:

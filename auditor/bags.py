@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -40,7 +40,7 @@ from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence, Finding, found
-from .rules.records import Policies, of_unknown_key, signed_by, stamp_findings
+from .rules.records import Policies, signed_by, stamp_findings
 from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 from .timeline.facts import RackFacts
 
@@ -73,26 +73,31 @@ class BagWalk:
         """Say of a log that nobody reads it."""
         if self._lacks_store(log):
             self.barred(log)
-        else:
-            self._told.add_bag(log, 0, INSTANT_MAX, closed=True, blind=True)
-        for path in self._tree.files_below(f"{LOGS}/{log}"):
-            self._unread_file(path, 0, INSTANT_MAX)
+        self._unseen(log, 0, INSTANT_MAX, self._files_below(f"{LOGS}/{log}"))
 
     def barred(self, log: str, start_ns: Instant = 0, end_ns: Instant = INSTANT_MAX) -> None:
         """Say of what may be a directory that nobody can look into it: nothing is missing that may be there."""
-        self._told.add_bag(log, start_ns, end_ns, closed=True, blind=True)
+        self._unseen(log, start_ns, end_ns, ())
         self._told.add_unread("", start_ns, end_ns)
 
     def pass_over(self, rack: Rack) -> None:
         """Say of a rack that nobody reads it: what may be missing from the tree may be there."""
-        self._index_blind(rack)
-        for path in self._tree.files_below(rack.path):
-            self._unread_file(path, rack.start_ns, rack.end_ns)
+        self._unseen(rack.log, rack.start_ns, rack.end_ns, self._files_below(rack.path))
 
-    def _unread_file(self, path: str, start_ns: int, end_ns: int) -> None:
-        names = packed_names(self._tree, path) if path.endswith(f"/{PACK}") else ()
-        for each in (path, *(f"{path}/{name}" for name in names)):
-            self._unread(each, start_ns, end_ns)
+    def _files_below(self, directory: str) -> Iterator[str]:
+        """Yield the paths of all files below a directory, and of those in packs."""
+        for path in self._tree.files_below(directory):
+            yield path
+            yield from self._packed(path) if path.endswith(f"/{PACK}") else ()
+
+    def _packed(self, pack: str) -> Iterator[str]:
+        yield from (f"{pack}/{name}" for name in packed_names(self._tree, pack))
+
+    def _unseen(self, log: str, start_ns: Instant, end_ns: Instant, paths: Iterable[str]) -> None:
+        """Say of a span of a log that some files of it cannot be read."""
+        self._told.add_bag(log, start_ns, end_ns, closed=True, blind=True)
+        for path in paths:
+            self._unread(path, start_ns, end_ns)
 
     def rack(self, grid: Grid, listing: RackListing) -> Evidence | None:
         """Audit one rack. Returns where its seal is, if it holds."""
@@ -110,11 +115,7 @@ class BagWalk:
         """Check the stamp of a birth or a seal. Returns its signed time if it holds."""
         keys = self._records.keys
         token, findings = stamp_findings(self._reading.signatures, keys, kind, stamped, node, where)
-        if findings and keys is not None and of_unknown_key(keys, stamped):
-            signed_ns = stamped.signed_time(where.path).interval.latest
-            self._part.unknown_keys += [Stranger(finding, signed_ns) for finding in findings]
-        else:
-            self._told.report(*findings)
+        self._told.refused(findings, keys, stamped.time)
         if token is not None:
             self._check_clock(where.path, token, where)
         return token
@@ -201,9 +202,8 @@ class BagWalk:
                 self._bag(each, None)
             if listing.packed:  # nobody can say what is in it
                 self._told.report(*(() if listing.sealed else bag_rules.pack_without_seal(listing.rack)))
-                self._index_blind(listing.rack)
-                for name in packed_names(self._tree, f"{listing.rack.path}/{PACK}"):
-                    self._unread(f"{listing.rack.path}/{name}", listing.rack.start_ns, listing.rack.end_ns)
+                packed = self._packed(f"{listing.rack.path}/{PACK}")
+                self._unseen(listing.rack.log, listing.rack.start_ns, listing.rack.end_ns, packed)
             return None
         assert self._log is not None
         start = first_unlisted(self._log, listing.rack, seal.locks)
@@ -269,9 +269,7 @@ class BagWalk:
         """Say what is gone: by retention, which leaves a mark, or by somebody's hand."""
         rack = listing.rack
         self._part.counts.bags += len(seal.locks)
-        for path in files:
-            self._unread(path, rack.start_ns, rack.end_ns)
-        self._index_blind(rack)
+        self._unseen(rack.log, rack.start_ns, rack.end_ns, files)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
             self._told.report(found("retained-rack", rack.path, reason, [seal.where]))
@@ -279,9 +277,6 @@ class BagWalk:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
             title = "what a rack was sealed with is missing"
             self._told.report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
-
-    def _index_blind(self, rack: Rack) -> None:
-        self._told.add_bag(rack.log, rack.start_ns, rack.end_ns, closed=True, blind=True)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -310,12 +305,11 @@ class BagWalk:
         held = f"the bag {path}, closed with {len(lock.entries)} files"
         reason = f"the rack was sealed with {held}; it is not there, {bag_rules.NO_PACK}"
         missing = [Evidence(f"{path}/{entry.name}") for entry in lock.entries]
-        for place in missing:
-            self._unread(place.path, listing.rack.start_ns, listing.rack.end_ns)
+        rack = listing.rack
+        self._unseen(rack.log, rack.start_ns, rack.end_ns, (place.path for place in missing))
         if seal is not None and not self._tree.hides(path):
             places = [*(missing or [Evidence(path)]), seal.where]
             self._told.report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
-        self._index_blind(listing.rack)
 
     def _bag(
         self,
@@ -346,9 +340,7 @@ class BagWalk:
         if self._timeline and raw is None:
             self._timeline.unread(listing)
         if opened is None:
-            for name in listing.files:
-                self._unread(f"{bag.path}/{name}", bag.start_ns, bag.end_ns)
-            self._index_closed(bag, blind=True)
+            self._unseen(bag.log, bag.start_ns, bag.end_ns, (f"{bag.path}/{name}" for name in listing.files))
             return
         lock, token = opened
         self._told.saw(token)
@@ -365,7 +357,8 @@ class BagWalk:
         # Of a rack without its seal nobody knows whether the seal lists a bag that was closed when it could be sealed.
         counts = seal is not None or bool(token and token.interval.latest < self._records.sealable_ns(bag.rack))
         blind = self._listed(listing, lock, where, token, pack, counts=counts)
-        self._index_closed(bag, blind=blind, closed_ns=token.interval.earliest if token and counts else 0)
+        closed_ns = token.interval.earliest if token and counts else 0
+        self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
 
     def _prelock(self, directory: str, *, begun: bool, closed: str | None) -> None:
         path = f"{directory}/{PRELOCK}"
@@ -373,9 +366,6 @@ class BagWalk:
             self._told.report(*bag_rules.filled_prelock(path, self._tree.size(path)))
         elif closed and not self._tree.hides(path):
             self._told.report(*bag_rules.missing_prelock(path, closed))
-
-    def _index_closed(self, bag: Bag, *, blind: bool, closed_ns: int = 0) -> None:
-        self._told.add_bag(bag.log, bag.start_ns, bag.end_ns, closed=True, blind=blind, closed_ns=closed_ns)
 
     def _lock_bytes(
         self, listing: BagListing, seal: SealFacts | None, *, sweeping: bool

@@ -23,7 +23,7 @@ from timeagent.errors import BadRequest, Environment
 from timeagent.signedtime import SignedTime
 from timeagent.units import SECOND
 
-from .columns.layout import ENTRIES, FRAMES, STATED, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
+from .columns.layout import ENTRIES, FRAMES, USES, Chunk, HeadName, Numbering, RowBucket, Spool, names_in
 from .parts import HeadRow, Part
 from .rules.finding import Evidence, Verdict
 
@@ -230,7 +230,7 @@ class Index:
 
     def rows_of(self, bucket: int, domains: Collection[str]) -> Iterator[DomainRows]:
         """Yield what is known of some domains of a bucket, in order of their names. Session leases are of none: ""."""
-        kinds = [self.bucket(kind, bucket, raw=True) for kind in (ENTRIES, STATED, USES)]
+        kinds = [self.bucket(kind, bucket, raw=True) for kind in (ENTRIES, USES)]
         told = [(each, each.by_name(domains), each.raw(), each.heads.listed()) for each in kinds]
         for domain in sorted({name for _, rows_of, *_ in told for name in rows_of}):
             entries: dict[tuple[bytes, int, int, bytes], tuple[int, StatedEntry]] = {}

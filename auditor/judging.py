@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from .columns import domains
-from .columns.layout import ENTRIES, FRAMES, STATED, USES, HeadName
+from .columns.layout import ENTRIES, FRAMES, USES, HeadName
 from .evidence.records import ClusterRecords, known_until
 from .evidence.tree import Tree
 from .index import Coverage, Index
@@ -132,9 +132,9 @@ def judge_buckets(
     session_columns = domains.SessionColumns(sessions, heads)
 
     def judged(number: int) -> bytes:
-        entries, uses, stated = (index.bucket(kind, number) for kind in (ENTRIES, USES, STATED))
-        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster, stated.names.values)
-        del entries, uses, stated
+        entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
+        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster)
+        del entries, uses
         seen = BucketSeen(witnesses=clean.witnesses)
         seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
         suspects = set(clean.suspects) - {""}

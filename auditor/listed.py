@@ -21,7 +21,7 @@ from timeagent.units import INSTANT_MAX
 
 from .columns import frames
 from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
-from .columns.layout import FRAME, FRAMES, NOTHING, STATED, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from .columns.records import Shapes
 from .columns.witnesses import Witnesses, WitnessShapes
 from .evidence.records import Stranger
@@ -31,7 +31,7 @@ from .rules import bags as bag_rules
 from .rules.finding import Evidence, found
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
-from .timeline.events import FrameWritten
+from .timeline.events import FrameColumns
 from .timeline.facts import RackFacts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
@@ -51,7 +51,7 @@ class FrameJudge:
         self._part = told.part
         self._doubts = {Kind.TRUST: told.part.unknown_keys, Kind.POLICY: told.part.beyond_policy}
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
-        self._rows, self._uses, self._stated = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, STATED))
+        self._rows, self._uses, self._entries = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, ENTRIES))
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
         self._shapes = WitnessShapes()
         self._rank = 0
@@ -62,7 +62,7 @@ class FrameJudge:
 
     def chunks(self) -> list[Chunk]:
         """Return all columns that were gathered."""
-        return [*self._rows.chunks(), *self._uses.chunks(), *self._stated.chunks()]
+        return [*self._rows.chunks(), *self._uses.chunks(), *self._entries.chunks()]
 
     def file(self, file: JudgedFile) -> None:
         """Audit the frames of a listed file, now or with those after it: ``flush`` says that there are none."""
@@ -87,8 +87,8 @@ class FrameJudge:
             self._one_by_one(files[0])
             return
         batch, clean, written = read
-        if self._timeline:
-            self._timeline.clean_from(event for _, event in written)
+        if self._timeline and written:
+            self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
             file, offset = files[batch.cut.file[number]], int(batch.cut.offset[number])
             piece = piece_at(file.data, offset)
@@ -98,7 +98,7 @@ class FrameJudge:
                 self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, self._rank + number)
-        if self._timeline:
+        if self._timeline and written:
             self._timeline.clean_frames(written)
         self._rank += len(clean)
 
@@ -209,7 +209,8 @@ class FrameJudge:
                 self._told.add_head(held.head, held.head_digest, held.signed.head, frame.where, rank)
                 domain = held.witness.domain if isinstance(held, HeldWitness) else ""
                 name = (held.head.incarnation, held.head.sequence, held.head_digest)
-                self._stated.add_one(domain, place, rank, name, held.signed.entry, position=held.signed.index)
+                entry, position = held.signed.entry, held.signed.index
+                self._entries.add_one(domain, place, rank, name, entry, position=position, kind=OTHER)
         # Under a lease of which it carries several witnesses it is written once.
         for held in {each.witness.correlation_id: each for each in reversed(frame.witnesses)}.values():
             self._uses.add_one(
@@ -231,12 +232,10 @@ class FrameJudge:
 
     # By columns.
 
-    def by_columns(
-        self, files: Sequence[JudgedFile]
-    ) -> tuple[FrameBatch, Flags, list[tuple[int, FrameWritten]]] | None:
+    def by_columns(self, files: Sequence[JudgedFile]) -> tuple[FrameBatch, Flags, FrameColumns | None] | None:
         """Judge the frames of some files by columns; count those that are clean, and keep rows about them.
 
-        Returns the frames, which of them are clean, and the events of these with their ranks where a timeline is told.
+        Returns the frames, which of them are clean, and these as a timeline is told of them, where one is.
         None: nothing was judged, because something in some of the files is not for columns.
         """
         by, rank = files[0].by, self._rank
@@ -262,7 +261,7 @@ class FrameJudge:
             self._told.saw(token)
         for number, file in zip(chosen.tolist(), batch.cut.file[chosen].tolist(), strict=True):
             files[file].seen.add(batch.names[number])
-        return batch, clean, frames.events_of(batch, witnesses, tokens, chosen, rank) if self._timeline else []
+        return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
     def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)
@@ -331,4 +330,4 @@ class FrameJudge:
         for number, first in zip(told.tolist(), witnesses.session_frame[of_session[firsts]].tolist(), strict=True):
             place, name = self._told.place(batch.where(first)), names[witnesses.batch[number]]
             entry, position = witnesses.entries[number], witnesses.position[number]
-            self._stated.add_one("", place, rank + first, name, entry, position=position)
+            self._entries.add_one("", place, rank + first, name, entry, position=position, kind=OTHER)

@@ -11,7 +11,8 @@ granted before it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
@@ -21,8 +22,9 @@ import msgspec
 from appliance.formats.paths import Rack
 from appliance.formats.witness import BatchHead
 from timeagent.console import printable
-from timeagent.errors import BadRequest
+from timeagent.errors import BadRequest, Damaged
 from timeagent.signedtime import SignedTime
+from timeagent.trust import Keyring
 from timeagent.units import INSTANT_MAX, Instant, rfc3339
 
 from .columns.layout import Chunk, HeadName
@@ -265,6 +267,18 @@ class PartMaker:
 
     def report(self, *findings: Finding) -> None:
         self.part.findings += findings
+
+    def refused(self, findings: Iterable[Finding], keyring: Keyring | None, time: bytes, *key_ids: bytes) -> None:
+        """Report why a signature is refused, or keep it until it is known whether its keys may be in a later record.
+
+        ``time``: a signed time, encoded; ``key_ids``: of the other keys that are asked about.
+        """
+        with suppress(Damaged):
+            token = SignedTime.decode(time)
+            if keyring is not None and any(keyring.node_of(each) is None for each in (token.key_id, *key_ids)):
+                self.part.unknown_keys += [Stranger(finding, token.interval.latest) for finding in findings]
+                return
+        self.report(*findings)
 
     def saw(self, token: SignedTime | None) -> None:
         self._newest = later(self._newest, token)

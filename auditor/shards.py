@@ -27,16 +27,15 @@ from appliance.formats.witness import (
     open_block,
 )
 from timeagent.errors import Damaged
-from timeagent.signedtime import SignedTime
 
-from .columns.layout import ENTRIES, STATED, Chunk, ChunkMaker, HeadName, small
+from .columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
 from .columns.records import Column, Records, Shapes
-from .columns.witnesses import OTHER, entry_rows
-from .evidence.records import RECORD_BYTES_MAX, Stranger
+from .columns.witnesses import entry_rows
+from .evidence.records import RECORD_BYTES_MAX
 from .evidence.signatures import head_refusal
 from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
 from .parts import EvidenceSource, PartMaker
-from .rules.finding import Evidence, Finding, Verdict, found
+from .rules.finding import Evidence, Verdict, found
 from .rules.records import ceiling_findings, title_of
 from .timeline.facts import ShardFacts
 
@@ -68,7 +67,7 @@ class ShardWalk:
         """
         self._timeline = timeline
         self._one_by_one = reading.one_by_one
-        self._rows, self._stated = (ChunkMaker(kind, reading.keep) for kind in (ENTRIES, STATED))
+        self._rows = ChunkMaker(ENTRIES, reading.keep)
         """What blocks say of leases, and of session leases."""
         self._shapes = Shapes(decode_entry)
         self._rank = 0
@@ -129,25 +128,11 @@ class ShardWalk:
             return
         keys = self._records.keys
         findings = list(ceiling_findings(self._signatures, keys, record, signed, where))
-        for finding in findings:
-            self._refused(finding, record.time, signed.key_id, where)
+        self._told.refused(findings, keys, record.time, signed.key_id)
         if not findings:
             self._told.add_ceiling(place[:2], record.number, data, where)
             if self._timeline:
                 self._timeline.ceiling(record, data, where)
-
-    def _refused(self, finding: Finding, time: bytes, key_id: bytes, where: Evidence) -> None:
-        """Say why a signature is refused, or keep it until it is known whether its keys may be in a later record."""
-        keys = self._records.keys
-        try:
-            token = SignedTime.decode(time, where.path)
-        except Damaged:
-            self._told.report(finding)
-            return
-        if keys is None or all(keys.node_of(each) is not None for each in (key_id, token.key_id)):
-            self._told.report(finding)
-        else:
-            self._told.part.unknown_keys.append(Stranger(finding, token.interval.latest))
 
     def _rest(self, file: LedgerFile, rest: Rest) -> None:
         where = Evidence(file.path, rest.offset, rest.length)
@@ -233,7 +218,7 @@ class ShardWalk:
 
     def chunks(self) -> list[Chunk]:
         """Return all columns that were gathered."""
-        return [*self._rows.chunks(), *self._stated.chunks()]
+        return self._rows.chunks()
 
     def _is_readable(self, each: _Block) -> bool:
         try:
@@ -274,7 +259,7 @@ class ShardWalk:
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"
             title = title_of(refusal.code, "a batch of witnesses", f"{what} does not verify")
             finding = found(refusal.code, f"{file.path} block {head.sequence}", reason, [where], title=title)
-            self._refused(finding, head.time, head.key_id, where)
+            self._told.refused([finding], keys, head.time, head.key_id)
             return False
         return True
 
@@ -296,7 +281,7 @@ class ShardWalk:
             case Witness() | Ended() | Revoked() | SessionWitness() | SessionEnded():
                 domain = "" if isinstance(entry, SessionWitness | SessionEnded) else entry.domain
                 place = self._told.place(each.where)
-                self._stated.add_one(domain, place, each.rank, each.name, raw, position=position)
+                self._rows.add_one(domain, place, each.rank, each.name, raw, position=position, kind=OTHER)
             case CeilingCopy():
                 self._ceiling(entry.record, each.where, None)
             case Stopped():

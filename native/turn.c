@@ -195,7 +195,7 @@ static PyObject *joined(const Pieces *pieces)
 /* The kinds, words and ports of fast_path.py, in the order of the tuples in which they come. Borrowed. */
 enum { ACQUIRE, RELINQUISH, DROP_SESSION, FREED, LEASE, EXCLUSIVE, HELD_PHASE, KINDS };
 enum { GRANT, GRANT_MODE, NO_PAST, NOTHING_ELSE, ENDED, ENDING, OUTCOME, END, OVER, NIL, WORDS };
-enum { OTHER, REFUSED_NEW, PAST, HINTS, CHANCE, COUNT, PORTS };
+enum { OTHER, REFUSED_NEW, PAST, HINTS, CHANCE, COUNT, RECALL_OVER, PORTS };
 enum { ENTRIES, ANSWERS, STATES, CHANGED, HOLDERS, WAITERS, QUEUES, RECALLED, UNKNOWN, PLACES };
 enum { NOW, LATEST, TERM_MAX, HIGHEST, CEILING, FENCE_MIN, SINCE, NEWEST, NUMBERS_OF_TURN };
 
@@ -323,8 +323,6 @@ static int take_back(Turn *turn, Py_ssize_t position, PyObject *request, Held *h
         return 0;
     if ((found = says_no_more(held, request, defaults)) <= 0)
         return found;
-    if ((found = PySequence_Contains(turn->places[RECALLED], name)) != 0)
-        return found < 0 ? -1 : 0;
 
     numbers = get(held, defaults, NUMBERS);
     request_id = get(held, request, REQUEST_ID);
@@ -349,7 +347,9 @@ static int take_back(Turn *turn, Py_ssize_t position, PyObject *request, Held *h
         change(turn, domain, had, freed) < 0)
         return -1;
     turn->leases--;
-    return 1;
+    if ((found = PySequence_Contains(turn->places[RECALLED], name)) > 0)
+        found = hold(held, PyObject_Vectorcall(turn->ports[RECALL_OVER], &name, 1, NULL)) == NULL ? -1 : 0;
+    return found < 0 ? -1 : 1;
 }
 
 /* What a domain that can be had is left with: what stays of it, its highest fence, and what a witness says of before. */

@@ -7,7 +7,7 @@ all: they are given it.
 when somebody sets the clock. ``CLOCK_BOOTTIME`` and ``CLOCK_MONOTONIC`` differ by the time that the machine was
 suspended. ``CLOCK_MONOTONIC_RAW`` is not slewed: what it and ``CLOCK_BOOTTIME`` disagree about is a slew, and chrony
 slews by up to 83,333 ppm, far beyond any drift bound. A machine whose clocks all stood still shows nothing here; only
-others can tell: timeagent/sources/peer.py.
+others can tell: timeagent/sources/nonce.py.
 """
 
 from __future__ import annotations

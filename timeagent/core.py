@@ -3,6 +3,9 @@
 The Python is the reference: what the core makes of the same input is the same, byte by byte. ``TENURE_CORE=python``
 chooses the reference, ``TENURE_CORE=native`` refuses to go without the core. The only module that knows of the choice;
 others ask whether ``native`` is None. The sources are in ``native/``.
+
+Here too: libraries that take long to load, loaded when something of them is used first. Many a command needs none of
+them.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from .errors import BadConfiguration
+
+__all__ = ["VARIABLE", "LazyModule", "NDArray", "NativeCore", "chosen", "native", "np", "said"]
 
 VARIABLE: Final = "TENURE_CORE"
 
@@ -115,3 +120,26 @@ native = chosen(os.environ.get(VARIABLE, ""))
 def said() -> str:
     """Return which is at work, for people."""
     return "Python" if native is None else f"native ({native.LIBRARY})"
+
+
+class LazyModule:
+    """Stands for a module; what is taken from it is kept, and costs an attribute from then on."""
+
+    def __init__(self, name: str) -> None:
+        """Load nothing yet."""
+        self._name = name
+
+    def __getattr__(self, name: str) -> object:
+        """Load the module, and return what it has by that name."""
+        found: object = getattr(importlib.import_module(self._name), name)
+        setattr(self, name, found)
+        return found
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = LazyModule("numpy")
+    NDArray = "numpy.typing.NDArray"
+    """For annotations only, which nobody evaluates."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from .agent.bounded_clock import EmbeddedTime, Look
+from .agent.discipline import Report, SourceReport
 from .agent.page import AgentTime
 from .clock import MachineClock
 from .console import instant_fields
@@ -100,7 +101,7 @@ class Known:
 
 def known_by_agent(directory: Path, clock: MachineClock) -> Known:
     """Ask the agent whose page is in ``directory``. Raises BadTime if none answers there; its silence is no error."""
-    report = _Report.read(NonceClient(directory).report())
+    report = _read(NonceClient(directory).report())
     now: TimeInterval | None = None
     problem: BadTime | None = None
     try:
@@ -116,7 +117,7 @@ def known_by_agent(directory: Path, clock: MachineClock) -> Known:
         assumed=report.assumed,
         cluster_time=report.cluster_time,
         clock_epoch=report.clock_epoch,
-        sources=tuple(each.view(report.boot_ns) for each in report.sources),
+        sources=tuple(_view(each, report.boot_ns) for each in report.sources),
         together=_carried(report.earliest_ahead_ns, report.latest_ahead_ns, report.boot_ns),
     )
 
@@ -127,39 +128,19 @@ def _carried(earliest_ahead: int | None, latest_ahead: int | None, boot_ns: int)
     return TimeInterval(boot_ns + earliest_ahead, boot_ns + latest_ahead)
 
 
-class _ReportedSource(msgspec.Struct):
-    source: str
-    weight: str
-    role: str
-    earliest_ahead_ns: int | None
-    latest_ahead_ns: int | None
-    reason: str | None
-
-    def view(self, boot_ns: int) -> SourceView:
-        said = _carried(self.earliest_ahead_ns, self.latest_ahead_ns, boot_ns)
-        assumed = self.weight == "assumed"
-        status = "unknown" if said is None else "free-running" if assumed else "synchronized"
-        return SourceView(self.source, said, status, self.role, self.reason, assumed=assumed)
+def _view(said: SourceReport, boot_ns: int) -> SourceView:
+    interval, assumed = _carried(said.earliest_ahead_ns, said.latest_ahead_ns, boot_ns), said.weight == "assumed"
+    status = "unknown" if interval is None else "free-running" if assumed else "synchronized"
+    return SourceView(said.source, interval, status, said.role, said.reason, assumed=assumed)
 
 
-class _Report(msgspec.Struct):
-    status: str
-    clock_epoch: int
-    boot_ns: int
-    earliest_ahead_ns: int | None
-    latest_ahead_ns: int | None
-    assumed: bool
-    cluster_time: bool
-    sources: list[_ReportedSource]
-
-    @staticmethod
-    def read(data: bytes) -> _Report:
-        try:
-            return msgspec.json.decode(data, type=_Report)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BadTime(
-                "door-garbled", "the time agent's report cannot be read", hint="run both from one version"
-            ) from None
+def _read(data: bytes) -> Report:
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadTime(
+            "door-garbled", "the time agent's report cannot be read", hint="run both from one version"
+        ) from None
 
 
 def known_without_agent(machine: MachineClock, measuring: Sequence[Source], radius: Span) -> Known:

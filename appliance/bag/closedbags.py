@@ -21,8 +21,8 @@ from appliance.formats.framing import Piece, measure
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
 from appliance.formats.pack import PACK, PackIndex, PackMaker, open_pack
 from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Grid, Rack
-from timeagent.errors import Damaged, TryAgain
-from timeagent.units import Instant
+from timeagent.errors import BadRequest, Damaged, TryAgain
+from timeagent.units import Instant, rfc3339
 
 from .closer import read_lock
 from .logs import is_there
@@ -115,13 +115,8 @@ def original(storage: Storage, bag_path: str, lock: bytes) -> bool:
 
 
 def lists_files(seal: RackSeal) -> bool:
-    """Whether a seal lists any file: a rack without files needs no pack."""
-    return bool(listed_files(seal))
-
-
-def listed_files(seal: RackSeal) -> int:
-    """Return how many files a seal lists. Raises Damaged."""
-    return sum(len(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries) for entry in seal.entries)
+    """Whether a seal lists any file: a rack without files needs no pack. Raises Damaged."""
+    return any(open_lock(entry.lock, f"{seal.rack}/{entry.bag}")[0].entries for entry in seal.entries)
 
 
 _RESTORE_PACK: Final = "restore the pack from a copy of the tree; what its rack held cannot be read until then"
@@ -265,6 +260,27 @@ class RackGone:
     end_ns: Instant
 
 
+class Stretches:
+    """Stretches of a log that are gone, as a pass meets them."""
+
+    def __init__(self, log: str, *, ok: bool) -> None:
+        self._log = log
+        self._ok = ok
+        self.met: list[RackGone] = []
+
+    def meet(self, stretch: RackGone) -> None:
+        """Append a stretch, or lengthen the last one. Raises BadRequest for who asked for what is gone."""
+        if not self._ok:
+            raise BadRequest(
+                "gone",
+                f"what {self._log} held from {rfc3339(stretch.start_ns)} to {rfc3339(stretch.end_ns)} was given up",
+                hint="read from a later instant on, or say that what is gone may be left out",
+            )
+        if self.met and self.met[-1].end_ns == stretch.start_ns:
+            stretch = RackGone(self.met.pop().start_ns, stretch.end_ns)
+        self.met.append(stretch)
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The bags of a rack that have a directory and lie within ``[start_ns, end_ns)``, which was below the horizon."""
@@ -285,16 +301,16 @@ class ClosedBags:
         self.files = ListedFiles(storage)
         self._known: dict[str, _Known] = {}
 
-    def between(self, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
+    def between(self, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         """Yield the bags that exist and hold instants in ``[start, end)``, in order. ``end`` is not above the horizon.
 
-        Stretches that are gone are named where they are met. Raises Environment, TryAgain; Damaged for a bag that was
+        Stretches that are ``gone`` are met there. Raises Environment, TryAgain; Damaged for a bag that was
         closed and has no list. Touches the mount.
         """
         start = max(start, self._grid.first_ns)
         while start < end:
             rack = self._grid.rack(start)
-            yield from self._of_rack(rack, start, min(end, rack.end_ns))
+            yield from self._of_rack(rack, start, min(end, rack.end_ns), gone)
             start = rack.end_ns
 
     def there(self, rack: Rack, start: Instant, end: Instant) -> list[Bag] | RackSeal:
@@ -313,7 +329,7 @@ class ClosedBags:
         found = [self._grid.parse_bag(rack, name) for name in names]
         return sorted(bag for bag in found if bag is not None and bag.end_ns > start and bag.start_ns < end)
 
-    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
+    def in_seal(self, seal: RackSeal, rack: Rack, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         """Yield what a seal says of the bags that hold instants in ``[start, end)``. Raises Damaged."""
         asked = False
         for entry in seal.entries:
@@ -324,14 +340,14 @@ class ClosedBags:
             if lock.entries and not asked:
                 asked = True
                 if self.files.is_gone(rack, seal):
-                    yield RackGone(max(start, rack.start_ns), min(end, rack.end_ns))
+                    gone.meet(RackGone(max(start, rack.start_ns), min(end, rack.end_ns)))
                     return
             yield ClosedBag(bag, lock)
 
-    def _of_rack(self, rack: Rack, start: Instant, end: Instant) -> Iterator[ClosedBag | RackGone]:
+    def _of_rack(self, rack: Rack, start: Instant, end: Instant, gone: Stretches) -> Iterator[ClosedBag]:
         found = self._names(rack, start, end)
         if not isinstance(found, list):
-            yield from self.in_seal(found, rack, start, end)
+            yield from self.in_seal(found, rack, start, end, gone)
             return
         for bag in found:
             contents = self._authority.read(bag)

@@ -28,7 +28,6 @@ from appliance.formats.framing import Kind, measure
 from appliance.formats.lockfile import RECORDS_LAG_NS, LockFile, made_lock, open_lock
 from appliance.formats.paths import LOCK, PRELOCK, Bag, Grid
 from timeagent.errors import Damaged, TryAgain
-from timeagent.interval import TimeInterval
 from timeagent.units import Instant
 
 from .context import BagContext, signed_for_ever
@@ -83,11 +82,6 @@ class Closer:
         self._grid = grid
         self._tmp = context.tmp(grid.birth.log)
 
-    @staticmethod
-    def due(bag: Bag, now: TimeInterval) -> bool:
-        """Whether the bag's end and grace are surely past."""
-        return now.surely_past(bag.due_ns)
-
     def close(self, bag: Bag) -> Closed | NotDue | BagGone:
         """Close the bag if it is due; at once if somebody has begun. Makes the directory of a bag nobody wrote to.
 
@@ -97,7 +91,7 @@ class Closer:
         seen = self._storage.look(bag.path, (PRELOCK, LOCK))
         if seen and LOCK in seen:
             return self._adopt(bag) or BagGone()
-        if not seen and not self.due(bag, self._time.now()):
+        if not seen and not self._time.now().surely_past(bag.due_ns):
             return NotDue(bag.due_ns)
         if seen is None:
             self._storage.ensure_directory(bag.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -20,38 +20,27 @@ from timeagent.trust import Keyring, Purpose
 from .storage import Storage
 
 
-class Parallel(Protocol):
-    """Does one thing to each of several items.
+class Parallel:
+    """Does one thing to each of several items: here one after the other, in the caller's thread.
 
     Protocol code does not depend on it: what is done at once is independent, and what has an order is done in order.
     """
 
-    @property
-    def width(self) -> int:
-        """So many at once."""
+    width: int = 1
+    """So many at once."""
 
     def each[T, R](self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """Return the results in order. Raises what the first of them raises, when none is under way any more."""
-
-
-class Serial:
-    """One after the other, in the caller's thread."""
-
-    width: Final = 1
-
-    def each[T, R](self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the results in order."""
         return [do(item) for item in items]
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(Parallel):
     """In threads that end with the call. The ports below must be safe to share between threads."""
 
-    width: int = 16
+    def __init__(self, width: int = 16) -> None:
+        self.width = width
 
     def each[T, R](self, do: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Return the results in order."""
         if len(items) == 1:
             return [do(items[0])]
         with ThreadPoolExecutor(self.width, "tenure-bags") as pool:
@@ -98,7 +87,7 @@ class BagContext:
     time: NodeTime
     records: NumberedRecords
     node: str
-    parallel: Parallel = field(default_factory=Serial)
+    parallel: Parallel = field(default_factory=Parallel)
     """How requests to the mount that do not depend on each other are made."""
     wake: Callable[[str], None] = wake_nobody
     """Told the name of a log that is written to, or whose horizon is asked for: its metronome looks at it soon.

@@ -27,8 +27,8 @@ import msgspec
 
 from appliance.formats.framing import Frame
 from timeagent.canonical import U64, Record, decode, encode
+from timeagent.core import NDArray, np
 from timeagent.errors import BadRequest, Damaged
-from timeagent.lazily import NDArray, np
 from timeagent.units import Instant  # here, not for type checkers only: `help` looks at the types of a struct
 
 type Rank = tuple[str, bytes, int, int]

@@ -12,7 +12,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +72,6 @@ class PosixStorage:
             raise _environment("mkdir", path, problem) from problem
 
     def look(self, directory: str, names: Collection[str]) -> frozenset[str] | None:
-        """Open the directory afresh, then say which of the names are there."""
         try:
             descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
         except OSError as problem:
@@ -96,7 +95,6 @@ class PosixStorage:
         return frozenset(seen)
 
     def list_afresh(self, directory: str) -> list[str] | None:
-        """Open the directory afresh and return its names, sorted."""
         try:
             descriptor = os.open(f"{self._root}/{directory}", _DIRECTORY_OPEN)
             try:
@@ -109,14 +107,18 @@ class PosixStorage:
             raise _environment("list", directory, problem) from problem
 
     def read(self, path: str) -> bytes | None:
+        return self._looked_into(path, _read_whole, b"")
+
+    def _looked_into[T](self, path: str, look: Callable[[int], T], nothing: T) -> T | None:
+        """Open a file, look, and close it; None if it is not there, and ``nothing`` of what is no regular file."""
         try:
             descriptor = os.open(f"{self._root}/{path}", _FOREIGN_OPEN)
             try:
-                return _read_whole(descriptor)
+                return look(descriptor)
             finally:
                 os.close(descriptor)
         except OSError as problem:
-            return _not_read("read", path, problem)
+            return None if _not_read("read", path, problem) is None else nothing
 
     def read_each(self, directory: str, names: Sequence[str]) -> Iterator[bytes | None]:
         """Yield all bytes of each of a directory's files: the directory is found once, not once for each of them."""
@@ -142,33 +144,15 @@ class PosixStorage:
             os.close(opened)
 
     def read_from(self, path: str, offset: int, limit: int) -> bytes | None:
-        """Return at most so many bytes of a file from an offset."""
-        try:
-            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
-            try:
-                return _read_range(descriptor, offset, limit)
-            finally:
-                os.close(descriptor)
-        except OSError as problem:
-            return _not_read("read", path, problem)
+        return self._looked_into(path, lambda descriptor: _read_range(descriptor, offset, limit), b"")
 
     def size_of(self, path: str) -> int | None:
-        """Return a file's size by open and fstat."""
-        try:
-            descriptor = os.open(self._full(path), _FOREIGN_OPEN)
-            try:
-                return os.fstat(descriptor).st_size
-            finally:
-                os.close(descriptor)
-        except OSError as problem:
-            return None if _not_read("size", path, problem) is None else 0
+        return self._looked_into(path, lambda descriptor: os.fstat(descriptor).st_size, 0)
 
     def publish(self, path: str, data: bytes, tmp: str) -> Published:
-        """Let a complete, durable file appear under a name, first one wins."""
         return self.publish_stream(path, (data,), tmp)
 
     def publish_stream(self, path: str, chunks: Iterable[bytes], tmp: str) -> Published:
-        """As ``publish``, chunk by chunk."""
         try:
             prepared = self._prepare(tmp, chunks)
             try:
@@ -179,7 +163,6 @@ class PosixStorage:
             raise _environment("publish", path, problem) from problem
 
     def ensure_marker(self, path: str) -> bool:
-        """Make an empty file where there is none."""
         try:
             self._refuse_link(path.rpartition("/")[0])
             os.close(os.open(self._full(path), _NEW, _FILE_MODE))
@@ -211,7 +194,6 @@ class PosixStorage:
         return expected_size + len(data)
 
     def unlink(self, path: str) -> None:
-        """Remove a name that is no directory's."""
         try:
             os.unlink(self._full(path))
         except OSError as problem:

@@ -1,23 +1,29 @@
-"""Read messages in order: settled ones, final and the same for everyone, or the latest (docs/protocol/bag.md).
+"""Read messages in order: settled ones, final and the same for everyone, or the latest; once, or as the horizon grows.
 
 The order is (timestamp, writer, incarnation, sequence, index). Bags are read one at a time: memory is bounded by the
-largest bag, however long the log. Columns stay columns: a ``Message`` is made only for who iterates over messages.
+largest bag, however long the log (docs/protocol/bag.md). Columns stay columns: a ``Message`` is made only for who
+iterates over messages.
+
+Who follows a log polls it. The promise is the settled way: in order, each message once, nothing left out, whatever
+process asks when. Positions can be kept and given back. The latest way is for people who cannot wait for a bag to be
+closed: it never repeats a message and never goes back in the order, so it has to leave out what appears below what it
+has handed out already, and counts that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 from appliance.formats.framing import Kind, Piece, open_frame, pieces
 from appliance.formats.paths import LOCK, PRELOCK, Bag, DataName, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
-from timeagent.units import INSTANT_MAX, Instant, rfc3339
+from timeagent.units import INSTANT_MAX, MS, Instant, Span
 
 from .acceptance import Judge, Refusal
-from .closedbags import ClosedBag, ClosedBags, RackGone, retained
+from .closedbags import ClosedBag, ClosedBags, RackGone, Stretches, retained
 from .closer import NotDue
 from .context import BagContext, RecordNumbers
 from .horizon import Horizon
@@ -98,27 +104,6 @@ class Reading(Iterator[MessageBatch]):
         self.position = max(self.position, to)
 
 
-class _Stretches:
-    """Stretches of a log that are gone, as a pass meets them."""
-
-    def __init__(self, log: str, *, ok: bool) -> None:
-        self._log = log
-        self._ok = ok
-        self.met: list[RackGone] = []
-
-    def meet(self, stretch: RackGone) -> None:
-        """Append a stretch, or lengthen the last one. Raises BadRequest for who asked for what is gone."""
-        if not self._ok:
-            raise BadRequest(
-                "gone",
-                f"what {self._log} held from {rfc3339(stretch.start_ns)} to {rfc3339(stretch.end_ns)} was given up",
-                hint="read from a later instant on, or say that what is gone may be left out",
-            )
-        if self.met and self.met[-1].end_ns == stretch.start_ns:
-            stretch = RackGone(self.met.pop().start_ns, stretch.end_ns)
-        self.met.append(stretch)
-
-
 class Reader:
     def __init__(self, context: BagContext, grid: Grid, horizon: Horizon) -> None:
         self.log = grid.birth.log
@@ -158,10 +143,10 @@ class Reader:
         known = self.horizon.reached
         horizon = known if level is Level.STALE_OK and known >= as_of_ns else self.horizon.refresh()
         end = min(horizon, until + 1)
-        gone = _Stretches(self._grid.birth.log, ok=gone_ok)
+        gone = Stretches(self._grid.birth.log, ok=gone_ok)
         settled = self._closed_part(after, until, end, gone)
         batches = settled if level is not Level.LATEST else self._then_open(settled, after, until, horizon, gone)
-        return Reading(self.log, batches, gone.met, after, horizon, end)
+        return Reading(self.log, filter(None, batches), gone.met, after, horizon, end)
 
     def settled(self, after_ns: Instant = 0, until_ns: Instant | None = None) -> Iterator[Message]:
         """Yield the settled messages with a timestamp above ``after_ns``, up to and with ``until_ns``.
@@ -182,37 +167,24 @@ class Reader:
         for batch in self.batches(before(after_ns + 1), until_ns, Level.LATEST):
             yield from batch
 
-    def _closed_part(self, after: Position, until: Instant, end: Instant, gone: _Stretches) -> Iterator[MessageBatch]:
-        for closed in self._closed.between(after.timestamp_ns, end):
-            if isinstance(closed, RackGone):
-                gone.meet(closed)
-                continue
-            batch = self._closed_bag(closed, after, until)
-            if batch is not None:
-                yield batch
+    def _closed_part(
+        self, after: Position, until: Instant, end: Instant, gone: Stretches
+    ) -> Iterator[MessageBatch | None]:
+        for closed in self._closed.between(after.timestamp_ns, end, gone):
+            yield self._closed_bag(closed, after, until)
 
     def _then_open(
-        self, settled: Iterator[MessageBatch], after: Position, until: Instant, horizon: Instant, gone: _Stretches
-    ) -> Iterator[MessageBatch]:
+        self, settled: Iterator[MessageBatch | None], after: Position, until: Instant, horizon: Instant, gone: Stretches
+    ) -> Iterator[MessageBatch | None]:
         yield from settled
         start = max(horizon, after.timestamp_ns)
         for rack in reversed(list(racks_there(self._storage, self._grid, start))):
-            for batch in self._open_rack(rack, after, until, start, gone):
-                if batch is not None:
-                    yield batch
-
-    def _open_rack(
-        self, rack: Rack, after: Position, until: Instant, start: Instant, gone: _Stretches
-    ) -> Iterator[MessageBatch | None]:
-        found = self._closed.there(rack, start, min(rack.end_ns, until + 1))
-        if isinstance(found, list):
-            for bag in found:
-                yield self._open_bag(bag, after, until)
-        else:
-            for closed in self._closed.in_seal(found, rack, start, until + 1):
-                if isinstance(closed, RackGone):
-                    gone.meet(closed)
-                else:
+            found = self._closed.there(rack, start, min(rack.end_ns, until + 1))
+            if isinstance(found, list):
+                for bag in found:
+                    yield self._open_bag(bag, after, until)
+            else:
+                for closed in self._closed.in_seal(found, rack, start, until + 1, gone):
                     yield _unsettled(self._closed_bag(closed, after, until))
 
     def in_files(self, files: Mapping[Instant, Files], after_ns: Instant) -> Iterator[MessageBatch]:
@@ -221,7 +193,7 @@ class Reader:
         What is named and is not there, or not listed, holds nothing: a name says where to look. Nothing else is read.
         Raises as ``batches``, ``gone`` only where a bag that is named was given up. Touches the mount.
         """
-        gone = _Stretches(self.log, ok=False)
+        gone = Stretches(self.log, ok=False)
         after = before(after_ns + 1)
         for start in sorted(files):
             bag = self._grid.bag(max(start, self._grid.first_ns))
@@ -230,20 +202,16 @@ class Reader:
                 if batch is not None:
                     yield batch
 
-    def _named_bag(self, bag: Bag, after: Position, files: Files, gone: _Stretches) -> MessageBatch | None:
+    def _named_bag(self, bag: Bag, after: Position, files: Files, gone: Stretches) -> MessageBatch | None:
         if bag.start_ns >= self.horizon.reached and is_there(self._storage, bag.path):
             return self._open_bag(bag, after, INSTANT_MAX, files)
+        found: Iterator[ClosedBag] = iter(())
         if bag.start_ns < self.horizon.reached:
-            found = list(self._closed.between(bag.start_ns, bag.end_ns))
-        else:  # it never existed, or was deleted: the seal knows
-            seal = self._authority.sealer.sealed(bag.rack)
-            found = [] if seal is None else list(self._closed.in_seal(seal, bag.rack, bag.start_ns, bag.end_ns))
-        for closed in found:
-            if isinstance(closed, RackGone):
-                gone.meet(closed)
-            else:
-                return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))
-        return None
+            found = self._closed.between(bag.start_ns, bag.end_ns, gone)
+        elif seal := self._authority.sealer.sealed(bag.rack):  # it never existed, or was deleted: the seal knows
+            found = self._closed.in_seal(seal, bag.rack, bag.start_ns, bag.end_ns, gone)
+        closed = next(found, None)
+        return None if closed is None else _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))
 
     def _closed_bag(
         self, closed: ClosedBag, after: Position, until: Instant, only: Files = None
@@ -378,3 +346,87 @@ def _numbered(twins: list[BatchPart]) -> Iterable[BatchPart]:
         for number, part in enumerate(ordered)
         for each in (part.origin,)
     ]
+
+
+POLL_NS: Final[Span] = 500 * MS
+"""How often is looked whether the horizon has moved: a look or two at the mount each time."""
+
+
+type Wait = Callable[[Span, Instant], object]
+"""Wait for the next look: about that long, or until something may have happened at the horizon, which is told too. To
+be woken too early or never costs nothing but time."""
+
+
+class Follower:
+    """Follows one log from a position on. Iterate over ``batches``; it ends only by who iterates."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        wait: Wait,
+        after: Position = START,
+        *,
+        level: Level = Level.SETTLED,
+        poll_ns: Span = POLL_NS,
+        help_closing: Callable[[], object] | None = None,
+        gone_ok: bool = False,
+    ) -> None:
+        """Touch nothing yet.
+
+        ``help_closing`` is called before each look, to close what is due: a metronome's turn. ``gone_ok``: what
+        retention gave up is left out and named in ``gone``, instead of an error.
+        """
+        self._reader = reader
+        self._wait = wait
+        self._level = level
+        self._poll_ns = poll_ns
+        self._help = help_closing
+        self._gone_ok = gone_ok
+        self.gone: list[RackGone] = []
+        self.position = after
+        """Everything settled up to here was handed out; a follower that begins here repeats and misses nothing."""
+        self.overtaken = 0
+        """How many messages the latest way has left out so far, since they appeared below others."""
+        self._highest = after
+        self._open: Counter[str] = Counter()
+        """How many messages of each open bag were handed out."""
+
+    @property
+    def cursor(self) -> str:
+        """The position as text, to be kept anywhere."""
+        return cursor_text(self._reader.log, self.position)
+
+    def batches(self) -> Iterator[MessageBatch]:
+        """Yield batches, for ever; blocks while there is nothing. Raises as ``Reader.batches`` but for TryAgain."""
+        while True:
+            try:
+                if self._help is not None:
+                    self._help()
+                yield from self._pass()
+            except TryAgain:
+                pass  # the mount or a closer is slow; what was handed out is known: the next look goes on from there
+            self._wait(self._poll_ns, self._reader.horizon.reached)
+
+    def _pass(self) -> Iterator[MessageBatch]:
+        reading = self._reader.batches(self.position, level=self._level, gone_ok=self._gone_ok)
+        try:
+            for batch in reading:
+                chosen = batch if self._level is not Level.LATEST else self._unseen(batch)
+                # Before it is handed out: whoever stops there has it.
+                self.position = reading.position
+                if len(chosen):
+                    self._highest = max(self._highest, chosen.last)
+                    yield chosen
+        finally:
+            self.position = reading.position
+            self.gone += reading.gone
+
+    def _unseen(self, batch: MessageBatch) -> MessageBatch:
+        """Return what stands above all that was handed out, and count what a bag gained below it."""
+        bag = batch.parts[0].origin.bag_path
+        unseen = batch.above(self._highest)
+        if batch.settled:
+            self.overtaken += len(batch) - len(unseen) - self._open.pop(bag, 0)
+        else:
+            self._open[bag] += len(unseen)
+        return unseen

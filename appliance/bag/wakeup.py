@@ -42,7 +42,7 @@ class _Wake(FileSystemEventHandler):
 
 
 class LocalWait:
-    """Waits (``follow.Wait``) until something appears in the rack of the horizon. Use in a ``with`` block."""
+    """Waits (``reader.Wait``) until something appears in the rack of the horizon. Use in a ``with`` block."""
 
     def __init__(self, root: Path, rack_at: Callable[[Instant], str]) -> None:
         """Watch nothing yet. ``rack_at`` says in which rack's directory, below the root, an instant lies."""

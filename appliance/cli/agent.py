@@ -12,9 +12,8 @@ from typing import Final
 
 from appliance.cluster import Cluster
 from timeagent.agent.agent import Agent
-from timeagent.agent.combine import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
-from timeagent.agent.discipline import Listed, Rules
+from timeagent.agent.discipline import Listed, Rules, Weight
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.page import PAGE_NAME, PageWriter
 from timeagent.agent.settings import listed_sources, load_agent_settings
@@ -28,8 +27,7 @@ from timeagent.roughtime.malfeasance import RoughChain, RoughEvidenceFiles
 from timeagent.roughtime.server import DIRECTORY, Delegations, RoughServer, load_delegations, rough_door
 from timeagent.signedtime import SignedTime
 from timeagent.sources.local import AssumedSource
-from timeagent.sources.nonce import DOOR_NAME, bind_unix, nonce_door
-from timeagent.sources.peer import Refusing
+from timeagent.sources.nonce import DOOR_NAME, Refusing, bind_unix, nonce_door
 from timeagent.sources.port import bind_udp
 from timeagent.trust import Purpose
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from timeagent.agent.evidence import SCHEMA, Exchanged, judge_exchange
+from timeagent.agent.evidence import SCHEMA, judge_exchange
 from timeagent.agent.settings import FILE, load_agent_settings, own_sources, parse_agent_settings
 from timeagent.canonical import DIGEST_BYTES
 from timeagent.clock import MachineClock, SystemClock
@@ -55,7 +55,7 @@ from timeagent.showing import (
     sources_without_agent,
 )
 from timeagent.signedtime import TOKEN_BYTES, SignedTime, TimeFlags
-from timeagent.sources.nonce import DOOR_NAME
+from timeagent.sources.nonce import DOOR_NAME, Exchanged
 from timeagent.sources.port import Source
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339, span_text
 

@@ -16,8 +16,7 @@ from timeagent.errors import BadRequest
 from timeagent.units import MS, SECOND, span_text
 
 from ..bag.roots import parse_root
-from ..demo.director import Director, audit, verify
-from ..demo.faults import afterwards, during
+from ..demo.director import Director, afterwards, audit, during, verify
 from ..demo.machines import DemoPlace, set_up_place
 
 EXIT_NO: Final = 1
@@ -98,16 +97,11 @@ def _judge(director: Director, options: Namespace, story: _Story) -> int:
     named = options.fault in codes if options.fault else clean
     good = verdict.good and named
     takeovers = director.course.takeover_ns
-    told = asdict(verdict)
-    fields: dict[str, Any] = {
-        "transfers_acknowledged": told.pop("transfers_acknowledged"),
-        "transfers_read": told.pop("transfers_read"),
-        "sum_conserved": verdict.sum_conserved,
+    fields: dict[str, Any] = asdict(verdict) | {
         "takeovers": len(takeovers),
         "audit": report["summary"],
         "audit_exit": status,
         "finding_codes": codes,
-        **told,
         "time": "agent" if director.course.time_by_agent else "embedded",
         "victim": director.course.victim,
         "takeover_ms": {domain: span // MS for domain, span in sorted(takeovers.items())},

@@ -20,10 +20,9 @@ from timeagent.errors import BadRequest, TenureError
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
-from ..bag.follow import Follower, Wait
 from ..bag.message import START, Message, MessageBatch, Position, before, cursor_text, is_cursor, parse_cursor
 from ..bag.metronome import Metronome
-from ..bag.reader import Level
+from ..bag.reader import Follower, Level, Wait
 from ..bag.writing import Committed, Outcome, Unknown
 from ..doctor.machine import is_local
 from ..formats.birth import BagKind

@@ -38,8 +38,8 @@ from ..formats.shardmap import shard_text
 from ..node.releases import Releases, in_words, skewed
 from ..node.settings import root_path
 from . import service
-from .daemon import keeping, running_release
 from .opening import add_cluster_options, open_cluster, stop_on_signals
+from .service import keeping, running_release
 
 if TYPE_CHECKING:  # what a cluster loads may begin threads: it is loaded behind the fork of service.as_own_user
     from appliance.cluster import Cluster

@@ -24,6 +24,7 @@ from ..lease.server import ShardServer
 from ..node.desk_wire import door
 from ..node.releases import Releases
 from ..node.runtime import (
+    HTTP_SOCKET,
     LocalLock,
     close_doors,
     daemon_lock,
@@ -60,9 +61,6 @@ TRUST_NS: Final = 3 * SECOND
 
 AGENT_NS: Final = 60 * SECOND
 """How long the start waits for an agent without time: it, or what it asks, has just begun, or the clock was set."""
-
-HTTP_SOCKET: Final = "http.sock"
-"""The read-only door, in the tmpfs directory; the settings may name another place beside it."""
 
 
 class Node:

@@ -16,6 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Final
@@ -41,17 +42,6 @@ VISIT_NS: Final[Span] = 5 * SECOND
 
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    421: "Misdirected Request",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +213,7 @@ class HttpServer(BoundedListener[Visitor]):
         """Send an answer within the time-out of the socket: who does not read it has none."""
         self.answered[answer.status] += 1
         head = (
-            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n"
+            f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
             f"Content-Type: {answer.type}\r\n"
             f"Content-Length: {len(answer.body)}\r\n"
             + ("Allow: GET, HEAD\r\n" if answer.status == 405 else "")  # noqa: PLR2004 - a status

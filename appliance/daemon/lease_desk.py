@@ -34,13 +34,13 @@ from typing import Final
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from timeagent.clock import NodeTime
-from timeagent.errors import BadTime, TenureError, TryAgain
+from timeagent.errors import BadTime, Damaged, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..lease.client import LeaseDenied
 from ..node import desk_wire as wire
-from ..node.writer_wire import LENGTH_BYTES, receive_exactly
+from ..node.writer_wire import receive
 from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
 from ..session.session import Session
@@ -330,8 +330,7 @@ class DeskConnection:
         """Return the next word; None at the end of the connection, or where nothing came for so long."""
         if not self._poll.poll(max(0, -(-span // MS))):
             return None
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        if head is None or (size := int.from_bytes(head, "big")) > wire.MESSAGE_BYTES_MAX:
-            return None
-        body = receive_exactly(self._socket, size)
-        return None if body is None else wire.words_of(body)[0]
+        with contextlib.suppress(Damaged):
+            body = receive(self._socket, wire.MESSAGE_BYTES_MAX)
+            return None if body is None else wire.words_of(body)[0]
+        return None

@@ -85,7 +85,7 @@ class NodeCollector(Collector):
             radius = self._cluster.time.now().radius / SECOND
             yield _gauge("tenure_time_radius_seconds", "How well the time is known here.", radius)
         yield _gauge("tenure_tmpfs_free_bytes", "Room for what shards remember.", observed.room_bytes())
-        yield _gauge("tenure_policy_record_number", "The newest policy known here.", observed.policy_number)
+        yield _gauge("tenure_policy_record_number", "The newest policy known here.", self._cluster.policy.newest.number)
         ends = {
             purpose: key.end_ns / SECOND for purpose, key in self._cluster.keys.keys.items() if key.end_ns is not None
         }

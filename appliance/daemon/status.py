@@ -27,7 +27,7 @@ from ..lease.transport import UnixTransport
 from ..lease.wire import PAGE_LEASES_MAX, Inspect, LeasePage, LeaseView, ShardNumbers, lease_fields, shard_fields
 from ..node.record_watch import MapWatch
 from ..node.releases import Releases
-from ..node.runtime import kept_by, shard_socket
+from ..node.runtime import CHECKS_PATH, kept_by, shard_socket
 from .http import JSON, HttpAnswer
 
 ASK_NS: Final[Span] = SECOND
@@ -37,7 +37,6 @@ STILL_NS: Final[Span] = 10 * SECOND
 AT_ONCE: Final = frozenset({"/healthz", "/readyz"})
 """The pages that are made without asking a shard or the mount."""
 
-CHECKS_PATH: Final = "/v1/checks"
 CHECKS_SCHEMA: Final = "tenure.checks"
 LEASES_SHOWN: Final = 1_000
 LEASES_SHOWN_MAX: Final = 10_000
@@ -66,10 +65,6 @@ class Observed:
         newest = self._maps.newest
         owned = {shard for shard in newest.shards if newest.owner_of(shard) == self._node}
         return sorted(owned | set(self._host.everything()))
-
-    @property
-    def policy_number(self) -> int:
-        return self._policy.newest.number
 
     def see_mount(self, root: Root) -> None:
         """Note that the mount answers, and what room is left. Touches the mount. An error is no answer.

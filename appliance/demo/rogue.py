@@ -1,4 +1,4 @@
-"""Processes of the demo that break a rule on purpose: ``python -m appliance.demo.rogue WHAT``. Started by ``faults``.
+"""Processes of the demo that break a rule on purpose: ``python -m appliance.demo.rogue WHAT``. Started by ``director``.
 
 - ``late-writer``: an honest application on a machine that is paused just before its message appears, for longer than
   its lease and the closing of the bag;

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,13 +73,7 @@ class TrialDirectory:
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
         """Remove it, and ``tmp`` if it was made for it. Raises OSError, unless there is a problem already."""
-        try:
-            for name in os.listdir(self._place):
-                self.remove(name)
-            os.rmdir(self._place)
-        except OSError:
-            if problem is None:
-                raise
+        shutil.rmtree(self._place, ignore_errors=problem is not None)
         if self._made_tmp:
             with contextlib.suppress(OSError):
                 os.rmdir(self._tmp)
@@ -139,9 +134,6 @@ class TrialDirectory:
     def stat(self, name: str) -> os.stat_result:
         return self._opened(name)[1]
 
-    def remove(self, name: str) -> None:
-        os.unlink(self._place / name)
-
     def _opened(self, name: str) -> tuple[bytes, os.stat_result]:
         descriptor = os.open(self._path(name), os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -190,7 +182,7 @@ class Probe(TrialDirectory):
         self.make("often", "bytes")
         for _ in range(_READS):
             self.read("often")
-        self.remove("often")
+        os.unlink(self._place / "often")
 
 
 BYTES_FAIL: Final = 16 * 2**20
@@ -222,13 +214,10 @@ def judge_directory(where: Path) -> HealthCheck:
 
 
 def judge_owner(owner: int, user: int) -> HealthCheck:
-    return judged(
-        "user mapping",
-        f"files belong to who makes them (user {user})",
-        f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)",
-        "export without all_squash; the same numeric user and group on all machines",
-        holds=owner == user,
-    )
+    wrong = f"user {user} made a file and user {owner} has it: the server maps users (all_squash, or an id domain)"
+    way_out = "export without all_squash; the same numeric user and group on all machines"
+    good = f"files belong to who makes them (user {user})"
+    return judged("user mapping", good, wrong, way_out, holds=owner == user)
 
 
 def judge_linked(names: int, *, second_refused: bool, content_kept: bool) -> HealthCheck:

@@ -49,11 +49,8 @@ def judge_clock(radius: Span | None, why: str, source: str, radius_max: Span = R
         way_out += " one: init --assume-radius, and of a cluster that is there policy set --assumed-radius"
         return failed("clock", f"no bound: {why}", way_out)
     if radius > radius_max:
-        return failed(
-            "clock",
-            f"known to {span_text(radius)} ({source}); the policy allows {span_text(radius_max)}",
-            "tenure time sources says what each source knows",
-        )
+        wrong = f"known to {span_text(radius)} ({source}); the policy allows {span_text(radius_max)}"
+        return failed("clock", wrong, "tenure time sources says what each source knows")
     return passed("clock", f"known to {span_text(radius)} ({source})")
 
 
@@ -105,9 +102,8 @@ def judge_daemon(node: str, said: Sequence[HealthCheck] | None, runs: str | None
         way_out += " where it has processor time and hangs all the same: kill -9, and start it again"
         return failed("daemon", f"{listens} runs {node}, and does not answer", way_out)
     if runs is not None:
-        way_out = (
-            "it only starts, or is of another release: wait; journalctl -u says more. It need not be ended for that"
-        )
+        way_out = "it only starts, or is of another release: wait; journalctl -u says more. "
+        way_out += "It need not be ended for that"
         return unsure("daemon", f"{runs} runs {node}, and says nothing of itself at its door on tmpfs", way_out)
     return unsure("daemon", f"none of {node} answers on this machine", "tenure node run; systemctl status")
 
@@ -124,17 +120,12 @@ def judge_etcd(endpoint: str, answer: str | TenureError, *, alone: bool) -> Heal
 
 def judge_own_shard(shard: int, ended: str | None, still_ns: Span) -> HealthCheck:
     """Say how a shard is, seen by the daemon that runs it. ``still_ns``: since when its loop has not gone round."""
+    name = f"shard {shard_text(shard)}"
     if ended is not None:
-        return failed(
-            f"shard {shard_text(shard)}", f"has ended: {ended}", "start the daemon again: its supervisor does"
-        )
+        return failed(name, f"has ended: {ended}", "start the daemon again: its supervisor does")
     if still_ns:
-        return failed(
-            f"shard {shard_text(shard)}",
-            f"stands still{for_long(still_ns)}",
-            "start the daemon again: its watchdog does",
-        )
-    return passed(f"shard {shard_text(shard)}", "runs here")
+        return failed(name, f"stands still{for_long(still_ns)}", "start the daemon again: its watchdog does")
+    return passed(name, "runs here")
 
 
 def judge_awaited_shard(shard: int, runner: str | None, hindered: TenureError | None = None) -> HealthCheck:
@@ -142,12 +133,11 @@ def judge_awaited_shard(shard: int, runner: str | None, hindered: TenureError | 
 
     ``hindered``: why it did not begin.
     """
+    name = f"shard {shard_text(shard)}"
     if runner is None and hindered is not None:
-        return failed(f"shard {shard_text(shard)}", f"does not begin: {hindered.message}", hindered.hint)
+        return failed(name, f"does not begin: {hindered.message}", hindered.hint)
     said = "does not run" + (f" here yet: {runner} runs it, and gives it up" if runner else "")
-    return failed(
-        f"shard {shard_text(shard)}", said, "wait: this node takes it once its ceiling is past; tenure shards ls"
-    )
+    return failed(name, said, "wait: this node takes it once its ceiling is past; tenure shards ls")
 
 
 def judge_shard(
@@ -165,9 +155,8 @@ def judge_shard(
     ``until_ns``: when everything is over that an earlier run granted; None: it is. ``half``: its phase while it moves.
     """
     stands = f"run by {runner or owner}" + (f", {counted(leases, 'lease')}" if leases is not None else "")
-    stands += (
-        "" if half is Half.WHOLE else f", {half} in a planned move (tenure shards finish ends one that was cut off)"
-    )
+    if half is not Half.WHOLE:
+        stands += f", {half} in a planned move (tenure shards finish ends one that was cut off)"
     name, said, ways = f"shard {shard_text(shard)}", [], []
     if runner not in (None, owner):
         said.append(f"its owner {owner} does not run it")
@@ -217,15 +206,11 @@ def judge_reached(answers: Sequence[str], silent: Mapping[str, str]) -> HealthCh
     """Say which nodes with an address answer. ``silent``: where those that do not should."""
     if silent:
         where = ", ".join(f"{node} at {address}" for node, address in sorted(silent.items()))
-        return unsure(
-            "other nodes",
-            f"{len(answers)} answer; no answer from {where}",
-            "is tenure-node running there (tenure status, there), and may this machine reach that port?"
-            " tenure trust move corrects it",
-        )
-    return passed(
-        "other nodes", f"{len(answers)} answer" if answers else "no other has an address and a key that counts"
-    )
+        way_out = "is tenure-node running there (tenure status, there), and may this machine reach that port?"
+        way_out += " tenure trust move corrects it"
+        return unsure("other nodes", f"{len(answers)} answer; no answer from {where}", way_out)
+    said = f"{len(answers)} answer" if answers else "no other has an address and a key that counts"
+    return passed("other nodes", said)
 
 
 def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
@@ -233,11 +218,8 @@ def judge_releases(known: Mapping[str, str | None]) -> HealthCheck:
     told = {node: release for node, release in known.items() if release is not None}
     words = ", ".join(f"{node} {release}" for node, release in sorted(told.items()))
     if len(set(told.values())) > 1:
-        return unsure(
-            "releases",
-            f"nodes run different ones: {words}",
-            "finish the upgrade: tenure node upgrade, one node after the other",
-        )
+        way_out = "finish the upgrade: tenure node upgrade, one node after the other"
+        return unsure("releases", f"nodes run different ones: {words}", way_out)
     return passed("releases", words or "no node says")
 
 
@@ -252,13 +234,12 @@ def judge_clocks(good: bool, words: str) -> HealthCheck:  # noqa: FBT001 - one f
 
 def judge_log(log: str, problem: str, overdue: int) -> HealthCheck:
     """Say whether a log can be read, and is closed as time goes by. ``overdue``: bags that long could be closed."""
+    name = f"log {log}"
     if problem:
-        return failed(f"log {log}", problem, "tenure audit says what is damaged")
+        return failed(name, problem, "tenure audit says what is damaged")
     if overdue:
-        return unsure(
-            f"log {log}", f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: tenure node run"
-        )
-    return passed(f"log {log}", "closed as time goes by")
+        return unsure(name, f"{counted(overdue, 'bag')} overdue for closing", "a daemon does it: tenure node run")
+    return passed(name, "closed as time goes by")
 
 
 def judge_ends(recovering: int, dying: int) -> HealthCheck:

@@ -17,26 +17,14 @@ from .check import HealthCheck, failed, judged, passed, unsure
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:
     """Say whether this user's files can be shared, and modes mean something to it."""
-    if user == 0:
-        found = [
-            failed(
-                "user",
-                "this is the superuser, whom no file mode stops, and whom root_squash makes nobody",
-                "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root",
-            )
-        ]
-    else:
-        found = [passed("user", f"user {user}")]
-    if umask & stat.S_IWGRP:
-        return [
-            *found,
-            unsure(
-                "umask",
-                f"{umask:04o}: other users of the group could not write to new directories",
-                "umask 002 (UMask=0002 in a unit), unless all processes run as one user",
-            ),
-        ]
-    return [*found, passed("umask", f"{umask:04o}")]
+    wrong = "this is the superuser, whom no file mode stops, and whom root_squash makes nobody"
+    way_out = "run it as the user that runs the node (tenure); in throw-away machines commands take --allow-root"
+    who = judged("user", f"user {user}", wrong, way_out, holds=user != 0)
+    if not umask & stat.S_IWGRP:
+        return [who, passed("umask", f"{umask:04o}")]
+    price = f"{umask:04o}: other users of the group could not write to new directories"
+    way_out = "umask 002 (UMask=0002 in a unit), unless all processes run as one user"
+    return [who, unsure("umask", price, way_out)]
 
 
 def judge_runtime(where: str, kind: str) -> HealthCheck:
@@ -102,14 +90,16 @@ def parse_mountinfo(text: str) -> list[Mount]:
         before, after = left.split(" "), right.split(" ")
         if not dash or len(before) <= _OPTIONS or len(after) <= _SUPER_OPTIONS:
             continue
-        options = dict(_option(each) for each in (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",") if each)
-        found.append(Mount(_unescaped(before[4]), after[0], _unescaped(after[1]), options))
+        options = (before[_OPTIONS] + "," + after[_SUPER_OPTIONS]).split(",")
+        found.append(
+            Mount(
+                _unescaped(before[4]),
+                after[0],
+                _unescaped(after[1]),
+                dict(each.partition("=")[::2] for each in options if each),
+            )
+        )
     return found
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
 
 
 def _unescaped(text: str) -> str:
@@ -141,28 +131,18 @@ def judge_kind(mount: Mount) -> HealthCheck:
         version = mount.version
         if version in ("3", "4.1", "4.2"):
             return passed(name, f"NFS {version} of {mount.source} at {mount.point}")
-        return unsure(
-            name,
-            f"NFS {version or 'of unknown version'} of {mount.source}: what is relied on was measured on 3 and 4.2",
-            "mount it with vers=4.2 or vers=3",
-        )
+        said = f"NFS {version or 'of unknown version'} of {mount.source}"
+        return unsure(name, f"{said}: what is relied on was measured on 3 and 4.2", "mount it with vers=4.2 or vers=3")
     if mount.kind in _NEVER:
-        return failed(
-            name, f"{said} has no hard links that decide between two machines", "use NFS, or a Linux file system"
-        )
+        wrong = f"{said} has no hard links that decide between two machines"
+        return failed(name, wrong, "use NFS, or a Linux file system")
     if mount.kind in FORGETFUL:
-        return unsure(
-            name,
-            f"{said} forgets everything when the machine stops",
-            "good for a trial; use a disk or NFS for a record",
-        )
+        price = f"{said} forgets everything when the machine stops"
+        return unsure(name, price, "good for a trial; use a disk or NFS for a record")
     if mount.kind in _LASTING:
         return passed(name, f"{said}: a local file system, for the processes of this machine alone")
-    return unsure(
-        name,
-        f"{said}: nobody has measured what it keeps",
-        "run tenure probe with a second machine; docs/nfs.md says what is relied on",
-    )
+    way_out = "run tenure probe with a second machine; docs/nfs.md says what is relied on"
+    return unsure(name, f"{said}: nobody has measured what it keeps", way_out)
 
 
 def judge_options(mount: Mount) -> list[HealthCheck]:
@@ -183,11 +163,8 @@ def judge_options(mount: Mount) -> list[HealthCheck]:
 
 def _judge_hard(mount: Mount) -> HealthCheck:
     if "soft" in mount.options or "softerr" in mount.options or "softreval" in mount.options:
-        return unsure(
-            "hard mount",
-            "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved",
-            "mount it hard (the default)",
-        )
+        price = "a soft mount turns a slow server into errors: writes end as Unknown, and have to be resolved"
+        return unsure("hard mount", price, "mount it hard (the default)")
     return passed("hard mount", "hard: a server that is away makes calls wait, not fail")
 
 

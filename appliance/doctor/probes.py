@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Final, Protocol
@@ -77,7 +78,8 @@ class StoreProbe:
         name, double, most, other = "racing puts", 0, 1, 0
         for number in range(ROUNDS):
             key = f"{self._place}/race.{number}"
-            won = self._raced([self._putting(bucket, key, n) for n, bucket in enumerate(self._racers())])
+            racers = [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
+            won = self._raced([partial(bucket.put, key, str(n).encode()) for n, bucket in enumerate(racers)])
             winners = [n for n, each in enumerate(won) if each]
             double += len(winners) > 1
             most = max(most, len(winners))
@@ -126,13 +128,6 @@ class StoreProbe:
         good = f"in each of {ROUNDS} rounds one saw what the other had put"
         bad = f"in {blind} of {ROUNDS} rounds neither saw what the other had put"
         return judged("writer and closer", good, bad, _NO_ROOT, holds=not blind)
-
-    def _racers(self) -> list[Bucket]:
-        return [self._buckets[n % len(self._buckets)] for n in range(RACERS)]
-
-    @staticmethod
-    def _putting(bucket: Bucket, key: str, number: int) -> Callable[[], bool]:
-        return lambda: bucket.put(key, str(number).encode())
 
     @staticmethod
     def _raced(runs: Sequence[Callable[[], bool]]) -> list[bool]:
@@ -275,22 +270,16 @@ class TwoHands:
                 ]
                 won = [who for who, each in zip(wins, tries, strict=True) if each.result()]
                 if len(won) != 1:
-                    return failed(
-                        name,
-                        f"in round {number} {'both clients' if won else 'neither client'} won the same name",
-                        "this mount cannot carry a root",
-                    )
+                    wrong = f"in round {number} {'both clients' if won else 'neither client'} won the same name"
+                    return failed(name, wrong, "this mount cannot carry a root")
                 # Opened anew: what the winner says is what is there, for both.
                 held = {
                     hands.ask("sees_afresh", f"{prefix}.{number}") and hands.ask("read", f"{prefix}.{number}")
                     for hands in self._both
                 }
                 if held != {won[0]}:
-                    return failed(
-                        name,
-                        f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}",
-                        "see dmesg",
-                    )
+                    wrong = f"in round {number} {won[0]} won, and the name holds {sorted(map(str, held))}"
+                    return failed(name, wrong, "see dmesg")
                 wins[won[0]] += 1
         said = f"one winner in each of {MOUNT_ROUNDS} rounds: here {wins['here']}, there {wins['there']}"
         if not all(wins.values()):

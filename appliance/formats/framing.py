@@ -23,8 +23,8 @@ from typing import Final
 import msgspec
 
 from timeagent.canonical import U64, Bytes8, Bytes16, Bytes32, Record, Token, decode, encode_for_ever
+from timeagent.core import NDArray, np
 from timeagent.errors import BadRequest, Damaged
-from timeagent.lazily import NDArray, np
 from timeagent.signedtime import SignedTime
 
 VERSION: Final = 1

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
 from timeagent.canonical import Bytes16, Bytes32, Record, decode, encode_for_ever
+from timeagent.core import NDArray, np
 from timeagent.errors import Damaged
-from timeagent.lazily import NDArray, np
 
 from .framing import CHECKSUM_BYTES, Kind, Piece, measure, open_frame, pack, piece_at
 from .lockfile import LockEntry, open_lock, open_seal
@@ -161,42 +161,32 @@ class PackMaker:
 
     def tail(self) -> bytes:
         assert self._added == len(self.listed), "every listed file was added"
-        index = self._index()
-        raw_names = sum(map(len, self._names(self.bags))), sum(map(len, self._names(self._file_names())))
+        bag_names = [name.encode() for name in self.bags]
+        names = [each.entry.name.encode() for each in self.listed]
+        sizes = [each.entry.size for each in self.listed]
+        frames = zip(self._frames, _FRAME_COLUMNS, strict=True)
+        parts = (
+            _column("<u4", self._file_counts),
+            _column("<u4", [len(name) for name in bag_names]),
+            *bag_names,
+            _column("<u4", [len(name) for name in names]),
+            _column("<u8", np.cumsum([len(self.head), *sizes], dtype=np.uint64)[:-1]),
+            _column("<u8", sizes),
+            *(each.entry.digest for each in self.listed),
+            *names,
+            *(_column(form, column) for column, (_, form) in frames),
+        )
+        index = b"".join(parts)
         counts = (len(self.bags), len(self.listed), len(self._frames[0]))
+        raw_names = sum(map(len, bag_names)), sum(map(len, names))
         trailer = _TRAILER.pack(
             _MAGIC, _VERSION, len(self.head), self._offset, *counts, *raw_names, sha256(index).digest()
         )
         return index + trailer + sha256(trailer).digest()[:CHECKSUM_BYTES]
 
-    def _index(self) -> bytes:
-        names = self._names(self._file_names())
-        bag_names = self._names(self.bags)
-        sizes = [each.entry.size for each in self.listed]
-        offsets = np.cumsum([len(self.head), *sizes], dtype=np.uint64)[:-1]
-        return b"".join(
-            (
-                np.asarray(self._file_counts, "<u4").tobytes(),
-                np.asarray([len(name) for name in bag_names], "<u4").tobytes(),
-                *bag_names,
-                np.asarray([len(name) for name in names], "<u4").tobytes(),
-                offsets.astype("<u8").tobytes(),
-                np.asarray(sizes, "<u8").tobytes(),
-                *(each.entry.digest for each in self.listed),
-                *names,
-                *(
-                    np.asarray(column).astype(form).tobytes()
-                    for column, (_, form) in zip(self._frames, _FRAME_COLUMNS, strict=True)
-                ),
-            )
-        )
 
-    def _file_names(self) -> Iterator[str]:
-        return (each.entry.name for each in self.listed)
-
-    @staticmethod
-    def _names(names: tuple[str, ...] | Iterator[str]) -> list[bytes]:
-        return [name.encode() for name in names]
+def _column(form: str, numbers: Any) -> bytes:  # noqa: ANN401 - whatever makes an array
+    return np.asarray(numbers).astype(form).tobytes()
 
 
 def _about(piece: Piece) -> tuple[int, int, int, int]:

@@ -122,40 +122,6 @@ NOTHING_BEFORE: Final = Beginning(0, 0)
 """What a chain begins with that follows no other."""
 
 
-class RightToGrant(Protocol):
-    """What a shard asks of its chain: the chain itself, or one that links by a thread of its own."""
-
-    @property
-    def number(self) -> int:
-        """See ``CeilingChain``; so are the others."""
-        ...
-
-    @property
-    def ceiling_ns(self) -> Instant: ...
-
-    @property
-    def deposed(self) -> Deposed | None: ...
-
-    @property
-    def floor_ns(self) -> Instant: ...
-
-    @property
-    def settle_to_ns(self) -> Instant: ...
-
-    def begin(self) -> Extension: ...
-
-    def resume(self, record: bytes, pending: bytes) -> Extension: ...
-
-    def extend(self) -> Extension: ...
-
-    def settle(self) -> Extension | None: ...
-
-    @property
-    def standing(self) -> tuple[bytes, bytes]: ...
-
-    def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension: ...
-
-
 class _Before(msgspec.Struct, frozen=True, gc=False):
     """What a next record has to keep to."""
 
@@ -574,3 +540,7 @@ class CeilingExtender:
             with self._changed:
                 self._result, self._job = result, None
                 self._changed.notify_all()
+
+
+type RightToGrant = CeilingChain | CeilingExtender
+"""What a shard asks: the chain itself, or one that links by a thread of its own."""

@@ -139,7 +139,7 @@ class DeferredReply:
     def gone(self) -> bool:
         return not self.owed.connection.open
 
-    def answer(self, reply: Reply) -> None:
+    def answer(self, reply: Reply | Encoded) -> None:
         """Take the answer, from whichever thread called the shard."""
         self.owed.replies[self.position] = reply
         self.answered(self.owed)

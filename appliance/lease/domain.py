@@ -6,6 +6,7 @@ Of the messages under a lease that ended without its holder's word nothing is kn
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -276,7 +277,8 @@ class Break(msgspec.Struct, frozen=True, gc=False):
 class Ahead(msgspec.Struct, frozen=True, gc=False):
     """Who waits for a domain already: who asks later is behind them."""
 
-    oldest: Age
+    ages: Iterable[Age]
+    """Of all of them: looked at once at most."""
     holder: Holder
     """Who is the first of them, and since when."""
     since_ns: Instant

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -23,13 +22,13 @@ from ..formats.lease import Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import WITNESS_HEAD, Batch
 from . import state as states
 from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of
-from .going_by import GoingBy
 from .recall import Waiter
 from .store import LeaseStore
-from .turn import Draft, Turn, finished
+from .turn import Draft, PlainLater, Turn, finished
+from .whole_shard import GoingBy
 from .wire import Acquire, DropSession, Encoded, Relinquish, Reply, Task
 
-type Other = Callable[[Turn, Task, Waiter | None], Draft | None]
+type Other = Callable[[Task, Waiter | None], Draft | None]
 """Answers what is not plain."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -69,10 +68,6 @@ class _Every:
 EVERY_DOMAIN: Final[Container[str]] = _Every()
 
 
-type PlainLater = tuple[bytes, int, bytes]
-"""A plain grant, of which the witness waits for the turn's signature: request id, entry, and what is known of messages
-of the domain, encoded; nil: that was not asked for."""
-
 type Drafts = list[Draft | PlainLater | Encoded | None]
 """What is to be said in answer to each request of a turn; None: it is held back."""
 
@@ -86,19 +81,19 @@ class FastPath:
         randomness: random.Random,
         holders: Mapping[Holder, bytes],
         refused_new: Callable[[Acquire], object | None],
-        other: Other,
+        recall_over: Callable[[bytes], None],
         going: GoingBy,
     ) -> None:
         """Take the ports. ``holders``: those that were found good, encoded.
 
-        ``refused_new``: why a domain that is not remembered may not be granted here; None: it may. ``other``: answers
-        what is not plain.
+        ``refused_new``: why a domain that is not remembered may not be granted here; None: it may. ``recall_over``:
+        told of a lease that was asked for, and was given back.
         """
         self._store = store
         self._randomness = randomness
         self._holders = holders
         self._refused_new = refused_new
-        self._other = other
+        self._recall_over = recall_over
         self._going = going
         self._unknown: DomainDefaults | None = None
 
@@ -106,8 +101,10 @@ class FastPath:
         self,
         turn: Turn,
         requests: Sequence[Task],
-        waiters: Mapping[int, Waiter],
+        other: Other,
         unknown: Memory,
+        *,
+        waiters: Mapping[int, Waiter],
         queues: Container[str],
         recalled: Container[bytes],
     ) -> Drafts:
@@ -119,13 +116,13 @@ class FastPath:
         if self._unknown is None or self._unknown.memory != unknown:
             self._unknown = defaults_of(unknown)
         if core.native is not None:
-            return self._answered_in_bulk(core.native, turn, requests, waiters, queues, recalled)
+            return self._answered_in_bulk(core.native, turn, requests, other, waiters, queues, recalled)
         drafts: Drafts = [None] * len(requests)
         others = [n for n, request in enumerate(requests) if type(request) is not Relinquish]
         if len(others) < len(requests) or any(type(requests[n]) is DropSession for n in others):
-            others = self._take_back(turn, requests, drafts, waiters, recalled)
+            others = self._take_back(turn, requests, drafts, other, waiters, recalled)
         if others:
-            self._grant(turn, requests, others, drafts, waiters, queues)
+            self._grant(turn, requests, others, drafts, other, waiters, queues)
         return drafts
 
     def _answered_in_bulk(
@@ -133,6 +130,7 @@ class FastPath:
         native: core.NativeCore,
         turn: Turn,
         requests: Sequence[Task],
+        other: Other,
         waiters: Mapping[int, Waiter],
         queues: Container[str],
         recalled: Container[bytes],
@@ -141,7 +139,8 @@ class FastPath:
         bounds, store, unknown = turn.bounds, self._store, self._unknown
         now, highest = bounds.now.midpoint, min(bounds.ceiling_ns, bounds.signed_ns_max)
         fence_min = max(bounds.shard_floor_ns, now)
-        ports = (partial(self._other, turn), self._refused_new, _past, _hints, self._randomness.randbytes, self._count)
+        chance = self._randomness.randbytes
+        ports = (other, self._refused_new, _past, _hints, chance, self._count, self._recall_over)
         return native.answered(
             _KINDS,
             _WORDS,
@@ -180,6 +179,7 @@ class FastPath:
         turn: Turn,
         requests: Sequence[Task],
         drafts: Drafts,
+        other: Other,
         waiters: Mapping[int, Waiter],
         recalled: Container[bytes],
     ) -> list[int]:
@@ -193,7 +193,7 @@ class FastPath:
         for position, request in enumerate(requests):
             if type(request) is not Relinquish:
                 if type(request) is DropSession:
-                    drafts[position] = self._other(turn, request, waiters.get(position))
+                    drafts[position] = other(request, waiters.get(position))
                 else:
                     rest.append(position)
                 continue
@@ -207,10 +207,9 @@ class FastPath:
                 or request.messages
                 or request.chain_head is not None
                 or request.abandoned
-                or name in recalled
                 or not in_range
             ):
-                drafts[position] = self._other(turn, request, waiters.get(position))
+                drafts[position] = other(request, waiters.get(position))
                 continue
             ending = _ENDING + name + end
             entries.append(b"".join((_ENDED, _encode(domain), ending, had.defaults.numbers)))
@@ -218,6 +217,8 @@ class FastPath:
             changed.setdefault(domain, had)
             states[domain] = FreedDomain(had.defaults, name, ended_ns, had.request_id)
             store.leases -= 1
+            if name in recalled:
+                self._recall_over(name)
         return rest
 
     def _grant(
@@ -226,6 +227,7 @@ class FastPath:
         requests: Sequence[Task],
         positions: Sequence[int],
         drafts: Drafts,
+        other: Other,
         waiters: Mapping[int, Waiter],
         queues: Container[str],
     ) -> None:
@@ -252,7 +254,7 @@ class FastPath:
                 or (domain := request.domain) in queues
                 or not in_range
             ):
-                drafts[position] = self._other(turn, request, waiters.get(position))
+                drafts[position] = other(request, waiters.get(position))
                 continue
             kept = states[domain]
             before: FreedDomain | Memory | None
@@ -264,7 +266,7 @@ class FastPath:
                 fence = max(fence, fence_min) + 1
             expiry = min(now + min(request.term_ns, term_max), request.expiry_ns_max, highest)
             if before is None or expiry <= latest or fence > ceiling:
-                drafts[position] = self._other(turn, request, waiters.get(position))
+                drafts[position] = other(request, waiters.get(position))
                 continue
             stamp = fence.to_bytes(8, "big")
             name = stamp + chance(8)

@@ -19,9 +19,8 @@ import msgspec
 from timeagent.units import SECOND, Instant, Span
 
 from ..formats.lease import Holder, Mode, Phase, conflicts
-from ..formats.witness import Ended
 from .domain import Command, Free, Grant, LeaseRecord, State, Taken
-from .wire import Attend, Denied, Recalled, Reply, Unavailable, Upgrade, WantedLease
+from .wire import Attend, Denied, Encoded, Recalled, Reply, Unavailable, Upgrade, WantedLease
 
 ATTEND_NS_MAX: Final = 60 * SECOND
 """How long one call is held back at most."""
@@ -151,15 +150,14 @@ class Recalls:
             self._ready[lease.holder] = None
         return known.told_ns
 
-    def ended(self, leases: Iterable[Ended]) -> None:
-        """Forget leases that are over."""
-        for lease in leases:
-            recall = self._of.pop(lease.ending.correlation_id, None)
-            if recall is not None:
-                theirs = self._by_holder[recall.holder]
-                theirs.end(lease.ending.correlation_id)
-                if not theirs.of:
-                    del self._by_holder[recall.holder]
+    def ended(self, correlation_id: bytes) -> None:
+        """Forget a lease that is over."""
+        recall = self._of.pop(correlation_id, None)
+        if recall is not None:
+            theirs = self._by_holder[recall.holder]
+            theirs.end(correlation_id)
+            if not theirs.of:
+                del self._by_holder[recall.holder]
 
     @property
     def asked(self) -> Container[bytes]:
@@ -262,6 +260,6 @@ class Waiter(Protocol):
         """Whether nobody hears the answer any more: the connection is closed."""
         ...
 
-    def answer(self, reply: Reply) -> None:
+    def answer(self, reply: Reply | Encoded) -> None:
         """Take the answer. Called once at most; never blocks."""
         ...

@@ -7,6 +7,7 @@ shows to people and greets holders with is unsigned, changes nothing, and is ans
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Final
 
 from timeagent.clock import NodeTime
@@ -18,14 +19,13 @@ from ..formats.shardmap import shard_text
 from ..formats.witness import Ended, Half, Witness
 from .ceiling import RightToGrant, ShardIdentity
 from .domain import Again, Break, Command, Free, Grant, LeaseRecord, Nothing, State, hints_for
-from .eviction import Eviction
-from .going_by import GoingBy
 from .recall import Waiter
 from .sessions import Sessions
 from .state import decide, named, raised
 from .store import LeaseStore
 from .turn import Draft, Holders, Later, Revocations, Turn, holder_refused
 from .waiting import WaitingRoom
+from .whole_shard import Eviction, GoingBy
 from .wire import (
     NO_REQUEST,
     PAGE_LEASES_MAX,
@@ -222,8 +222,9 @@ class RequestHandler:
 
     def _acquire_refused(self, request: Acquire) -> Refused | Unavailable | None:
         """Check what is new: a holder, a domain that is not remembered."""
-        known = self._store.read(request.domain) is not None
-        return self.holders.refused(request) or (None if known else self.refused_new(request))
+        return self.holders.refused(request) or (
+            None if self._store.knows(request.domain) else self.refused_new(request)
+        )
 
     def refused_new(self, request: Acquire) -> Refused | Unavailable | None:
         """Check a domain that is not remembered."""
@@ -252,7 +253,7 @@ class RequestHandler:
         if self._store.sessions:
             entries = len(turn.entries)
             state = self._sessions.bring_up(turn, domain, state, command)
-            self._waiting.recalls.ended(each for each in turn.entries[entries:] if isinstance(each, Ended))
+            self._recalls_over(each for each in turn.entries[entries:] if isinstance(each, Ended))
         if self._going.half is Half.COMING and (above := _above(command)) is not None:
             state = raised(state, above.fence, above.floor_ns, above.settle_to_ns)
         decision = decide(domain, state, command, turn.bounds)
@@ -263,7 +264,7 @@ class RequestHandler:
             self._store.put(domain, decision.state)
         if decision.ended:
             turn.entries.extend(decision.ended)
-            self._waiting.recalls.ended(decision.ended)
+            self._recalls_over(decision.ended)
         match decision.answer:
             case Witness() as witness:
                 return self._later(turn, decision.state, witness, command, request_id)
@@ -278,6 +279,10 @@ class RequestHandler:
                 return self.revocations.told(turn, decision.answer, command.correlation_id)
             case _:
                 return decision.answer
+
+    def _recalls_over(self, leases: Iterable[Ended]) -> None:
+        for each in leases:
+            self._waiting.recalls.ended(each.ending.correlation_id)
 
     def _later(
         self, turn: Turn, state: State, witness: Witness, command: Command, request_id: bytes, *, again: bool = False

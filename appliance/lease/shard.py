@@ -2,12 +2,13 @@
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
 signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
-The shard forgets everything when it stops, but for a restart on the same boot (``suspension.py``): what a successor
+The shard forgets everything when it stops, but for a restart on the same boot (``whole_shard.py``): what a successor
 must know stands in the ceiling chain.
 """
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -40,19 +41,18 @@ from .ceiling import (
     StoppedOrderly,
 )
 from .domain import HINT_BYTES_MAX, Bounds, Break
-from .eviction import Eviction
 from .fast_path import EVERY_DOMAIN, FastPath, no_witness, replies
-from .going_by import NEWER_MAP, GoingBy
 from .recall import Recalls, Waiter
 from .request_handler import RequestHandler
 from .sessions import Sessions
 from .state import raised
 from .store import LeaseStore
-from .suspension import Suspension
-from .turn import Draft, Turn, finished
+from .turn import Draft, PlainLater, Turn
 from .turn_log import TurnLog
 from .waiting import Waited, WaitingRoom
+from .whole_shard import Eviction, GoingBy, Suspension
 from .wire import (
+    NEWER_MAP,
     Acquire,
     AskClock,
     DropSession,
@@ -143,9 +143,8 @@ class Shard:
             time=time,
         )
         handler = self._handler
-        self._plain = FastPath(
-            store, randomness, handler.holders.good, handler.refused_new, handler.answer, self._going
-        )
+        recalls = self._waiting.recalls
+        self._plain = FastPath(store, randomness, handler.holders.good, handler.refused_new, recalls.ended, self._going)
         self._to_raise: list[str] | None = None
         self._end: tuple[Instant, Instant] | None = None
         """Floor and settle_to of its last record, from the first try to link it on: no lease ends after that."""
@@ -412,8 +411,15 @@ class Shard:
             self._make_room(turn, coming)
             self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
             queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
-            recalled, unknown = self._waiting.recalls.asked, self._eviction.memory()
-            drafts = self._plain.answered(turn, requests, waiters, unknown, queues, recalled)
+            drafts = self._plain.answered(
+                turn,
+                requests,
+                functools.partial(self._handler.answer, turn),
+                self._eviction.memory(),
+                waiters=waiters,
+                queues=queues,
+                recalled=self._waiting.recalls.asked,
+            )
             if self._waiting.count:
                 self._call_in(turn)
             batch = None
@@ -421,8 +427,11 @@ class Shard:
                 batch = self._batch_signer.sign(turn.entries, turn.token)
         self._publish(batch)
         witness = no_witness if batch is None else batch.encoded_witnesses()
-        for waiter, draft in self._waiting.take_woken():
-            waiter.answer(finished(draft, witness))
+        if woken := self._waiting.take_woken():
+            told = replies([draft for *_, draft in woken], batch, witness)
+            for (waiter, *_), reply in zip(woken, told, strict=True):
+                assert reply is not None
+                waiter.answer(reply)
         return replies(drafts, batch, witness)
 
     def unserved(self, requests: Sequence[Task], code: str, message: str) -> list[Reply]:
@@ -443,11 +452,20 @@ class Shard:
 
     def _call_in(self, turn: Turn) -> None:
         changed = [*self._store.changed, *self._sessions.freed()]
+        unknown = self._eviction.memory()
 
-        def again(request: Acquire | Upgrade) -> Draft:
+        def again(request: Task, _: Waiter | None = None) -> Draft:
+            assert isinstance(request, Acquire | Upgrade)
             return self._handler.decided(turn, request)
 
-        self._waiting.call_in(changed, again, turn.bounds.now)
+        def first(request: Acquire | Upgrade) -> Draft | PlainLater:
+            self._store.look_up((request.domain,))
+            (draft,) = self._plain.answered(turn, [request], again, unknown, waiters={}, queues=(), recalled=())
+            assert draft is not None
+            assert not isinstance(draft, bytes)
+            return draft
+
+        self._waiting.call_in(changed, first, again, turn.bounds.now)
 
     def _begin_turn(self, looked: tuple[TimeInterval, SignedTime] | None = None) -> Turn:
         """Look at the clock, if that was not done just now. Raises BadTime, also where the witness key has ended."""

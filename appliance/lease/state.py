@@ -355,7 +355,7 @@ def _behind(
     oldest is let pass also where it wounds nobody, or all three would wait for ever.
     """
     tentative = any(each.phase is Phase.TENTATIVE and not bounds.now.surely_past(each.expiry_ns) for each in leases)
-    if tentative and request.age < ahead.oldest:
+    if tentative and request.age < min(ahead.ages):
         return None
     return Denied(
         request_id=request.request_id,

@@ -78,7 +78,7 @@ CREATE TABLE holder (
     record  BLOB NOT NULL
 ) STRICT;
 
--- At most one row: what a run left that stopped for a restart (suspension.py), and whether somebody took it over.
+-- At most one row: what a run left that stopped for a restart (whole_shard.py), and whether somebody took it over.
 CREATE TABLE stopped (
     said        BLOB NOT NULL,
     domains     INTEGER NOT NULL,
@@ -153,6 +153,8 @@ class LeaseStore:
         """Whether there was no room when something was to be written last."""
         self._obstacle = ""
         """Why nothing could be written, when that was so last."""
+        self._expanded: tuple[Kept | None, State | None] = None, None
+        """What was read last: one request reads its domain two or three times."""
         self._share = self._session_share = self._shares_left = 0
         self._looked_to = ""
         self._neighbours: set[str] = set()
@@ -433,11 +435,17 @@ class LeaseStore:
                 for domain, raw, expiry, fence in found:
                     self.states[domain] = self.rows.state(raw, expiry, fence)
 
+    def knows(self, domain: str) -> bool:
+        self.look_up((domain,))
+        return self.states[domain] is not None
+
     def read(self, domain: str) -> State | None:
         """Return a domain's state, or None where nothing is remembered."""
         self.look_up((domain,))
         kept = self.states[domain]
-        return None if kept is None else expanded(kept)
+        if kept is not self._expanded[0]:
+            self._expanded = kept, None if kept is None else expanded(kept)
+        return self._expanded[1]
 
     def put(self, domain: str, state: State | None) -> None:
         """Remember a state, or forget a domain that is free. In a transaction."""

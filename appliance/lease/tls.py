@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from timeagent.core import LazyModule
 from timeagent.errors import NotTrusted
 from timeagent.keys import key_id
-from timeagent.lazily import LazyModule
 
 if TYPE_CHECKING:
     import socket

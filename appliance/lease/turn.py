@@ -108,6 +108,10 @@ class Later(msgspec.Struct, frozen=True, gc=False):
 
 type Draft = Reply | Later
 
+type PlainLater = tuple[bytes, int, bytes]
+"""A plain grant, of which the witness waits for the turn's signature: request id, entry, and what is known of messages
+of the domain, encoded; nil: that was not asked for."""
+
 
 def finished(draft: Draft, witness: Callable[[int], bytes]) -> Reply:
     """Return the reply of a draft, now that the turn is signed. ``witness``: an encoded one, by its entry."""

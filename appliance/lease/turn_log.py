@@ -31,7 +31,7 @@ from timeagent.units import MS, Instant, Span
 from ..formats.ceiling import CeilingKind, CeilingRecord
 from .domain import Free, Memory, SessionRecord, State, Taken
 from .store import FORM, LeaseStore
-from .suspension import Suspension
+from .whole_shard import Suspension
 
 PART_BYTES: Final = 256 * 1024
 REQUEST_BYTES: Final = 1024 * 1024

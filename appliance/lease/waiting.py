@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Final
 
 import msgspec
@@ -25,21 +26,8 @@ from timeagent.units import MS, SECOND, Instant, Span
 from ..formats.lease import Holder
 from .domain import Ahead
 from .recall import Recalls, Waiter
-from .turn import Draft, Later
-from .wire import (
-    NO_REQUEST,
-    Acquire,
-    Age,
-    Attend,
-    ClockTold,
-    Denied,
-    LeasePage,
-    Reason,
-    Recalled,
-    Unavailable,
-    Upgrade,
-    Welcome,
-)
+from .turn import Draft, Later, PlainLater
+from .wire import Acquire, Age, Attend, Denied, Reason, Recalled, Unavailable, Upgrade
 
 WAITING_MAX: Final = 65_536
 """How many requests may wait at one shard; who comes then is denied at once, without a place."""
@@ -50,6 +38,9 @@ QUEUE_MAX: Final = 1_024
 
 type Waited = Callable[[str, Span, bool], None]
 """Told of each request that leaves a queue: its domain, how long it was there, and whether it was granted."""
+
+type Decide = Callable[[Acquire | Upgrade], Draft | PlainLater]
+"""Decides a request as it is now."""
 
 
 class QueuedRequest(msgspec.Struct, eq=False):
@@ -86,12 +77,13 @@ class WaitingRoom:
         self.recalls = recalls
         self.count = 0
         """How many requests wait."""
-        self.domains: dict[str, list[QueuedRequest]] = {}
-        """The places of each domain for which somebody waits, in order. None of the lists is empty."""
+        self.domains: dict[str, dict[bytes, QueuedRequest]] = {}
+        """The places of each domain for which somebody waits, in order, by their requests' ids. No queue is empty."""
         self._of: dict[Waiter, tuple[str, QueuedRequest]] = {}
         self._timers: dict[str, int] = {}
+        """When to look at each queue: not after the first of its places has waited long enough."""
         self._heap: list[tuple[int, str]] = []
-        self._woken: list[tuple[Waiter, Draft]] = []
+        self._woken: list[tuple[Waiter, bytes, Draft | PlainLater]] = []
 
     # -- places --------------------------------------------------------------------------------------------------------
 
@@ -99,17 +91,14 @@ class WaitingRoom:
         """Return how many requests wait for a domain."""
         return len(self.domains.get(domain, ()))
 
-    def _before(self, domain: str, request_id: bytes) -> list[QueuedRequest]:
-        """Return the places before that of a request: all of them where it has none."""
-        places = self.domains.get(domain, [])
-        for index, place in enumerate(places):
-            if place.request.request_id == request_id:
-                return places[:index]
-        return places[:]
+    def _number(self, domain: str, request_id: bytes) -> int:
+        """Return which place a request has; of one that has none, which it would get."""
+        places = self.domains.get(domain, {})
+        return list(places).index(request_id) + 1 if request_id in places else len(places) + 1
 
     def _enter(self, domain: str, place: QueuedRequest) -> None:
         """Add a place at the end."""
-        self.domains.setdefault(domain, []).append(place)
+        self.domains.setdefault(domain, {})[place.request.request_id] = place
         self.count += 1
         if place.waiter is not None:
             self._of[place.waiter] = domain, place
@@ -124,11 +113,11 @@ class WaitingRoom:
             self._of[waiter] = domain, place
         self._look_at(domain, until_boot_ns)
 
-    def _remove(self, domain: str, place: QueuedRequest, draft: Draft | None = None) -> None:
+    def _remove(self, domain: str, place: QueuedRequest, draft: Draft | PlainLater | None = None) -> None:
         """Take a place out; ``draft``: what its request is answered."""
-        self._waited(domain, self._time.boot_ns() - place.since_boot_ns, isinstance(draft, Later))
+        self._waited(domain, self._time.boot_ns() - place.since_boot_ns, isinstance(draft, Later | tuple))
         places = self.domains[domain]
-        places.remove(place)
+        del places[place.request.request_id]
         self.count -= 1
         if place.waiter is not None:
             self._of.pop(place.waiter, None)
@@ -169,12 +158,12 @@ class WaitingRoom:
 
     def ahead(self, domain: str, request_id: bytes) -> Ahead | None:
         """Return who waits before a request, or None."""
-        before = self._before(domain, request_id)
-        if not before:
+        places = self.domains.get(domain)
+        if places is None or (first := next(iter(places.values()))).request.request_id == request_id:
             return None
-        first = before[0]
+        before = takewhile(lambda each: each.request.request_id != request_id, places.values())
         return Ahead(
-            oldest=min(each.age for each in before),
+            ages=(each.age for each in before),
             holder=first.holder,
             since_ns=first.since_ns,
             until_ns=first.denied.until_ns,
@@ -193,17 +182,16 @@ class WaitingRoom:
         A request that has a place keeps it when it is asked again; an earlier call of it is answered.
         """
         domain = request.domain
-        places = self.domains.get(domain, ())
-        place = next((each for each in places if each.request.request_id == request.request_id), None)
+        place = self.domains.get(domain, {}).get(request.request_id)
         if place is not None and place.waiter is not None and place.waiter is not waiter:
-            self._woken.append((place.waiter, draft))
+            self._woken.append((place.waiter, request.request_id, draft))
         boot = self._time.boot_ns()
         if not isinstance(draft, Denied):
             if place is not None:
                 self._remove(domain, place, draft)
                 self._look_at(domain, boot)
             return draft
-        number = len(self._before(domain, request.request_id)) + 1
+        number = self._number(domain, request.request_id)
         denied = msgspec.structs.replace(draft, place=number)
         wait = min(request.wait_ns, WAIT_NS_MAX) if waiter is not None else 0
         keep = min(request.keep_ns, KEEP_NS_MAX)
@@ -234,67 +222,65 @@ class WaitingRoom:
             or (isinstance(request, Upgrade) and number > 1)
         )
 
-    def call_in(self, changed: Iterable[str], again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval) -> None:
+    def call_in(self, changed: Iterable[str], first: Decide, again: Decide, now: TimeInterval) -> None:
         """Let those have their turn who can, and answer those who have waited long enough.
 
-        ``changed``: domains on which something ended or was granted. ``again``: decide a request as it is now.
+        ``changed``: domains on which something ended or was granted. ``first``: decides a request that nobody waits
+        before, ``again`` any.
         """
         boot = self._time.boot_ns()
-        due = dict.fromkeys(sorted(each for each in set(changed) if each in self.domains))
-        due.update(dict.fromkeys(self._due(boot)))
-        for domain in due:
-            self._call_in_firsts(domain, again, now, boot)
+        waited_for = sorted(each for each in set(changed) if each in self.domains)
+        rung = self._due(boot)
+        for domain in dict.fromkeys([*waited_for, *rung]):
+            self._call_in_firsts(domain, first, again, now, boot)
             while self._send_away(domain, again, boot):
-                self._call_in_firsts(domain, again, now, boot)
+                self._call_in_firsts(domain, first, again, now, boot)
+        for domain in rung:
             if domain in self.domains:
-                self._look_at(domain, min(place.until_boot_ns for place in self.domains[domain]))
+                self._look_at(domain, min(place.until_boot_ns for place in self.domains[domain].values()))
 
-    def _call_in_firsts(
-        self, domain: str, again: Callable[[Acquire | Upgrade], Draft], now: TimeInterval, boot: int
-    ) -> None:
+    def _call_in_firsts(self, domain: str, first: Decide, again: Decide, now: TimeInterval, boot: int) -> None:
         while (places := self.domains.get(domain)) is not None:
-            place = places[0]
+            place = next(iter(places.values()))
             if place.waiter is None:
                 return  # it is kept for its next call
             if place.waiter.gone:
                 self._remove(domain, place)
                 continue
-            draft = again(place.request)
+            draft = first(place.request)
             if isinstance(draft, Denied):
                 place.denied = msgspec.structs.replace(draft, place=1)
                 self._look_when_possible(domain, draft, now, boot)
                 if draft.reason is Reason.TENTATIVE:
                     self._call_in_oldest(domain, again)
                 return
-            self._woken.append((place.waiter, draft))
+            self._woken.append((place.waiter, place.request.request_id, draft))
             self._remove(domain, place, draft)
 
-    def _call_in_oldest(self, domain: str, again: Callable[[Acquire | Upgrade], Draft]) -> None:
+    def _call_in_oldest(self, domain: str, again: Decide) -> None:
         """Let the oldest pass while the first waits for a set that may itself be waiting."""
         while (places := self.domains.get(domain)) is not None:
-            place = min(places, key=lambda each: each.age)
-            if place is places[0]:
-                return
-            if place.waiter is None:
+            place = min(places.values(), key=lambda each: each.age)
+            if place is next(iter(places.values())) or place.waiter is None:
                 return
             draft = None
             if not place.waiter.gone:
                 draft = again(place.request)
                 if isinstance(draft, Denied):
                     return
-                self._woken.append((place.waiter, draft))
+                self._woken.append((place.waiter, place.request.request_id, draft))
             self._remove(domain, place, draft)
 
-    def _send_away(self, domain: str, again: Callable[[Acquire | Upgrade], Draft], boot: int) -> bool:
+    def _send_away(self, domain: str, again: Decide, boot: int) -> bool:
         """Answer those whose time is over, with what stands in their way now. True if the first of the queue has gone.
 
         Between two calls of its request a place is kept, and loses itself when the second does not come.
         """
         first_has_gone = False
-        for place in list(self.domains.get(domain, ())):
+        for place in list(self.domains.get(domain, {}).values()):
             if boot < place.until_boot_ns:
                 continue
-            number = len(self._before(domain, place.request.request_id)) + 1
+            number = self._number(domain, place.request.request_id)
             kept, draft = False, None
             if place.waiter is not None and not place.waiter.gone:
                 draft = again(place.request)
@@ -302,7 +288,7 @@ class WaitingRoom:
                 if isinstance(draft, Denied):
                     draft = msgspec.structs.replace(draft, place=number)
                     kept = keep > 0
-                self._woken.append((place.waiter, draft))
+                self._woken.append((place.waiter, place.request.request_id, draft))
                 if kept:
                     self._hand_on(domain, place, None, boot + keep)
             if not kept:
@@ -322,12 +308,13 @@ class WaitingRoom:
             return answer
         wanted = []
         for each in answer.wanted:
-            ages = (place.age for place in self.domains.get(each.domain, ()) if place.holder != request.holder)
+            places = self.domains.get(each.domain, {}).values()
+            ages = (place.age for place in places if place.holder != request.holder)
             wanted.append(msgspec.structs.replace(each, oldest=min(ages, default=None)))
         return msgspec.structs.replace(answer, wanted=tuple(wanted))
 
-    def take_woken(self) -> list[tuple[Waiter, Draft]]:
-        """Return those who have been answered since, with their answers. Whoever is asked for a lease is told."""
+    def take_woken(self) -> list[tuple[Waiter, bytes, Draft | PlainLater]]:
+        """Return who has been answered since, by which request, with what. Whoever is asked for a lease is told."""
         self.recalls.answer_ready()
         woken, self._woken = self._woken, []
         return woken
@@ -344,10 +331,9 @@ class WaitingRoom:
 
     def dismiss(self, code: str, message: str) -> None:
         """Tell everybody who waits that it is in vain; also those who were to be told something else."""
-        for waiter, draft in self.take_woken():
-            request_id = NO_REQUEST if isinstance(draft, Welcome | LeasePage | ClockTold) else draft.request_id
+        for waiter, request_id, _ in self.take_woken():
             waiter.answer(Unavailable(request_id=request_id, code=code, message=message))
-        for domain, place in [(domain, place) for domain, places in self.domains.items() for place in places]:
+        for domain, place in [(domain, each) for domain, places in self.domains.items() for each in places.values()]:
             if place.waiter is not None:
                 place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
             self._remove(domain, place)
@@ -367,7 +353,7 @@ class WaitingRoom:
         """Answer those who have waited long enough while nothing can be decided."""
         boot = self._time.boot_ns()
         for domain in self._due(boot):
-            for place in list(self.domains.get(domain, ())):
+            for place in list(self.domains.get(domain, {}).values()):
                 if boot < place.until_boot_ns:
                     continue
                 if place.waiter is not None:

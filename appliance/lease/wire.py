@@ -447,6 +447,12 @@ type Reply = (
 type Encoded = bytes
 """A reply as it stands in the frame of an answer."""
 
+NEWER_MAP: Final = "newer-map"
+"""Of Unavailable: the asker goes by a map that has been overtaken: it looks for the newest one, and asks again."""
+
+MAP_NOT_YET: Final = "map-not-yet"
+"""Likewise: the asker goes by a map that the shard does not go by yet: it asks again."""
+
 NO_REQUEST: Final = bytes(16)
 """The request id in an answer to a request that has none."""
 

@@ -20,8 +20,7 @@ from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.witness import NO_HEAD, Batch, CeilingCopy, Entry, Resumed, block_bytes, head_digest, sign_batch
 from .ceiling import RightToGrant, ShardIdentity
-from .going_by import GoingBy
-from .suspension import Suspension
+from .whole_shard import GoingBy, Suspension
 
 HOLD_NS: Final = 20 * MS
 """For how long the ends of leases wait for a turn that signs, where nothing else was to be signed."""

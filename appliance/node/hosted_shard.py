@@ -38,8 +38,8 @@ from ..lease.ceiling import (
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.suspension import Suspension
 from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .lease_counts import CountedLedger, LeaseCounts
 from .records import StoredLedger
@@ -157,10 +157,14 @@ def kept_turns(log: TurnLog) -> Iterator[TurnLog]:
         raise
 
 
-def from_file(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Extension]:
+type Start = Callable[[Shard, StoredLedger], Extension]
+"""Has a shard begin, or go on, with the ledger of its run."""
+
+
+def from_file(said: Suspension) -> Start:
     """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
 
-    def resume(shard: Shard) -> Extension:
+    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
         if (why := said.ledger_difference(last)) is not None:
             return Deposed(why)
@@ -169,11 +173,11 @@ def from_file(said: Suspension, ledger: StoredLedger) -> Callable[[Shard], Exten
     return _asked_again(resume)
 
 
-def from_log(said: Suspension, ledger: StoredLedger, log: TurnLog) -> Callable[[Shard], Extension]:
+def from_log(said: Suspension, log: TurnLog) -> Start:
     """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
     lacks = True
 
-    def resume(shard: Shard) -> Extension:
+    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
         nonlocal lacks
         if lacks:
             blocks = log.blocks()  # each time, because another run may have gone on meanwhile
@@ -186,10 +190,10 @@ def from_log(said: Suspension, ledger: StoredLedger, log: TurnLog) -> Callable[[
     return _asked_again(resume)
 
 
-def _asked_again(resume: Callable[[Shard], Extension]) -> Callable[[Shard], Extension]:
-    def asked(shard: Shard) -> Extension:
+def _asked_again(resume: Start) -> Start:
+    def asked(shard: Shard, ledger: StoredLedger) -> Extension:
         try:
-            return resume(shard)
+            return resume(shard, ledger)
         except (BadTime, Environment, TryAgain) as problem:
             return InDoubt(problem.message)
 

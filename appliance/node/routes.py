@@ -27,10 +27,11 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..lease import tls
-from ..lease.going_by import MAP_NOT_YET, NEWER_MAP
 from ..lease.succession import newest_record
 from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
 from ..lease.wire import (
+    MAP_NOT_YET,
+    NEWER_MAP,
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
     AskClock,
@@ -179,15 +180,11 @@ class ShardRoutes:
         self._lock = Lock()
 
     @property
-    def _map(self) -> ShardMap:
+    def map(self) -> ShardMap:
         return self.maps.newest
 
-    @property
-    def map(self) -> ShardMap:
-        return self._map
-
     def own_shards(self) -> list[int]:
-        newest = self._map
+        newest = self.map
         return [shard for shard in newest.shards if newest.owner_of(shard) == self._settings.node]
 
     def transport(self, shard: int) -> Transport:
@@ -198,13 +195,13 @@ class ShardRoutes:
 
     def node_at(self, shard: int) -> str:
         """Return which node to ask for a shard. Raises ShardUnavailable for one that the map does not have."""
-        newest, owner = self._map, self._owner(shard)
+        newest, owner = self.map, self._owner(shard)
         number, node = self._at.get(shard, (0, ""))
         return node if number == newest.number else owner
 
     def missed(self, shard: int, node: str) -> None:
         """Note that a shard is not at a node: ask the next one, and look for a newer map. Never blocks."""
-        newest = self._map
+        newest = self.map
         self.maps.look()
         if newest.owner_of(shard) is None or self.node_at(shard) != node:
             return
@@ -214,7 +211,7 @@ class ShardRoutes:
 
     def explained(self, shard: int, problem: ShardUnavailable) -> ShardUnavailable:
         """Return why a shard did not answer; also, if it is this node's, that its daemon is missing here."""
-        own = self._map.owner_of(shard) == self._settings.node
+        own = self.map.owner_of(shard) == self._settings.node
         missing = self.host.missing_daemon(shard) if own else None
         if missing is None or problem.code == missing.code:
             return problem
@@ -225,7 +222,7 @@ class ShardRoutes:
 
     def line(self, shard: int, node: str) -> Transport:
         """Return the line to a shard at a node. Raises ShardUnavailable when none is known."""
-        by, newest = self._own_lines.get(shard), self._map
+        by, newest = self._own_lines.get(shard), self.map
         if by is not None and by[0] is newest and node == self._settings.node:
             return by[1]
         local = self._is_local(shard, node)
@@ -245,11 +242,11 @@ class ShardRoutes:
             return found
 
     def _owner(self, shard: int) -> str:
-        owner = self._map.owner_of(shard)
+        owner = self.map.owner_of(shard)
         if owner is None:
             raise ShardUnavailable(
                 "moved",
-                f"map {self._map.number} has no shard {shard_text(shard)}",
+                f"map {self.map.number} has no shard {shard_text(shard)}",
                 hint="ask again: who asks looks for the newest map",
             )
         return owner
@@ -263,7 +260,7 @@ class ShardRoutes:
         path = self._socket_of(shard, node)
         if path is None:
             return False
-        return node == self._map.owner_of(shard) or path.exists() or self._trust.address_of(node) is None
+        return node == self.map.owner_of(shard) or path.exists() or self._trust.address_of(node) is None
 
     def where(self, shard: int) -> str:
         """Return where a shard is reached, in words: a socket's path, an address, or why nowhere."""
@@ -274,7 +271,7 @@ class ShardRoutes:
     def _line(self, shard: int, node: str, *, local: bool) -> SocketTransport:
         """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
         greeting = Hello(
-            version=PROTOCOL_VERSION, cluster_id=self._map.cluster_id, node=self._settings.node, shard=shard
+            version=PROTOCOL_VERSION, cluster_id=self.map.cluster_id, node=self._settings.node, shard=shard
         )
         if local:
             path = self._socket_of(shard, node)
@@ -311,7 +308,7 @@ class ShardRoutes:
 
     def expect(self, shard: int, node: str) -> None:
         """Look for a shard where its chain says that it runs, before its owner: one that stands still takes long."""
-        newest = self._map
+        newest = self.map
         if newest.owner_of(shard) not in (None, node):
             self._stand_ins.setdefault(shard, (newest.number, node))
 
@@ -349,7 +346,7 @@ class ShardRoutes:
         That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
         of each look.
         """
-        newest, owner = self._map, self._owner(shard)
+        newest, owner = self.map, self._owner(shard)
         number, stand_in = self._stand_ins.get(shard, (0, owner))
         if number == newest.number:
             try:

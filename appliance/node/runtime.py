@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 SERVICE: Final = Path("/run/tenure")
 """What the units and systemd/tenure.tmpfiles.conf make for their user (RuntimeDirectory=)."""
 
+HTTP_SOCKET: Final = "http.sock"
+"""The daemon's read-only door, in the tmpfs directory; the settings may name another place beside it."""
+
+CHECKS_PATH: Final = "/v1/checks"
+"""Where it says there how the node is."""
+
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the tmpfs that every Linux has
 _SOCKET_BYTES_MAX: Final = 107
 """The longest path of a Unix socket."""

@@ -172,21 +172,15 @@ def load_settings(directory: Path) -> Settings:
     try:
         raw = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _Toml)
     except OSError as problem:
-        raise BadConfiguration(
-            "bad-settings", f"cannot read {path}: {problem.strerror}", hint="check its owner and mode"
-        ) from None
+        raise _bad(f"cannot read {path}: {problem.strerror}", "check its owner and mode") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as problem:
-        raise BadConfiguration("bad-settings", f"{path}: {problem}", hint="see docs/operators.md") from None
+        raise _bad(f"{path}: {problem}", "see docs/operators.md") from None
     if raw.retention_days < 0:
-        raise BadConfiguration(
-            "bad-settings", f"{path}: retention_days is {raw.retention_days}", hint="days, or 0 to delete nothing"
-        )
+        raise _bad(f"{path}: retention_days is {raw.retention_days}", "days, or 0 to delete nothing")
     peers = {}
     for node, address in raw.peers.items():
         if not address.startswith(UNIX):
-            raise BadConfiguration(
-                "bad-settings", f"{path}: peers.{node} is {address!r}", hint="an address begins with unix:"
-            )
+            raise _bad(f"{path}: peers.{node} is {address!r}", "an address begins with unix:")
         peers[check_node(node)] = Path(address.removeprefix(UNIX))
     return Settings(
         directory,
@@ -205,18 +199,22 @@ def load_settings(directory: Path) -> Settings:
     )
 
 
+def _bad(what: str, way_out: str) -> BadConfiguration:
+    return BadConfiguration("bad-settings", what, hint=way_out)
+
+
 def _address(path: Path, entry: str, text: str) -> Address:
     try:
         return parse_address(text)
     except BadRequest as problem:
-        raise BadConfiguration("bad-settings", f"{path}: {entry}: {problem.message}", hint=problem.hint) from None
+        raise _bad(f"{path}: {entry}: {problem.message}", problem.hint) from None
 
 
 def _checked(path: Path, access: EtcdAccess) -> EtcdAccess:
     wrong = [each for each in access.endpoints if not _is_endpoint(each)]
     if wrong or not access.endpoints:
         said = f"{path}: etcd.endpoints is {wrong[0] if wrong else []!r}"
-        raise BadConfiguration("bad-settings", said, hint='addresses as "http://10.0.0.1:2379", one at least')
+        raise _bad(said, 'addresses as "http://10.0.0.1:2379", one at least')
     return access
 
 
@@ -238,21 +236,17 @@ def save_settings(settings: Settings) -> None:
 
     Raises Environment when it cannot be written.
     """
-    lines = [
-        f'node = "{settings.node}"',
-        f"root = {_quoted(str(settings.root))}",
-        f'root_key = "{public_line(settings.root_key, "tenure-root")}"',
-    ]
-    if settings.runtime:
-        lines.append(f"runtime = {_quoted(str(settings.runtime))}")
-    if settings.listen:
-        lines.append(f"listen = {_quoted(str(settings.listen))}")
-    if settings.http:
-        lines.append(f"http = {_quoted(UNIX * isinstance(settings.http, Path) + str(settings.http))}")
-    if settings.node_writer is not Sharing.AUTO:
-        lines.append(f'node_writer = "{settings.node_writer}"')
-    if settings.group:
-        lines.append(f"group = {_quoted(settings.group)}")
+    entries = {
+        "node": settings.node,
+        "root": str(settings.root),
+        "root_key": public_line(settings.root_key, "tenure-root"),
+        "runtime": str(settings.runtime or ""),
+        "listen": str(settings.listen or ""),
+        "http": UNIX * isinstance(settings.http, Path) + str(settings.http or ""),
+        "node_writer": "" if settings.node_writer is Sharing.AUTO else settings.node_writer,
+        "group": settings.group,
+    }
+    lines = [f"{name} = {_quoted(value)}" for name, value in entries.items() if value]
     if settings.etcd:
         etcd = settings.etcd
         lines += ["", "[etcd]", f"endpoints = [{', '.join(map(_quoted, etcd.endpoints))}]"]

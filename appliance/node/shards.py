@@ -7,7 +7,7 @@ takes its place. An application gives its shard up as soon as it sees that the c
 runs here.
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/suspension.py``). Otherwise each start is a new incarnation with an empty database.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
 
 A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
 everybody would settle up to a ceiling for nothing.
@@ -43,10 +43,8 @@ from ..lease.ceiling import (
     NOTHING_BEFORE,
     Beginning,
     CeilingChain,
-    CeilingExtender,
     Deposed,
     Extended,
-    Extension,
     InDoubt,
     ShardIdentity,
     newest_of,
@@ -55,14 +53,15 @@ from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
-from ..lease.suspension import Suspension
 from ..lease.turn_log import LogLost, TurnLog
+from ..lease.whole_shard import Suspension
 from .hosted_shard import (
     PAUSE_NS,
     START_TRIES,
     HostedShard,
     Running,
     ShardRuntime,
+    Start,
     from_file,
     from_log,
     kept_turns,
@@ -321,7 +320,7 @@ class ShardHost:
 
     def leave(self, shard: int) -> None:
         """Stop a shard orderly and give its lock up. Blocks as long as ``HostedShard.stop``; idempotent."""
-        self._let_go(shard, HostedShard.stop)  # it is reached until then: holders give back what they have
+        self._let_go(shard, HostedShard.stop)
 
     def suspend(self, shard: int) -> None:
         """Leave a shard, with its leases, to the next process of this machine that takes its lock. Idempotent."""
@@ -359,15 +358,9 @@ class ShardHost:
         """Stop every shard that runs here, for a restart or orderly (``drains``), and give up its lock. Idempotent."""
         with self._lock:
             self._closed = True
-            for shard, (hosted, lock) in list(self._hosted.items()):
-                try:
-                    if self.drains:
-                        hosted.stop()  # it is reached until then: holders give back what they have
-                    else:
-                        hosted.suspend()
-                finally:
-                    del self._hosted[shard]
-                    lock.release()
+        for shard in self.everything():
+            # Until it has stopped it is reached: holders give back what they have.
+            self._let_go(shard, HostedShard.stop if self.drains else HostedShard.suspend)
 
     def _start(self, shard: int, shard_map: ShardMap) -> HostedShard:
         identity = self._fresh(shard)
@@ -375,21 +368,15 @@ class ShardHost:
             return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
 
     def _begun_empty(self, identity: ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
-        shard = identity.number
-        chain_map, place = chain_of(shard)
-        stored = self._port(chain_map, place)
-        follows = self._follows(shard, shard_map)
+        follows = self._follows(identity.number, shard_map)
         if isinstance(follows, InDoubt):
-            raise ShardUnavailable("chains-before", f"shard {shard_text(shard)} cannot begin yet: {follows.reason}")
-        origin = (lambda: follows) if chain_map > 1 else None
-        right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity, origin)
-        chain = self._shard_runtime.chain(right, self._time, self._policy)
-        ledger = CountedLedger(self._storage, chain_map, place, identity.incarnation)
+            why = f"shard {shard_text(identity.number)} cannot begin yet: {follows.reason}"
+            raise ShardUnavailable("chains-before", why)
         if log is not None:
             self._begin_log(log)
-        store = self._shard_runtime.store(shard)
+        store = self._shard_runtime.store(identity.number)
         try:
-            return self._begun(identity, shard_map, store, chain, ledger, Shard.start, log, follows)
+            return self._begun(identity, shard_map, store, lambda shard, _: shard.start(), log, follows)
         except BaseException:
             store.close()
             raise
@@ -468,20 +455,9 @@ class ShardHost:
             why = said.difference(fresh, self._shard_runtime.boot())
             if why is None:
                 identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
-                stored = self._port(identity.map_number, identity.shard)
-                right = CeilingChain(stored, self._time, self.keys.witness, self._policy, identity)
-                chain = self._shard_runtime.chain(right, self._time, self._policy)
-                ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
-                hosted = self._begun(
-                    identity,
-                    shard_map,
-                    store,
-                    chain,
-                    ledger,
-                    from_file(said, ledger) if log is None else from_log(said, ledger, log),
-                    log,
-                    patience_ns=self._policy.lease_term_max_ns,  # by then every lease that was left is over
-                )
+                start = from_file(said) if log is None else from_log(said, log)
+                patience = self._policy.lease_term_max_ns  # by then every lease that was left is over
+                hosted = self._begun(identity, shard_map, store, start, log, patience_ns=patience)
                 _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                 return hosted
         except LogLost:
@@ -496,18 +472,22 @@ class ShardHost:
         store.close()
         return None
 
-    def _begun(  # noqa: PLR0913, PLR0917 - its parts
+    def _begun(
         self,
         identity: ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        chain: CeilingExtender,
-        ledger: CountedLedger,
-        start: Callable[[Shard], Extension],
+        start: Start,
         log: TurnLog | None = None,
-        follows: Beginning = NOTHING_BEFORE,
+        follows: Beginning | None = None,
         patience_ns: Span = START_TRIES * PAUSE_NS,
     ) -> HostedShard:
+        """Begin a run; ``follows``: how the chains ended that its own follows, where it begins empty."""
+        origin = None if follows is None or identity.map_number == 1 else (lambda: follows)
+        stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
+        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        chain = self._shard_runtime.chain(right, self._time, self._policy)
+        ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
         if log is not None:
             log.written = lambda: spool.blocks_written
@@ -518,16 +498,16 @@ class ShardHost:
             store=store,
             chain=chain,
             time=self._time,
-            signer=self.keys.witness,
+            signer=signer,
             ledger=spool,
             randomness=self._random,
-            follows=follows,
+            follows=follows or NOTHING_BEFORE,
             waited=ledger.lease_counts.waited,
             log=log,
         )
         shard, until = identity.number, self._time.boot_ns() + patience_ns
         while True:
-            began = start(running)
+            began = start(running, ledger)
             if isinstance(began, Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)

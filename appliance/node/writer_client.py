@@ -30,7 +30,6 @@ from ..bag.closedbags import ListedFiles
 from ..bag.writing import FrameFile, Writer
 from ..formats.policy import PolicyNumbers
 from .writer_wire import (
-    LENGTH_BYTES,
     PROTOCOL_VERSION,
     Incoming,
     Submit,
@@ -38,11 +37,10 @@ from .writer_wire import (
     WriterHello,
     WriterSaid,
     WriterWelcome,
-    body_bytes,
     decode_answer,
     encode,
     limit_sending,
-    receive_exactly,
+    receive,
 )
 
 RETRY_NS: Final = SECOND
@@ -181,8 +179,7 @@ class NodeWriterClient:
 
 
 def _receive(connection: socket.socket) -> Incoming | None:
-    head = receive_exactly(connection, LENGTH_BYTES)
-    body = None if head is None else receive_exactly(connection, body_bytes(head))
+    body = receive(connection)
     return None if body is None else decode_answer(body)
 
 

@@ -18,7 +18,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final, Protocol
@@ -33,7 +32,6 @@ from ..bag.writing import FrameFile, Writer
 from ..lease.connection import UnixListener
 from .desk_wire import LEASE, words_of
 from .writer_wire import (
-    LENGTH_BYTES,
     PROTOCOL_VERSION,
     Incoming,
     Outgoing,
@@ -44,11 +42,10 @@ from .writer_wire import (
     WriterSaid,
     WriterWelcome,
     answer_of,
-    body_bytes,
     decode_call,
     encode,
     limit_sending,
-    receive_exactly,
+    receive,
 )
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -66,10 +63,8 @@ type Desk = Callable[[socket.socket, list[str]], None]
 type Told = Callable[[Outcome], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Submission:
-    frames: bytes
-    told: Told
+type _Submission = tuple[bytes, Told]
+"""Whole frames, and who is told what became of them."""
 
 
 class Batcher:
@@ -102,7 +97,7 @@ class Batcher:
                 return "the node's writer is stopping"
             if self._bytes + len(frames) > self._queue_bytes_max:
                 return f"{self._bytes} bytes wait for the mount already"
-            self._waiting.setdefault(bag, deque()).append(_Submission(frames, told))
+            self._waiting.setdefault(bag, deque()).append((frames, told))
             self._bytes += len(frames)
             self._changed.notify()
         return None
@@ -139,16 +134,16 @@ class Batcher:
         queue = self._waiting[bag]
         taken: list[_Submission] = []
         size = 0
-        while queue and (not taken or size + len(queue[0].frames) <= self._file_bytes_max):
+        while queue and (not taken or size + len(queue[0][0]) <= self._file_bytes_max):
             taken.append(queue.popleft())
-            size += len(taken[-1].frames)
+            size += len(taken[-1][0])
         if not queue:
             del self._waiting[bag]
         self._busy.add(bag)
         return bag, taken
 
     def _flush(self, bag: Bag, taken: list[_Submission]) -> None:
-        data = b"".join(each.frames for each in taken)
+        data = b"".join(frames for frames, _ in taken)
         outcome: Outcome = Unknown("the node's writer failed")
         try:
             outcome = self._write(bag, data)
@@ -161,8 +156,8 @@ class Batcher:
                 self.files += 1
                 self.submissions += len(taken)
                 self._changed.notify_all()
-            for each in taken:
-                each.told(outcome)
+            for _, told in taken:
+                told(outcome)
 
 
 _log = logging.getLogger(__name__)
@@ -189,10 +184,8 @@ class NodeWriter:
         self.cluster_id = cluster_id
         self.node = node
         self.incarnation = incarnation
-        self.batcher = Batcher(self._write)
-        """Of the logs at the root."""
-        self.elsewhere: dict[str, Batcher] = {}
-        """Of each store that other logs are in: one that does not answer holds up its own logs, and no others."""
+        self.batchers = {"": Batcher(self._write)}
+        """Of the logs at the root, and of each store that others are in: one that does not answer holds up its own."""
         self.begun: Callable[[Batcher], object] = lambda _: None
         """Told of each of those when it begins; may raise TenureError, and is told of another one next time."""
         self._opened = opened
@@ -214,20 +207,18 @@ class NodeWriter:
 
     def _batcher_of(self, log: str) -> Batcher:
         store = store_of(self._log(log).grid.birth)
-        if not store:
-            return self.batcher
         with self._lock:
-            batcher = self.elsewhere.get(store)
+            batcher = self.batchers.get(store)
             if batcher is None:
                 batcher = Batcher(self._write)
                 self.begun(batcher)
-                self.elsewhere[store] = batcher
+                self.batchers[store] = batcher
             return batcher
 
     def close(self) -> None:
         """Take nothing more; what was taken is written. Idempotent."""
         with self._lock:
-            for batcher in (self.batcher, *self.elsewhere.values()):
+            for batcher in self.batchers.values():
                 batcher.close()
 
     def _checked(self, submission: Submit) -> Bag:
@@ -299,7 +290,7 @@ class NodeWriterServer:
         self._connections: set[_Connection] = set()
         self._lock = Lock()
         self._listener = UnixListener(path, None)
-        self._writing = self._threads_of(writer.batcher)
+        self._writing = self._threads_of(writer.batchers[""])
         self.threads = [Thread(target=self._accept, name="tenure-writer-door", daemon=True), *self._writing]
         writer.begun = self._begin
 
@@ -387,12 +378,13 @@ class _Connection:
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            first = self._body()
+            first = receive(self._socket)
             if first is not None and first.startswith(_LEASE):
                 if self._desk is not None:
                     self._desk(self._socket, words_of(first))
             elif first is not None and self._greeted(decode_call(first)):
-                while (message := self._receive()) is not None:
+                while (body := receive(self._socket)) is not None:
+                    message = decode_call(body)
                     if not isinstance(message, Submit):
                         break
                     self._take(message)
@@ -437,12 +429,3 @@ class _Connection:
             except OSError:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it
-
-    def _receive(self) -> Outgoing | None:
-        """Return the next message; None at the end of the connection. Raises OSError, Damaged."""
-        body = self._body()
-        return None if body is None else decode_call(body)
-
-    def _body(self) -> bytes | None:
-        head = receive_exactly(self._socket, LENGTH_BYTES)
-        return None if head is None else receive_exactly(self._socket, body_bytes(head))

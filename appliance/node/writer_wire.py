@@ -18,15 +18,13 @@ import msgspec
 
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.framing import FRAME_BYTES_MAX
+from appliance.lease.wire import LENGTH_BYTES, body_length
 from timeagent.canonical import U64, Bytes8, Bytes16, Record
 from timeagent.errors import Damaged
 
 PROTOCOL_VERSION: Final = 1
 WIRE_BYTES_MAX: Final = FRAME_BYTES_MAX + 4 * 1024 * 1024
 """The largest frame of the application with its head and columns."""
-
-_LENGTH: Final = struct.Struct(">I")
-LENGTH_BYTES: Final = _LENGTH.size
 
 
 class WriterSaid(StrEnum):
@@ -88,15 +86,7 @@ def encode(message: Outgoing | Incoming) -> bytes:
     """Return a message with its length before it."""
     body = _encoder.encode(message)
     assert len(body) <= WIRE_BYTES_MAX, "a frame's limit is below the wire's"
-    return _LENGTH.pack(len(body)) + body
-
-
-def body_bytes(head: bytes) -> int:
-    """Return how many bytes follow a length. Raises Damaged above the limit."""
-    (length,) = _LENGTH.unpack(head)
-    if length > WIRE_BYTES_MAX:
-        raise Damaged("wire-damaged", f"a message of {length} bytes exceeds the limit of {WIRE_BYTES_MAX}")
-    return int(length)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
 def decode_call(body: bytes) -> Outgoing:
@@ -134,8 +124,16 @@ def limit_sending(connection: socket.socket, seconds: int) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
 
 
-def receive_exactly(connection: socket.socket, size: int) -> bytes | None:
-    """Return so many bytes; None when the connection ends before. Blocks. Raises OSError."""
+def receive(connection: socket.socket, limit: int = WIRE_BYTES_MAX) -> bytes | None:
+    """Return the next message without its length; None when the connection ends before. Blocks.
+
+    Raises OSError, and Damaged for a message that exceeds the limit.
+    """
+    head = _exactly(connection, LENGTH_BYTES)
+    return None if head is None else _exactly(connection, body_length(head, limit))
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
     data = bytearray()
     while len(data) < size:
         part = connection.recv(min(size - len(data), _CHUNK_BYTES))

@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from appliance.bag.storage import Storage
 from appliance.cluster import Cluster
-from appliance.formats.epoch import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
+from appliance.formats.ceiling import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
 from appliance.formats.stamped import sign

@@ -44,17 +44,6 @@ class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a 
         self.give_back(self)
 
 
-def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
-    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
-    if not isinstance(leases, Iterable):
-        check_type(Iterable, leases=leases)
-    chosen = list(leases)
-    for each in chosen:
-        if not isinstance(each, Lease):
-            check_type(Lease, lease=each)
-    return list(dict.fromkeys(chosen))
-
-
 def spans_of(**seconds: Seconds | None) -> list[Span | None]:
     """Return spans in nanoseconds, of those that are named. Raises BadRequest."""
     return [None if each is None else span_of(each, name) for name, each in seconds.items()]

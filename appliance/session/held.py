@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from appliance.formats.lease import LeaseOutcome, Mode, covers
 from appliance.lease.client import Giving, LeaseOver
-from timeagent.errors import BadRequest, LeaseLost, check_callable
+from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
 from timeagent.units import rfc3339, span_of, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, joined
@@ -331,10 +332,8 @@ class Lease:
         self.shard, self.correlation_id, self._stated_fence = second.shard, second.correlation_id, second.fence
         self.own_mode, self.signed, self.own_expiry_ns = second.own_mode, second.signed, second.own_expiry_ns
         self.session_lease = second.session_lease
-        self.floor_ns, self.settle_to_ns = (
-            max(self.floor_ns, second.floor_ns),
-            max(self.settle_to_ns, second.settle_to_ns),
-        )
+        self.floor_ns = max(self.floor_ns, second.floor_ns)
+        self.settle_to_ns = max(self.settle_to_ns, second.settle_to_ns)
         self.watermark_ns, self.watermark_time = second.watermark_ns, second.watermark_time
         self.messages, self.chain_head, self.chain_sequence = second.messages, second.chain_head, second.chain_sequence
         self.told = second.told
@@ -507,9 +506,16 @@ class Lease:
         own = self.own
         return None if own == self.told else own
 
-    def said(self, hints: Hints) -> None:
-        """Take note that the shard has heard this."""
-        self.told = hints
+
+def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
+    """Return these leases, each once. Raises BadRequest for what is none, one lease instead of several included."""
+    if not isinstance(leases, Iterable):
+        check_type(Iterable, leases=leases)
+    chosen = list(leases)
+    for each in chosen:
+        if not isinstance(each, Lease):
+            check_type(Lease, lease=each)
+    return list(dict.fromkeys(chosen))
 
 
 def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, hints: Hints | None = None) -> Lease:

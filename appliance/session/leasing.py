@@ -39,10 +39,20 @@ from appliance.lease.client import (
     Result,
     may_ask_again,
 )
-from appliance.lease.going_by import MAP_NOT_YET, NEWER_MAP
 from appliance.lease.session_client import SessionClient
 from appliance.lease.transport import Transport
-from appliance.lease.wire import PAGE_LEASES_MAX, Above, Age, Attend, Inspect, LeasePage, LeaseView, Recalled
+from appliance.lease.wire import (
+    MAP_NOT_YET,
+    NEWER_MAP,
+    PAGE_LEASES_MAX,
+    Above,
+    Age,
+    Attend,
+    Inspect,
+    LeasePage,
+    LeaseView,
+    Recalled,
+)
 from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Instant, Span
@@ -445,7 +455,7 @@ class Leasing:
                 )
                 for lease, result in zip(group, results, strict=True):
                     if isinstance(result, LeaseGranted) and lease.correlation_id in news:
-                        lease.said(news[lease.correlation_id])
+                        lease.told = news[lease.correlation_id]
                     answers.append((lease, result))
         return answers
 

@@ -18,9 +18,8 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from appliance.lease.client import Giving, LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
-from appliance.lease.going_by import MAP_NOT_YET
 from appliance.lease.session_client import Stands, SuspectSession
-from appliance.lease.wire import Refused
+from appliance.lease.wire import MAP_NOT_YET, Refused
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 

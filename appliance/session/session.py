@@ -38,14 +38,13 @@ from .asking import (
     Leases,
     PendingAcquires,
     check_in_time,
-    checked_leases,
     chosen_recall,
     chosen_term,
     chosen_together,
     spans_of,
     wanted_modes,
 )
-from .held import Lease, Listener, Recall
+from .held import Lease, Listener, Recall, checked_leases
 from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
 from .recalls import LeaseCache, RecallListener

@@ -9,7 +9,7 @@ rules, one lease after another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -184,11 +184,10 @@ def judge_domains(
     heads: Heads,
     sessions: SessionColumns,
     cluster: ClusterFacts,
-    stated: Collection[str],
 ) -> DomainsSeen:
-    """Say which domains of a bucket are suspect. ``stated``: of which something is known that columns do not judge."""
+    """Say which domains of a bucket are suspect."""
     known, used, names = entries.names.values, uses.rows(), list(uses.names.values)
-    odd = {*stated, *(names[n] for n in np.unique(used["name"][~used["plain"]]).tolist())}
+    odd = {names[n] for n in np.unique(used["name"][~used["plain"]]).tolist()}
     without = [*odd.union(uses.names.values).difference(known)]
     bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()

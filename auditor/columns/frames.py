@@ -30,18 +30,12 @@ from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import ClockReading, FrameWritten
+from auditor.timeline.events import FRAME, ClockReading, FrameColumns, FrameFile
 from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 
-from .layout import (
-    NUMBER_MAX,
-    NotPlain,
-    bytes_of,
-    numbers,
-    small,
-)
+from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, used_of
 from .records import Shapes
 from .witnesses import Witnesses
 
@@ -311,47 +305,31 @@ class FrameTokens:
         return [self.known[n] for n in dict.fromkeys(self.which[frames].tolist())]
 
 
-def events_of(
-    batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, chosen: Column, rank: int
-) -> list[tuple[int, FrameWritten]]:
-    cut, places = batch.cut, [(f"writer {name}", run, name) for name, run in batch.writers]
-    leases: dict[int, tuple[tuple[str, bytes], ...]] = {}
-    for frame, which in zip(witnesses.frame.tolist(), witnesses.which.tolist(), strict=True):
-        name = witnesses.domains[witnesses.domain[which]], witnesses.correlation[which].tobytes()
-        leases[frame] = (*leases.get(frame, ()), name)
-    clocks: dict[tuple[int, str], ClockReading] = {}
-    columns = (chosen, cut.file[chosen], batch.places[chosen], cut.length[chosen], batch.sequence[chosen])
-    others = (cut.counts[chosen], cut.first[chosen], cut.last[chosen], tokens.which[chosen])
-    found = []
-    for number, of, at, size, sequence, messages, first, last, token in zip(
-        *(each.tolist() for each in (*columns, *others)), strict=True
-    ):
-        file, (who, run, writer) = batch.files[of], places[of]
-        clock = clocks.get((token, writer)) or ClockReading.of(writer, tokens.known[token])
-        clocks[token, writer] = clock
-        event = FrameWritten(
-            clock.midpoint_ns,
-            (who, run, sequence, 0),
-            clock,
-            Evidence(file.where.path, at, size),
-            file.by.bag.log,
-            file.by.bag.start_ns,
-            file.path,
-            writer,
-            run,
-            sequence,
-            messages,
-            first,
-            last,
-            accepted=(0, messages),
-            accepted_ns=(first, last),
-            listed=True,
-            void_because="",
-            leases=leases[number],
-            begins=False,
-        )
-        found.append((rank + number, event))
-    return found
+def columns_of(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, chosen: Column, rank: int) -> FrameColumns:
+    """Return some frames as a timeline is told of them. ``rank``: of the first of all frames."""
+    cut, rows = batch.cut, np.zeros(len(chosen), FRAME)
+    used, rows["file"] = used_of(cut.file[chosen], len(batch.files))
+    told, rows["clock"] = used_of(tokens.which[chosen], len(tokens.known))
+    rows["rank"], rows["sequence"], rows["messages"] = rank + chosen, batch.sequence[chosen], cut.counts[chosen]
+    rows["offset"], rows["length"] = batch.places[chosen], cut.length[chosen]
+    rows["first"], rows["last"] = cut.first[chosen], cut.last[chosen]
+    files = [(batch.files[n], batch.writers[n]) for n in used]
+    writer = np.zeros(len(tokens.known), np.int64)
+    writer[tokens.which] = batch.writer
+    place = np.full(len(cut.file), -1)
+    place[chosen] = np.arange(len(chosen))
+    of_frame = place[witnesses.frame]
+    kept = np.argsort(of_frame, kind="stable")[np.count_nonzero(of_frame < 0) :]
+    rows["under"] = np.bincount(of_frame[kept], minlength=len(chosen))
+    leases, under = used_of(witnesses.which[kept], witnesses.count)
+    return FrameColumns(
+        [FrameFile(f.by.bag.log, f.by.bag.start_ns, f.path, f.where.path, *maker) for f, maker in files],
+        [],
+        [ClockReading.of(batch.writer_names[writer[n]], tokens.known[n]) for n in told],
+        [(witnesses.domains[witnesses.domain[n]], witnesses.correlation[n].tobytes()) for n in leases],
+        rows.tobytes(),
+        under.astype("<u4").tobytes(),
+    )
 
 
 def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags) -> Flags:

@@ -36,7 +36,6 @@ NOTHING: Final = -1
 
 USES: Final = "use"
 ENTRIES: Final = "entry"
-STATED: Final = "stated"
 FRAMES: Final = "frame"
 
 _PLACE: Final = [("path", "<u4"), ("offset", "<i8"), ("length", "<i8"), ("rank", "<i8")]
@@ -91,6 +90,8 @@ GRANT: Final = 0
 RENEWAL: Final = 1
 UPGRADE: Final = 2
 ENDED: Final = 3
+OTHER: Final = 255
+"""What columns do not judge, nor tell: only where it is, and its bytes, are in its row."""
 
 ENTRY: Final = np.dtype(
     [
@@ -121,7 +122,8 @@ ENTRY: Final = np.dtype(
         *_RAW,
     ]
 )
-"""One entry of a ledger about a lease: a grant, a renewal, an upgrade, or an end. ``plain``: columns may judge it.
+"""One entry about a lease: a grant, a renewal, an upgrade, or an end, of a ledger. OTHER ones, about session leases
+(``name`` is empty), and those in frames that are not clean, say no more. ``plain``: columns may judge it.
 
 ``mode``: its place among the modes; ``under``, ``session``: the session lease that it is under; ``holder``: a digest of
 all that a witness says of its holder, zeros for an end. ``midpoint``, ``radius``, ``staleness``: of the signed time of
@@ -130,13 +132,6 @@ an end's watermark, if it is ``timed``.
 ``last_...``: of an end what it says, of a witness what that says of the lease that ended last; ``set_by_...``: the same
 of the lease that set the floor. Each says something if ``..._told``; ``..._head``: the last frame, zeros where there is
 none.
-"""
-
-STATE: Final = np.dtype(
-    [("name", "<u4"), ("head", "<u4"), ("position", "<i8"), *_PLACE, *_RAW],
-)
-"""One entry that columns do not judge: of a ledger, of a witness in a frame that is not clean, or of a session lease,
-which is of no domain (``name`` is empty).
 """
 
 FRAME: Final = np.dtype(
@@ -161,7 +156,7 @@ FRAME: Final = np.dtype(
 ``plain``: it is clean; ``proven``: its signed time holds; ``earliest``, ``latest``, ``staleness``: of that.
 """
 
-KINDS: Final = {USES: USE, ENTRIES: ENTRY, STATED: STATE, FRAMES: FRAME}
+KINDS: Final = {USES: USE, ENTRIES: ENTRY, FRAMES: FRAME}
 
 
 class Names(msgspec.Struct, array_like=True):

@@ -41,6 +41,7 @@ from .layout import (
     GRANT,
     NOTHING,
     NUMBER_MAX,
+    OTHER,
     RENEWAL,
     UPGRADE,
     NotPlain,
@@ -48,10 +49,6 @@ from .layout import (
     small,
 )
 from .records import Records, Shapes
-
-OTHER: Final = 255
-"""An entry about no lease of a domain."""
-
 
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
 MODES: Final = tuple(Mode)

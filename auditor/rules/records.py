@@ -203,14 +203,6 @@ def title_of(code: str, what: str, forged: str = "") -> str:
     return f"{what} is signed by a key that did not count then" if code == "ended-key" else forged
 
 
-def of_unknown_key(keyring: Keyring, stamped: Stamped) -> bool:
-    """Whether a stamp names a key that is not in these trust records."""
-    try:
-        return keyring.node_of(stamped.signed_time("a stamp").key_id) is None
-    except Damaged:
-        return False
-
-
 def ceiling_findings(
     signatures: Signatures, keyring: Keyring | None, record: CeilingRecord, signed: Signed, where: Evidence
 ) -> Iterator[Finding]:

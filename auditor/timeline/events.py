@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, get_args
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.ceiling import CeilingRecord
 from appliance.formats.lease import Ending
@@ -170,6 +172,49 @@ class FrameWritten(_Signed, frozen=True):
     def newest_accepted_ns(self) -> Instant:
         """The highest timestamp that readers were given; 0 where they were given none of it."""
         return self.accepted_ns[1] if self.listed and self.accepted_ns is not None else 0
+
+
+class FrameFile(msgspec.Struct, frozen=True, array_like=True):
+    """What is the same of all frames of a data file."""
+
+    log: str
+    bag_ns: Instant
+    file: str
+    path: str
+    """Where its bytes are: of a pack, where one holds them."""
+    writer: str
+    incarnation: bytes
+
+
+FRAME: Final = np.dtype(
+    [
+        *(("file", "<u4"), ("clock", "<u4"), ("rank", "<i8"), ("offset", "<i8"), ("length", "<i8")),
+        *(("sequence", "<i8"), ("messages", "<i8"), ("first", "<i8"), ("last", "<i8"), ("under", "<u4")),
+    ]
+)
+"""A frame of ``FrameColumns``. ``under``: how many leases it was written under; the others: see ``FrameWritten``."""
+
+
+class FrameColumns(msgspec.Struct, array_like=True):
+    """Frames that columns judged, in order of rank: of each every message is accepted, and every signature good."""
+
+    files: list[FrameFile]
+    begins: list[bool]
+    """Of each file: whether its first frame here is the first of it that can be read."""
+    clocks: list[ClockReading]
+    leases: list[tuple[str, bytes]]
+    """Domain and correlation id."""
+    rows: bytes
+    """By the numbers of files and clocks."""
+    under: bytes
+    """Which of the leases, frame by frame: numbers of four bytes."""
+
+    def table(self) -> NDArray[np.void]:
+        return np.frombuffer(self.rows, FRAME)
+
+    def firsts(self) -> NDArray[np.int64]:
+        """Return the number of the first frame of each file."""
+        return np.searchsorted(self.table()["file"], np.arange(len(self.files)))
 
 
 class BagClosed(_Listing, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec.structs import replace
+import numpy as np
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.ceiling import CeilingRecord
@@ -42,6 +42,7 @@ from .events import (
     CeilingLinked,
     ClockReading,
     Event,
+    FrameColumns,
     FrameWritten,
     LeaseEnded,
     LogBorn,
@@ -65,15 +66,15 @@ def statement_name(digest: bytes, position: int) -> bytes:
     return b"t" + digest + position.to_bytes(8)
 
 
-def ended_name(entry: Ended) -> bytes:
+def end_name(correlation_id: bytes, domain: str) -> bytes:
     """Return the name of what a shard says of the end of a lease."""
-    return b"e" + entry.ending.correlation_id + entry.domain.encode()
+    return b"e" + correlation_id + domain.encode()
 
 
 def hearsay_names(end: LeaseEnded) -> tuple[bytes, bytes]:
     """Return the name of what a later witness tells of an end, and that of its shard's own word, which counts more."""
-    lease = end.ending.correlation_id + end.domain.encode()
-    return b"h" + lease, b"e" + lease
+    name = end_name(end.ending.correlation_id, end.domain)
+    return b"h" + name, name
 
 
 class Gathering:
@@ -94,6 +95,9 @@ class Gathering:
 
         ``unless``: it does not count where there is another of this name.
         """
+
+    def frames(self, columns: FrameColumns) -> None:
+        """Take frames that columns judged."""
 
     def marked(self, mark: Mark) -> None:
         """Take that the copy has the prelock of a bag, or its pack: no event says since when."""
@@ -130,7 +134,8 @@ class ShardFacts:
             case Witness():
                 self._witness(entry, digest, batch, position, where)
             case Ended():
-                self._found.add(batch.said(entry, position, where, shift), ended_name(entry))
+                name = end_name(entry.ending.correlation_id, entry.domain)
+                self._found.add(batch.said(entry, position, where, shift), name)
             case SessionWitness() | SessionEnded() | Resumed():
                 self._found.add(batch.said(entry, position, where, shift))
             case _:
@@ -265,20 +270,21 @@ class RackFacts:
         closed = closing.token
         self._frame(evidence, closing.bag, file.path, accepted, listed=not why or twice, why=why, closed=closed)
 
-    def clean_from(self, clean: Iterable[FrameWritten]) -> None:
+    def clean_from(self, clean: FrameColumns) -> None:
         """Take where the first clean frame of each of some files stands, before the others of these files."""
-        for event in clean:
-            self._clean_from.setdefault(event.file, event.where.offset)
+        offsets = clean.table()["offset"][clean.firsts()].tolist()
+        self._clean_from = {each.file: offset for each, offset in zip(clean.files, offsets, strict=True)}
 
-    def clean_frames(self, clean: Iterable[tuple[int, FrameWritten]]) -> None:
-        """Take frames that columns judged, all of whose messages are accepted, each with its rank."""
-        for rank, event in clean:
-            self._found.rank = rank
-            self._closings[event.bag_ns].accepted += event.messages
-            begins = event.file not in self._begun
-            self._begun.add(event.file)
-            self._found.add(replace(event, begins=True) if begins else event)
-        self._clean_from.clear()
+    def clean_frames(self, clean: FrameColumns) -> None:
+        """Take frames that columns judged, after the others of their files."""
+        clean.begins = [each.file not in self._begun for each in clean.files]
+        self._begun.update(each.file for each in clean.files)
+        if clean.files:
+            messages = np.add.reduceat(clean.table()["messages"], clean.firsts()).tolist()
+            for each, accepted in zip(clean.files, messages, strict=True):
+                self._closings[each.bag_ns].accepted += accepted
+        self._found.frames(clean)
+        self._clean_from = {}
 
     def open_frame(self, raw: FrameEvidence, listing: BagListing, path: str, *, twice: bool) -> None:
         """Take a frame of a bag that is open. ``twice``: the bag has it already."""

@@ -11,19 +11,18 @@ import json
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, overload
+from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from appliance.formats.witness import Ended, Witness
 from auditor.index import INDEX_ERRORS, Database, open_index
-from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from auditor.rules.history import ShardName
@@ -31,9 +30,8 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
+from .event_store import Posting, StoredEvents, session_key
 from .events import (
-    KINDS,
-    RANKS,
     BagClosed,
     CeilingLinked,
     Event,
@@ -41,8 +39,6 @@ from .events import (
     LeaseEnded,
     LeaseTold,
     SessionOver,
-    SessionTold,
-    StatedBatch,
     about_log,
     ceiling_name,
 )
@@ -51,71 +47,9 @@ from .state import StateAt
 
 CHECKPOINT_EVENTS: Final = 1_024
 """So many events at most are folded for a state, from the second time on."""
-BLOCK_EVENTS: Final = 128
-BLOCKS: Final = 64
-"""So many events are read at once, and so many times that are at hand."""
 STATES_APART: Final = 64
 STATES_AT_HAND: Final = 64
 """The state after each so many events that were gone through is at hand, so many times."""
-ALL_POSITIONS: Final = 2**62
-NAMES_AT_HAND: Final = 4_096
-_FRAME: Final = RANKS[FrameWritten]
-_WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
-_entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
-
-
-class StoredEvents(Sequence["Event"]):
-    """All events in order of time; those that were asked for last are in memory."""
-
-    def __init__(self, db: Database) -> None:
-        ((count,),) = db.execute("SELECT coalesce(max(position), 0) FROM event")
-        self._count = int(count)
-        # Of the database, not of this: who lets go of a timeline lets go of the file.
-        batch, path = lru_cache(NAMES_AT_HAND)(partial(_stated, db)), lru_cache(NAMES_AT_HAND)(partial(_text, db))
-        self.where = partial(_where, db, batch, path)
-        """Yields the events of which a condition in SQL holds; each is read when it is asked for."""
-        self._block = lru_cache(BLOCKS)(partial(_block, self.where))
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        number = index + self._count if index < 0 else index
-        if not 0 <= number < self._count:
-            raise IndexError(index)
-        return self._block(number // BLOCK_EVENTS)[number % BLOCK_EVENTS]
-
-
-def _where(
-    db: Database, batch: Callable[[int], StatedBatch], path: Callable[[int], str], condition: str, *values: Value
-) -> Iterator[Event]:
-    sql = f"SELECT kind, value, batch, place, path, offset, length FROM event WHERE {condition}"  # noqa: S608 - ours
-    for kind, value, stated, place, name, offset, length in db.execute(sql, values):
-        if stated is None:
-            yield _WHOLE[kind].decode(value)
-        else:
-            yield batch(stated).said(_entries.decode(value), place, Evidence(path(name), offset, length))
-
-
-def _block(where: Callable[..., Iterator[Event]], block: int) -> list[Event]:
-    first = block * BLOCK_EVENTS
-    return list(where("position > ? AND position <= ? ORDER BY position", first, first + BLOCK_EVENTS))
-
-
-def _stated(db: Database, number: int) -> StatedBatch:
-    ((value,),) = db.execute("SELECT value FROM batch WHERE id = ?", (number,))
-    return msgspec.msgpack.decode(value, type=StatedBatch)
-
-
-def _text(db: Database, number: int) -> str:
-    ((text,),) = db.execute("SELECT text FROM name WHERE id = ?", (number,))
-    return str(text)
 
 
 class Timeline:
@@ -178,13 +112,11 @@ class Timeline:
 
     def position(self, instant: Instant) -> int:
         """Return how many events lie at or before an instant."""
-        sql = "SELECT position FROM event WHERE instant <= ? ORDER BY instant DESC, position DESC LIMIT 1"
-        return self._number(sql, min(instant, ALL_POSITIONS * 2 - 1))
+        return self.events.until(instant)
 
     def position_before(self, instant: Instant) -> int:
         """Return how many events lie before an instant."""
-        sql = "SELECT position FROM event WHERE instant < ? ORDER BY instant DESC, position DESC LIMIT 1"
-        return self._number(sql, min(instant, ALL_POSITIONS * 2 - 1))
+        return self.events.until(instant, without=True)
 
     def between(
         self, first: Instant, last: Instant, *, domain: str | None = None, log: str | None = None
@@ -197,11 +129,19 @@ class Timeline:
 
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._closing("> ? ORDER BY position", self.position(instant), log)
+        closed = self._closings(log)
+        after = closed[np.searchsorted(closed, self.position(instant), "right") :]
+        return self.events.instant(int(after[0])) if len(after) else None
 
     def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._closing("<= ? ORDER BY position DESC", self.position_before(instant), log)
+        closed = self._closings(log)
+        before = closed[: np.searchsorted(closed, self.position_before(instant), "right")]
+        return self.events.instant(int(before[-1])) if len(before) else None
+
+    def _closings(self, log: str | None) -> NDArray[np.uint32]:
+        of_all = (Posting.KIND, BagClosed.__name__)
+        return self.events.listed(*(of_all if log is None else (Posting.CLOSED, log)))
 
     def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
         place = bisect_right(self.findings, instant, key=lambda each: each[0])
@@ -222,102 +162,86 @@ class Timeline:
 
     def next_about(self, position: int, domain: str, *, back: bool) -> int | None:
         """Return the number of the first event from a position on, or before it, that is about a domain."""
-        sql = "SELECT position FROM about WHERE domain = ? AND position"
-        sql += " <= ? ORDER BY position DESC LIMIT 1" if back else " > ? ORDER BY position LIMIT 1"
-        found = self._number(sql, self._name(domain), position)
-        return found - 1 if found else None
+        found = self.events.listed(Posting.ABOUT, domain)
+        place = int(np.searchsorted(found, position, "right")) - back
+        return int(found[place]) - 1 if 0 <= place < len(found) else None
 
     def frames_in(self, log: str, bag_ns: Instant) -> list[FrameWritten]:
         """Return the frames of a bag in order of time."""
-        found = self.events.where(f"kind = {_FRAME} AND log = ? AND bag = ? ORDER BY position", self._name(log), bag_ns)
-        return [event for event in found if isinstance(event, FrameWritten)]
+        return list(self._frames(self.events.listed(Posting.BAG, log, bag_ns)))
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
-        given = f"kind = {_FRAME} AND log = ? AND bag < ? AND newest > 0"
-        for event in self.events.where(f"{given} ORDER BY bag DESC, newest DESC, position", self._name(log), before):
+        for positions, newest in self.events.parts(Posting.BAG, log, before):
+            order = np.lexsort((positions, -newest))
+            yield from self._frames(positions[order[newest[order] > 0]])
+
+    def _frames(self, positions: NDArray[np.uint32]) -> Iterator[FrameWritten]:
+        for event in self.events.at(positions.tolist()):
             assert isinstance(event, FrameWritten)
             yield event
 
     def signed_by(self, node: str, position: int) -> Iterator[Event]:
         """Yield what a node signed of the first so many events, the newest first."""
-        yield from self.events.where("node = ? AND position <= ? ORDER BY position DESC", self._name(node), position)
+        found = self.events.listed(Posting.NODE, node)
+        yield from self.events.at(found[found <= position][::-1].tolist())
 
     def resting_on(self, evidence: Iterable[Evidence]) -> Iterator[Event]:
         """Yield the events whose bytes begin where a piece of evidence does, and all frames of its data files."""
-        found: dict[int, Event] = {}
-        places = {(each.path, each.offset) for each in evidence}
-        for path, offset in places:
-            sql = "SELECT position FROM event WHERE path = ? AND offset = ?"
-            for (position,) in self._db.execute(sql, (self._name(path), offset)):
-                found[position] = self.events[position - 1]
-        for path in {path for path, _ in places}:
-            sql = f"SELECT position FROM event WHERE (path = ?1 OR subject = ?1) AND +kind = {_FRAME}"  # noqa: S608 - a constant
-            for (position,) in self._db.execute(sql, (self._name(path),)):
-                event = self.events[position - 1]
-                if isinstance(event, FrameWritten) and event.file == path:
-                    found[position] = event
-        for _, event in sorted(found.items()):
-            yield event
+        found: set[int] = set()
+        for each in set(evidence):
+            found.update(self.events.beginning_at(each), self.events.listed(Posting.FILE, each.path).tolist())
+        yield from self.events.at(sorted(found))
 
     def lease_events(self, domain: str, first: Instant, last: Instant) -> Iterator[LeaseTold | LeaseEnded]:
         """Yield what was said of the leases of a domain that somebody had, or could have had, within [first, last]."""
-        sql = (
-            "SELECT min(l.first), max(l.last) FROM lease l JOIN event e ON e.position = l.first"
-            " WHERE l.domain = ? AND l.until >= ? AND e.instant <= ?"
-        )
-        number = self._name(domain)
-        ((begin, end),) = self._db.execute(sql, (number, first, last))
-        if begin is None:
+        spans = self.events.spans(domain)
+        spans = spans[(spans["until"] >= first) & (spans["since"] <= last)]
+        if not len(spans):
             return
-        within = "position IN (SELECT position FROM about WHERE domain = ? AND position BETWEEN ? AND ? AND NOT frame)"
-        for event in self.events.where(f"{within} ORDER BY position", number, begin, end):
-            if isinstance(event, LeaseTold | LeaseEnded):
-                yield event
+        told = self.events.listed(Posting.TOLD, domain)
+        within = told[(told >= spans["first"].min()) & (told <= spans["last"].max())]
+        for event in self.events.at(within.tolist()):
+            assert isinstance(event, LeaseTold | LeaseEnded)
+            yield event
 
     def session(self, run: bytes, identifier: bytes) -> tuple[Instant, SessionOver | None] | None:
         """Return the latest expiry of a session lease, and its end, if either is known."""
-        sql = f"SELECT coalesce(max(until), 0) FROM event WHERE session = ? AND kind = {RANKS[SessionTold]}"  # noqa: S608 - a constant
-        expiry = self._number(sql, run + identifier)
-        over = self._first(SessionOver, "session = ?", run + identifier, last=True)
+        key = session_key(run, identifier)
+        expiry = int(self.events.listed_with(Posting.SESSION, key)[1].max(initial=0))
+        over = self._one(SessionOver, Posting.SESSION_OVER, key, last=True)
         return (expiry, over) if expiry or over else None
 
     def ceiling(self, shard: ShardName, number: int) -> CeilingLinked | None:
         """Return a record of a ceiling chain; of two with one number the first."""
-        return self._first(CeilingLinked, "subject = ?", self._name(ceiling_name(shard, number)))
+        return self._one(CeilingLinked, Posting.CEILING, ceiling_name(shard, number))
 
     def closing_of(self, path: str) -> BagClosed | None:
         """Return how the bag at a path was closed."""
-        return self._first(BagClosed, "subject = ?", self._name(path))
+        return self._one(BagClosed, Posting.LISTED, path)
 
     def kinds[E: Event](self, kind: type[E]) -> Iterator[E]:
-        for event in self.events.where("kind = ? ORDER BY position", RANKS[kind]):
+        for event in self.events.at(self.events.listed(Posting.KIND, kind.__name__).tolist()):
             assert isinstance(event, kind)
             yield event
 
-    def _first[E: Event](self, kind: type[E], condition: str, value: Value, *, last: bool = False) -> E | None:
-        order = "position DESC" if last else "position"
-        for event in self.events.where(f"{condition} AND kind = ? ORDER BY {order} LIMIT 1", value, RANKS[kind]):
-            assert isinstance(event, kind)
-            return event
-        return None
+    def _one[E: Event](self, kind: type[E], posting: Posting, key: str, *, last: bool = False) -> E | None:
+        found = self.events.listed(posting, key)
+        event = self.events[int(found[-last]) - 1] if len(found) else None
+        assert event is None or isinstance(event, kind)
+        return event
 
     # Inside.
 
     def _about(self, start: int, end: int, domain: str | None) -> Iterable[int]:
         if domain is None:
             return range(start, end)
-        sql = "SELECT position - 1 FROM about WHERE domain = ? AND position > ? AND position <= ? ORDER BY position"
-        return (number for (number,) in self._db.execute(sql, (self._name(domain), start, end)))
-
-    def _closing(self, side: str, edge: int, log: str | None) -> Instant | None:
-        of = "" if log is None else f"log = {self._name(log)} AND "
-        found = self.events.where(f"{of}kind = ? AND position {side} LIMIT 1", RANKS[BagClosed], edge)
-        return next((event.instant_ns for event in found), None)
+        found = self.events.listed(Posting.ABOUT, domain)
+        return (found[(found > start) & (found <= end)] - 1).tolist()  # type: ignore[no-any-return]
 
     def _fold(self, position: int) -> Working:
         """Go on from the nearest state at hand since the last checkpoint. Leaves checkpoints behind."""
-        begin = self._number("SELECT position FROM folded WHERE position <= ? ORDER BY position DESC LIMIT 1", position)
+        ((begin,),) = self._db.execute("SELECT coalesce(max(position), 0) FROM folded WHERE position <= ?", (position,))
         near = max((each for each in self._at_hand if begin <= each <= position), default=None)
         working = Working.at(self._db, begin) if near is None else self._at_hand[near].copy()
         begin = begin if near is None else near
@@ -335,16 +259,6 @@ class Timeline:
         self._at_hand.move_to_end(position)
         if len(self._at_hand) > STATES_AT_HAND:
             self._at_hand.popitem(last=False)
-
-    def _name(self, text: str) -> int:
-        return self._number("SELECT id FROM name WHERE text = ?", text)
-
-    def _number(self, sql: str, *values: Value) -> int:
-        """Return the number that a query finds; 0 where it finds none: positions begin at 1."""
-        for (number,) in self._db.execute(sql, values):
-            assert isinstance(number, int)
-            return number
-        return 0
 
 
 @dataclass(frozen=True, slots=True)

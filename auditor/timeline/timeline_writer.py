@@ -1,18 +1,18 @@
-"""A timeline into a database: what a walk tells, in order of time. Memory does not grow with the tree.
+"""A timeline into a database: what a walk tells, in order of time.
 
-What columns hold of leases is told here from the columns, when all of them are there: such an event is kept as bytes
-of an entry, and its batch. SQLite sorts, and finds everything again by who or what it is about.
+What columns hold of leases and of frames is told here from the columns, when all of them are there: of an entry the
+database has the bytes and the batch, of a frame its numbers. Everything else comes as events. Memory holds a row of
+numbers for each of them, not what they say.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import lru_cache
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,22 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.witness import BatchHead, Ended, Witness
-from auditor.columns.layout import ENDED, ENTRIES, USES, RowBucket, bytes_of
+from auditor.columns.layout import ENDED, ENTRIES, OTHER, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
 from auditor.index import Database, Index
-from auditor.parts import Value
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 from timeagent.console import printable
 from timeagent.units import INSTANT_MAX, Instant
 
+from .event_store import EVENT, LEASE, ORDER, WHOLE, EventStore, Posting, StoredEvents, session_key
+from .event_store import SCHEMA as EVENTS
 from .events import (
+    KINDS,
     RANKS,
     BagClosed,
     CeilingLinked,
     Event,
+    FrameColumns,
     FrameWritten,
     LeaseEnded,
     LeaseTold,
@@ -43,8 +46,9 @@ from .events import (
     SessionTold,
     StatedBatch,
     ceiling_name,
+    leases_of,
 )
-from .facts import Gathering, Mark, ended_name, hearsay_names, statement_name
+from .facts import Gathering, Mark, end_name, hearsay_names, statement_name
 from .fold import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
@@ -52,59 +56,38 @@ FIRST_RANK: Final = -(2**62)
 """Of ceiling chains: whatever else tells the same comes later."""
 LEDGER_RANK: Final = -(2**61)
 """Added to the ranks of ledgers: they count before frames, in the order of their names."""
-CHUNK_ROWS: Final = 2_048
 HEADS_AT_HAND: Final = 4_096
-NAMES_AT_HAND: Final = 10_000
-_TOLD: Final = (
-    *("name", "unless", "rank", "instant", "kind", "who", "run", "sequence", "place"),
-    *("node", "path", "offset", "length"),
-    *("domain", "lease", "until", "session", "log", "bag", "newest", "subject", "about", "value", "batch"),
-)
-"""What is told of an event, as ``EventRows`` has it, and last the batch of an entry that is told by columns."""
-_RANK, _LENGTH = _TOLD.index("rank"), len(_TOLD) - 1
-_NAMED: Final = tuple(_TOLD.index(each) for each in ("node", "path", "domain", "log", "subject"))
-"""What is kept as the number of a name."""
-_ABOUT: Final = _TOLD.index("about")
-_KEPT: Final = ", ".join(each for each in _TOLD[_TOLD.index("instant") :] if each not in ("who", "run", "sequence"))
-_WAITING: Final = """
-PRAGMA temp.cache_size = -8192;
-DROP TABLE IF EXISTS temp.waiting;
-CREATE TEMP TABLE waiting (id INTEGER PRIMARY KEY, base, rows);
-"""
 _SCHEMA: Final = f"""
-DROP TABLE IF EXISTS temp.staged;
-CREATE TEMP TABLE staged (id INTEGER PRIMARY KEY, {", ".join(_TOLD)}, UNIQUE (name));
-CREATE TABLE event (position INTEGER PRIMARY KEY, {_KEPT});
-CREATE TABLE batch (id INTEGER PRIMARY KEY, value BLOB);
-CREATE TABLE name (id INTEGER PRIMARY KEY, text TEXT UNIQUE);
-CREATE TABLE about (domain INTEGER, position INTEGER, frame INTEGER, PRIMARY KEY (domain, position)) WITHOUT ROWID;
-CREATE TABLE lease (
-    domain INTEGER, id BLOB, first INTEGER, last INTEGER, until INTEGER, PRIMARY KEY (domain, id)) WITHOUT ROWID;
+{EVENTS}
 CREATE TABLE marked (mark TEXT, log TEXT, start INTEGER, PRIMARY KEY (mark, log, start)) WITHOUT ROWID;
 CREATE TABLE finding (number INTEGER PRIMARY KEY, instant INTEGER, value BLOB);
 CREATE TABLE timeline (name TEXT PRIMARY KEY, value BLOB);
 {CHECKPOINTS}
 """
 _TABLES: Final = re.findall(r"(?m)^CREATE TABLE (\w+)", _SCHEMA)
-_STAGE: Final = (
-    f"INSERT INTO staged ({', '.join(_TOLD)}) VALUES ({','.join('?' * len(_TOLD))})"  # noqa: S608 - our own names
-    f" ON CONFLICT (name) DO UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _TOLD)}"
-    " WHERE excluded.rank < rank"
-)
-_MARKS: Final = 3
-"""So many values has a row about a bag with a mark."""
 _encoder: Final = msgspec.msgpack.Encoder()
 _entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
 """Of what the walk has checked: nothing is checked again."""
 
 
+class Told(msgspec.Struct, array_like=True):
+    """What a part of the tree tells."""
+
+    events: list[tuple[bytes | None, bytes | None, int, int, bytes]] = []
+    """Name, what it does not count beside, rank, kind, and the event."""
+    frames: list[FrameColumns] = []
+    marks: list[Mark] = []
+
+
+_told: Final = msgspec.msgpack.Decoder(Told)
+
+
 class EventRows(Gathering):
-    """Makes rows of events, as a part of the tree hands them over."""
+    """Takes what a part of the tree tells, as it is handed over."""
 
     def __init__(self) -> None:
         self._names: set[bytes] = set()
-        self._rows: list[tuple[Value | list[str], ...]] = []
-        self._done: list[bytes] = []
+        self.told = Told()
 
     def knows(self, name: bytes) -> bool:
         """Whether a statement about a lease is known here already."""
@@ -116,29 +99,19 @@ class EventRows(Gathering):
         try:
             value = _encoder.encode(event)
         except UnicodeEncodeError:
-            event = _shown(event)
-            value = _encoder.encode(event)
-        node, where = None if event.clock is None else event.clock.node, event.where
-        at = (min(event.instant_ns, INSTANT_MAX), RANKS[type(event)], *event.place)
-        place = (node, where.path, where.offset, where.length)
-        about = list({domain for domain, _ in event.leases}) if isinstance(event, FrameWritten) else []
-        self._rows.append((name, unless, self.rank, *at, *place, *_subject(event), about, value))
-        if len(self._rows) >= CHUNK_ROWS:
-            self._pack()
+            value = _encoder.encode(_shown(event))
+        self.told.events.append((name, unless, self.rank, RANKS[type(event)], value))
+
+    def frames(self, columns: FrameColumns) -> None:
+        self.told.frames.append(columns)
 
     def marked(self, mark: Mark) -> None:
         """Take that a bag has a prelock, or a pack."""
-        self._rows.append(mark)
-
-    def _pack(self) -> None:
-        self._done.append(_encoder.encode(self._rows))
-        self._rows = []
+        self.told.marks.append(mark)
 
     def chunks(self) -> list[bytes]:
-        """Return everything, some rows at a time, encoded."""
-        if self._rows:
-            self._pack()
-        return self._done
+        """Return everything, encoded."""
+        return [_encoder.encode(self.told)]
 
 
 def _shown(event: Event) -> Event:
@@ -149,42 +122,12 @@ def _shown(event: Event) -> Event:
     return msgspec.structs.replace(event, where=where)
 
 
-class _Subject(NamedTuple):
-    """By what else an event is found."""
-
-    domain: str | None = None
-    lease: bytes | None = None
-    until: Instant | None = None
-    session: bytes | None = None
-    log: str | None = None
-    bag: Instant | None = None
-    newest: Instant | None = None
-    subject: str | None = None
-
-
-def _subject(event: Event) -> _Subject:
-    match event:
-        case LeaseTold():
-            witness, until = event.witness, min(event.witness.expiry_ns, INSTANT_MAX)
-            session = None if witness.session_id is None else event.place[1] + witness.session_id
-            return _Subject(witness.domain, witness.correlation_id, until, session)
-        case LeaseEnded():
-            return _Subject(event.domain, event.ending.correlation_id, min(event.instant_ns, INSTANT_MAX))
-        case SessionTold():
-            until = min(event.witness.expiry_ns, INSTANT_MAX)
-            return _Subject(until=until, session=event.place[1] + event.witness.session_id)
-        case SessionOver():
-            return _Subject(session=event.place[1] + event.ending.session_id)
-        case FrameWritten():
-            packed = event.file if event.file != event.where.path else None
-            newest = min(event.newest_accepted_ns, INSTANT_MAX)
-            return _Subject(log=event.log, bag=event.bag_ns, newest=newest, subject=packed)
-        case BagClosed():
-            return _Subject(log=event.log, bag=event.bag_ns, subject=event.path)
-        case CeilingLinked():
-            return _Subject(subject=ceiling_name(event.shard, event.record.number))
-        case _:
-            return _Subject()
+class _Waiting(NamedTuple):
+    rank: int
+    kind: int
+    value: bytes
+    heard: bool
+    """Whether it counts only where its shard's own word is not there."""
 
 
 class TimelineWriter:
@@ -194,150 +137,145 @@ class TimelineWriter:
         """Hold nothing yet. ``index``: what columns and heads are in, if there are any."""
         self.db = db
         self._index = index
-        db.execute(_WAITING).fetchall()
+        self._taken: list[tuple[int, bytes]] = []
         self._batch = lru_cache(HEADS_AT_HAND)(self._stated)
-        self._name = lru_cache(NAMES_AT_HAND)(self._named)
 
     def clear(self) -> None:
         """Forget everything."""
-        self.db.execute("DELETE FROM waiting").fetchall()
+        self._taken.clear()
 
     def take(self, chunks: Iterable[bytes], base: int = 0) -> None:
         """Take what a part tells. ``base``: added to its ranks."""
-        self.db.executemany("INSERT INTO waiting (base, rows) VALUES (?, ?)", [(base, each) for each in chunks])
+        self._taken += [(base, each) for each in chunks]
 
     def write(self) -> None:
         """Make a timeline, without findings, in place of any that is there."""
         for table in _TABLES:
             self.db.execute(f"DROP TABLE IF EXISTS main.{table}").fetchall()
         self.db.execute(_SCHEMA).fetchall()
+        self._store = EventStore(self.db)
+        self._events: list[_Waiting | None] = []
+        """What is no column; None: something else counts instead."""
+        self._named: dict[bytes, int] = {}
+        """Which of these has a name."""
+        self._unless: dict[bytes, list[int]] = {}
+        """Which of these do not count beside a name."""
+        self._until: dict[bytes, Instant] = {}
+        """When session leases expire, by run and id."""
+        for base, chunk in self._taken:
+            self._part(_told.decode(chunk), base)
+        self.clear()
         if self._index is not None:
             for bucket in self._index.buckets():
                 self._columns(self._index.bucket(ENTRIES, bucket, raw=True), self._index.bucket(USES, bucket, raw=True))
-        for base, chunk in self.db.execute("SELECT base, rows FROM waiting ORDER BY id"):
-            rows = msgspec.msgpack.decode(chunk)
-            marks = [row for row in rows if len(row) == _MARKS]
-            self.db.executemany("INSERT OR IGNORE INTO marked VALUES (?, ?, ?)", marks)
-            self.db.executemany(_STAGE, self._numbered((row for row in rows if len(row) == _LENGTH), base))
-        self.clear()
-        self._in_order()
+        for name in self._named:
+            self._there(name)
+        self._write_events([each for each in self._events if each is not None])
+        self._store.finish()
+        del self._store, self._events, self._named, self._unless, self._until
 
-    def _in_order(self) -> None:
-        """Number what is staged in order of time, and say what events are about."""
-        script = f"""
-            INSERT INTO event SELECT NULL, {_KEPT} FROM staged AS one
-                WHERE unless IS NULL OR NOT EXISTS (SELECT 1 FROM staged AS other WHERE other.name = one.unless)
-                ORDER BY instant, kind, who, run, sequence, place, unless IS NOT NULL, rank, id;
-            DROP TABLE staged;
-            CREATE INDEX event_at ON event (instant);
-            CREATE INDEX event_of ON event (kind);
-            CREATE INDEX event_by ON event (node);
-            CREATE INDEX event_in ON event (path, offset);
-            CREATE INDEX event_under ON event (session, kind) WHERE session IS NOT NULL;
-            CREATE INDEX event_on ON event (subject) WHERE subject IS NOT NULL;
-            CREATE INDEX frame_in ON event (log, bag, newest) WHERE kind = {RANKS[FrameWritten]};
-            INSERT INTO about
-                SELECT domain, position, 0 FROM event WHERE domain IS NOT NULL
-                UNION ALL SELECT each.value, position, 1 FROM event, json_each(about) AS each WHERE about IS NOT NULL
-                ORDER BY 1, 2;
-            INSERT INTO lease
-                SELECT domain, lease, min(position), max(position), max(max(until), coalesce(max(expiry), 0))
-                FROM event LEFT JOIN (
-                    SELECT session AS held, max(until) AS expiry FROM event
-                    WHERE kind = {RANKS[SessionTold]} GROUP BY session
-                ) ON held = session WHERE domain IS NOT NULL GROUP BY domain, lease;
-        """  # noqa: S608 - constants
-        self.db.execute(script).fetchall()
+    def _part(self, told: Told, base: int) -> None:
+        self.db.executemany("INSERT OR IGNORE INTO marked VALUES (?, ?, ?)", told.marks)
+        for columns in told.frames:
+            self._frames(columns, base)
+        for name, unless, rank, kind, value in told.events:
+            self._wait(name, unless, _Waiting(base + rank, kind, value, unless is not None))
+            if KINDS[kind] is SessionTold:
+                event = WHOLE[kind].decode(value)
+                assert isinstance(event, SessionTold)
+                session, until = event.place[1] + event.witness.session_id, min(event.witness.expiry_ns, INSTANT_MAX)
+                self._until[session] = max(until, self._until.get(session, 0))
 
-    def _numbered(self, rows: Iterable[list[Any]], base: int) -> Iterator[list[Value]]:
-        for row in rows:
-            row[_RANK] += base
-            for place in _NAMED:
-                if row[place] is not None:
-                    row[place] = self._name(row[place])
-            about = row[_ABOUT]
-            row[_ABOUT] = f"[{','.join(str(self._name(each)) for each in about)}]" if about else None
-            row.append(None)
-            yield row
+    def _wait(self, name: bytes | None, unless: bytes | None, event: _Waiting) -> None:
+        """Take an event. Of several with one name the one of the lowest rank stays."""
+        number = len(self._events)
+        if name is not None and (known := self._named.setdefault(name, number)) != number:
+            other = self._events[known]
+            if other is not None and event.rank < other.rank:
+                self._events[known] = event
+            return
+        self._events.append(event)
+        if unless is not None:
+            self._unless.setdefault(unless, []).append(number)
 
-    def _named(self, text: str) -> int:
-        """Return the number of a name."""
-        self.db.execute("INSERT OR IGNORE INTO name (text) VALUES (?)", (text,))
-        ((number,),) = self.db.execute("SELECT id FROM name WHERE text = ?", (text,))
-        return int(number)
+    def _there(self, name: bytes) -> None:
+        """Take that there is an event of a name: what does not count beside it is dropped."""
+        for number in self._unless.pop(name, ()):
+            self._events[number] = None
 
-    def _stated(self, run: bytes, sequence: int, digest: bytes) -> tuple[int, StatedBatch]:
-        """Return a batch and its number in the database."""
+    def _stated(self, run: bytes, sequence: int, digest: bytes) -> StatedBatch:
         assert self._index is not None
         head = decode(BatchHead, self._index.head(run, sequence, digest))
-        batch = StatedBatch.under(head, head.signed_time())
-        value = msgspec.msgpack.encode(batch)
-        ((number,),) = self.db.execute("INSERT INTO batch (value) VALUES (?) RETURNING id", (value,))
-        return number, batch
+        return StatedBatch.under(head, head.signed_time())
 
     # What columns tell of leases.
 
     def _columns(self, entries: RowBucket, uses: RowBucket) -> None:
         """Take the entries of ledgers, and of the witnesses that frames carry those that no ledger has."""
         rows, carried = entries.rows(), uses.rows()
-        carried = carried[carried["plain"]]  # of others the walk tells
+        rows, carried = rows[rows["kind"] != OTHER], carried[carried["plain"]]  # of others the walk tells
+        rows["rank"] = LEDGER_RANK - rows["rank"]
         numbered = {name: number for number, name in enumerate(entries.heads.values)}
-        heads = [numbered.setdefault(name, len(numbered)) for name in uses.heads.values]
-        known = set(zip(rows["head"].tolist(), rows["position"].tolist(), strict=True))
-        chosen: list[int] = []
-        for number, (head, position) in enumerate(
-            zip(carried["head"].tolist(), carried["position"].tolist(), strict=True)
-        ):
-            if (heads[head], position) not in known:
-                known.add((heads[head], position))
-                chosen.append(number)
+        heads = np.array([numbered.setdefault(name, len(numbered)) for name in uses.heads.values], np.int64)
+        both = (
+            np.concatenate([rows["head"], heads[carried["head"]]]),
+            np.concatenate([rows["position"], carried["position"]]),
+        )
+        chosen = _lowest(np.concatenate([rows["rank"], carried["rank"]]), *both)[len(rows) :]
         gone = set(bytes_of(rows["cid"][rows["kind"] == ENDED]))
         plain, told = rows["plain"], EventRows()
-        self.db.executemany(_STAGE, self._plain(entries, rows[plain]))
-        rows["rank"] = LEDGER_RANK - rows["rank"]
         self._by_entry(entries, rows, ~plain, _tellers(rows, gone), gone, told)
-        every = np.ones(len(chosen), np.bool_)
-        self._by_entry(uses, carried[chosen], every, every, gone, told)
-        self.take(told.chunks())
+        carried = carried[chosen]
+        every = np.ones(len(carried), np.bool_)
+        self._by_entry(uses, carried, every, every, gone, told)
+        self._part(told.told, 0)
+        self._plain(entries, rows[plain])
 
-    def _plain(self, bucket: RowBucket, rows: ColumnRows) -> Iterator[tuple[Value, ...]]:
-        """Return what is staged of entries of which every number is small."""
-        raw, domains = bucket.raw(), [(self._name(each), each.encode()) for each in bucket.names.values]
-        paths, digests = [self._name(each) for each in bucket.paths.values], [each[2] for each in bucket.heads.values]
+    def _plain(self, bucket: RowBucket, rows: ColumnRows) -> None:
+        """Take entries of which every number is small."""
+        ended = rows["kind"] == ENDED
+        ids = [np.where(ended, rows["cid"][:, 0], rows["head"]), np.where(ended, rows["cid"][:, 1], rows["position"])]
+        rows = rows[_lowest(rows["rank"], *ids, ended, rows["name"])]
+        rows = rows[self._not_known(bucket, rows)]
+        if not len(rows):
+            return
+        store, ended = self._store, rows["kind"] == ENDED
         stated = [self._batch(*each) for each in bucket.heads.values]
-        ended, places, of = rows["kind"] == ENDED, rows["position"].tolist(), rows["name"].tolist()
-        signed = np.array([batch.clock.midpoint_ns for _, batch in stated], np.int64)[rows["head"]]
-        batches = [stated[each] for each in rows["head"].tolist()]
-        cids, sessions, under = bytes_of(rows["cid"]), bytes_of(rows["session"]), rows["under"].tolist()
-        columns: dict[str, Iterable[Value]] = {
-            "name": (
-                b"e" + cid + domains[name][1] if over else statement_name(digests[head], place)
-                for over, cid, name, head, place in zip(
-                    ended.tolist(), cids, of, rows["head"].tolist(), places, strict=True
-                )
-            ),
-            "rank": (LEDGER_RANK - rows["rank"]).tolist(),
-            "instant": np.where(ended, rows["last_ended"], signed).tolist(),
-            "kind": np.where(ended, RANKS[LeaseEnded], RANKS[LeaseTold]).tolist(),
-            "who": [batch.who for _, batch in batches],
-            "run": [batch.run for _, batch in batches],
-            "sequence": [batch.sequence for _, batch in batches],
-            "place": places,
-            "node": [self._name(batch.clock.node) for _, batch in batches],
-            "path": [paths[each] for each in rows["path"].tolist()],
-            "offset": rows["offset"].tolist(),
-            "length": rows["length"].tolist(),
-            "domain": [domains[each][0] for each in of],
-            "lease": cids,
-            "until": np.where(ended, rows["last_ended"], rows["expiry"]).tolist(),
-            "session": [
-                batch.run + session if has else None
-                for (_, batch), session, has in zip(batches, sessions, under, strict=True)
-            ],
-            "value": [raw[at : at + size] for at, size in zip(rows["at"].tolist(), rows["size"].tolist(), strict=True)],
-            "batch": [number for number, _ in batches],
-        }
-        return zip(*(columns.get(each, repeat(None)) for each in _TOLD), strict=False)
+        told, order, head = np.zeros(len(rows), EVENT), np.zeros(len(rows), ORDER), rows["head"]
+        signed = np.array([batch.clock.midpoint_ns for batch in stated], np.int64)
+        told["instant"] = np.where(ended, rows["last_ended"], signed[head])
+        told["kind"] = np.where(ended, RANKS[LeaseEnded], RANKS[LeaseTold])
+        told["stated"] = store.shared(stated)[head]
+        told["place"], told["offset"], told["length"] = rows["position"], rows["offset"], rows["length"]
+        told["path"], told["size"] = store.keys(bucket.paths.values)[rows["path"]], rows["size"]
+        store.cut(told, bucket.raw(), rows["at"])
+        order["maker"] = store.makers((batch.who, batch.run) for batch in stated)[head]
+        order["sequence"] = np.array([batch.sequence for batch in stated], np.int64)[head]
+        order["place"], order["rank"] = rows["position"], rows["rank"]
+        events = store.add(told, order, store.keys(batch.clock.node for batch in stated)[head])
+        until, under = np.where(ended, rows["last_ended"], rows["expiry"]), rows["under"]
+        runs = [stated[each].run for each in head[under].tolist()]
+        sessions = (run + each for run, each in zip(runs, bytes_of(rows["session"][under]), strict=True))
+        until[under] = np.maximum(until[under], [self._until.get(each, 0) for each in sessions])
+        store.of_leases(store.keys(bucket.names.values)[rows["name"]], events, rows["cid"], until)
+
+    def _not_known(self, bucket: RowBucket, rows: ColumnRows) -> NDArray[np.bool_]:
+        """Say which entries no event tells that counts rather; such events do not count where it is the other way."""
+        fresh = np.ones(len(rows), np.bool_)
+        if not self._unless and all(name[:1] not in b"te" for name in self._named):
+            return fresh
+        domains, digests = bucket.names.listed(), [each[2] for each in bucket.heads.values]
+        columns = (rows["kind"] == ENDED, rows["name"], rows["head"], rows["position"], rows["rank"])
+        values = zip(bytes_of(rows["cid"]), *(each.tolist() for each in columns), strict=True)
+        for number, (cid, ended, domain, head, position, rank) in enumerate(values):
+            name = end_name(cid, domains[domain]) if ended else statement_name(digests[head], position)
+            self._there(name)
+            known = self._events[self._named[name]] if name in self._named else None
+            if known is not None:
+                fresh[number] = rank < known.rank
+                if fresh[number]:
+                    self._events[self._named[name]] = None
+        return fresh
 
     def _by_entry(
         self,
@@ -355,15 +293,129 @@ class TimelineWriter:
         for itself, (place, number, position, at, size, rank) in each:
             told.rank = rank
             head, where = heads[number], Evidence(*place)
-            _, batch = self._batch(*head)
+            batch = self._batch(*head)
             entry = _entries.decode(raw[at : at + size])
-            ended = isinstance(entry, Ended)
+            if isinstance(entry, Ended):
+                name, heard = end_name(entry.ending.correlation_id, entry.domain), []
+            else:
+                name, heard = statement_name(head[2], position), batch.heard(entry, position, where)
             if itself:
-                name = ended_name(entry) if ended else statement_name(head[2], position)
                 told.add(batch.said(entry, position, where), name)
-            for end in () if ended else batch.heard(entry, position, where):
+            for end in heard:
                 if end.ending.correlation_id not in gone:
                     told.add(end, *hearsay_names(end))
+
+    # Frames, and what is in no column.
+
+    def _frames(self, columns: FrameColumns, base: int) -> None:
+        """Take frames that columns judged. ``base``: added to their ranks."""
+        store, table, files = self._store, columns.table(), columns.files
+        file, clock = table["file"], table["clock"]
+        rows, order = np.zeros(len(table), EVENT), np.zeros(len(table), ORDER)
+        rows["kind"], rows["place"] = RANKS[FrameWritten], table["sequence"]
+        rows["instant"] = np.array([each.midpoint_ns for each in columns.clocks], np.int64)[clock]
+        rows["stated"], rows["clock"] = store.shared(files)[file], store.shared(columns.clocks)[clock]
+        rows["path"] = store.keys(each.path for each in files)[file]
+        for each in ("offset", "length", "messages", "first", "last", "under"):
+            rows[each] = table[each]
+        rows["begins"][columns.firsts()] = columns.begins
+        order["maker"] = store.makers((f"writer {each.writer}", each.incarnation) for each in files)[file]
+        order["sequence"], order["rank"] = table["sequence"], table["rank"] + base
+        under, domains = np.frombuffer(columns.under, "<u4"), store.keys(domain for domain, _ in columns.leases)
+        leases = np.zeros(len(under), LEASE)
+        leases["domain"], leases["cid"] = domains[under], _numbers(cid for _, cid in columns.leases)[under]
+        store.add_leases(rows, leases)
+        events = store.add(rows, order, store.keys(each.writer for each in files)[file])
+        bags = np.array([store.key(each.log, each.bag_ns) for each in files], np.int64)
+        store.post(Posting.BAG, bags[file], events)
+        store.post(Posting.FILE, store.keys(each.file for each in files)[file], events)
+        store.post(Posting.ABOUT, leases["domain"], np.repeat(events, rows["under"]))
+
+    def _write_events(self, waiting: Sequence[_Waiting]) -> None:
+        store, events = self._store, [WHOLE[each.kind].decode(each.value) for each in waiting]
+        if not events:
+            return
+        rows, order = np.zeros(len(events), EVENT), np.zeros(len(events), ORDER)
+        rows["kind"], order["rank"] = [each.kind for each in waiting], [each.rank for each in waiting]
+        rows["instant"] = [min(each.instant_ns, INSTANT_MAX) for each in events]
+        rows["path"] = store.keys(each.where.path for each in events)
+        rows["offset"], rows["length"] = [each.where.offset for each in events], [each.where.length for each in events]
+        rows["last"] = [_last(each) for each in events]
+        sizes = np.array([len(each.value) for each in waiting])
+        rows["size"] = sizes
+        store.cut(rows, b"".join([each.value for each in waiting]), np.cumsum(sizes) - sizes)
+        order["maker"] = store.makers(each.place[:2] for each in events)
+        order["sequence"], order["place"] = [each.place[2] for each in events], [each.place[3] for each in events]
+        order["heard"] = [each.heard for each in waiting]
+        nodes = [-1 if each.clock is None else store.key(each.clock.node) for each in events]
+        first = int(store.add(rows, order, np.array(nodes))[0])
+        posted: dict[Posting, list[tuple[int, int]]] = {}
+        for number, event in enumerate(events, first):
+            for posting, key, part in _postings(event):
+                posted.setdefault(posting, []).append((store.key(key, part), number))
+        for posting, found in posted.items():
+            store.post(posting, *np.array(found).T)
+        told = [(n, each) for n, each in enumerate(events, first) if isinstance(each, LeaseTold | LeaseEnded)]
+        leases = [lease for _, each in told for lease in leases_of(each)]
+        domains, cids = store.keys(domain for domain, _ in leases), _numbers(cid for _, cid in leases)
+        until = np.array([self._lasts(each) for _, each in told], np.int64)
+        store.of_leases(domains, np.array([n for n, _ in told], np.int64), cids, until)
+
+    def _lasts(self, event: LeaseTold | LeaseEnded) -> Instant:
+        """Return until when a lease lasts by what was told, at most: under a session lease, as long as that."""
+        if isinstance(event, LeaseEnded):
+            return min(event.instant_ns, INSTANT_MAX)
+        session = event.witness.session_id
+        over = self._until.get(event.place[1] + session, 0) if session is not None else 0
+        return max(min(event.witness.expiry_ns, INSTANT_MAX), over)
+
+
+def _last(event: Event) -> Instant:
+    """Return the instant that an event is found with beside its own."""
+    match event:
+        case FrameWritten():
+            return min(event.newest_accepted_ns, INSTANT_MAX)
+        case SessionTold():
+            return min(event.witness.expiry_ns, INSTANT_MAX)
+        case _:
+            return 0
+
+
+def _postings(event: Event) -> Iterator[tuple[Posting, str, int]]:
+    """Yield by what else an event is found, that is no lease of which it tells itself."""
+    match event:
+        case FrameWritten():
+            yield Posting.BAG, event.log, event.bag_ns
+            yield Posting.FILE, event.file, 0
+            for domain, _ in event.leases:
+                yield Posting.ABOUT, domain, 0
+        case BagClosed():
+            yield Posting.CLOSED, event.log, 0
+            yield Posting.LISTED, event.path, 0
+        case CeilingLinked():
+            yield Posting.CEILING, ceiling_name(event.shard, event.record.number), 0
+        case SessionTold():
+            yield Posting.SESSION, session_key(event.place[1], event.witness.session_id), 0
+        case SessionOver():
+            yield Posting.SESSION_OVER, session_key(event.place[1], event.ending.session_id), 0
+
+
+def _numbers(cids: Iterable[bytes]) -> NDArray[np.uint64]:
+    """Return correlation ids as columns have them."""
+    return np.frombuffer(b"".join(cids), "<u8").reshape(-1, 2)
+
+
+def _lowest(rank: NDArray[np.int64], *names: NDArray[Any]) -> NDArray[np.bool_]:
+    """Say which of the rows of one name has the lowest rank."""
+    order = np.lexsort((rank, *names))
+    first = np.ones(len(order), np.bool_)
+    if len(order):
+        first[1:] = False
+        for each in names:
+            first[1:] |= np.diff(each[order].view(np.int64) if each.dtype == np.uint64 else each[order]) != 0
+    found = np.zeros(len(order), np.bool_)
+    found[order[first]] = True
+    return found
 
 
 def _tellers(rows: ColumnRows, gone: AbstractSet[bytes]) -> NDArray[np.bool_]:
@@ -412,16 +464,11 @@ def keep_findings(db: Database, findings: Iterable[Finding]) -> None:
     That is the end of the copy where nothing says when.
     """
     db.execute("DELETE FROM finding")
-    ((end,),) = db.execute("SELECT coalesce(max(instant), 0) FROM event")
-    sql = "SELECT max(instant) FROM event WHERE path = (SELECT id FROM name WHERE text = ?) AND offset = ?"
+    events = StoredEvents(db)
+    end = events.instant(len(events))
     for number, finding in enumerate(findings):
-        instants = []
-        for each in finding.evidence:
-            try:
-                rows = list(db.execute(sql, (each.path, each.offset)))
-            except UnicodeEncodeError:
-                continue  # a name that is no UTF-8 has no events
-            instants += [instant for (instant,) in rows if instant is not None]
+        rests_on = [position for each in finding.evidence for position in events.beginning_at(each)]
+        instants = [events.instant(position) for position in rests_on]
         named = [each.latest_ns for each in finding.times]
         placed = min(max(instants or named, default=end), end)
         value = json.dumps(msgspec.to_builtins(finding))  # not by msgspec: what it names may be no UTF-8

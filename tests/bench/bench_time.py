@@ -49,7 +49,7 @@ import sys
 from pathlib import Path
 from timeagent.agent.agent import Agent
 from timeagent.clock import SystemClock, boot_id
-from timeagent.agent.combine import Weight
+from timeagent.agent.discipline import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules

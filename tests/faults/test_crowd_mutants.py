@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import eviction, shard, store
+from appliance.lease import shard, store, whole_shard
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_lease_crowd as tests
 
@@ -24,7 +24,7 @@ MUTANTS: dict[str, Mutant] = {
         tests.test_what_is_long_past_is_forgotten_for_what_is_new_and_the_shard_floor_covers_it,
     ),
     "what is forgotten leaves the shard floor where it is": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.evict",
         "max(self.floor_ns, newest)",
         "self.floor_ns",

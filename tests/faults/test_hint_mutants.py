@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import closedbags, reader
 from appliance.formats import hints
 from appliance.formats.birth import BagKind
-from appliance.lease import domain, eviction, state
+from appliance.lease import domain, state, whole_shard
 from appliance.session import leasing, open_logs, session
 from tests.simulation.planting import Planter
 from tests.support.hint_world import HintWorld
@@ -41,7 +41,7 @@ MUTANTS: dict[str, Fault] = {
         "remembering(left, lease.hints, bounds)",
     ),
     "restarted shard claims to know": (
-        eviction,
+        whole_shard,
         "Eviction.memory",
         "nothing_known(self.floor_ns)",
         "nothing_known(0)",
@@ -72,7 +72,7 @@ MUTANTS: dict[str, Fault] = {
     "closed bags are not read": (
         reader,
         "Reader._named_bag",
-        "return _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
+        "return None if closed is None else _unsettled(self._closed_bag(closed, after, INSTANT_MAX, files))",
         "return None",
     ),
     "any of a bag's files for one": (closedbags, "ListedFiles.pieces", "entry.name in only", "entry.name not in only"),

@@ -9,7 +9,7 @@ from hypothesis import Phase as Stage
 from hypothesis import given, settings
 
 from appliance.formats.lease import Mode, Phase
-from appliance.lease import domain, eviction, shard, state, store, witness_ledger
+from appliance.lease import domain, shard, state, store, whole_shard, witness_ledger
 from tests.property import test_lease_model as model_tests
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -199,21 +199,21 @@ MUTANTS = {
         life_tests.test_orderly_stop_waits_for_holders_and_leaves_two_numbers,
     ),
     "eviction leaves the shard floor": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.evict",
         "max(self.floor_ns, newest)",
         "self.floor_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "eviction leaves the shard's settle_to": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.evict",
         "max(self.settle_to_ns, memory.settle_to_ns)",
         "self.settle_to_ns",
         life_tests.test_evicted_domain_comes_back_above_everything_it_was,
     ),
     "evicted too early": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.long_past",
         "earliest - (policy.span_ns + policy.grace_ns + 4 * policy.radius_ns_max)",
         "earliest",
@@ -300,14 +300,14 @@ MUTANTS = {
     "who comes later passes those who wait": Mutant(
         state,
         "_behind",
-        "tentative and request.age < ahead.oldest",
+        "tentative and request.age < min(ahead.ages)",
         "True",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "younger passes older ones by wounding": Mutant(
         state,
         "_behind",
-        "tentative and request.age < ahead.oldest",
+        "tentative and request.age < min(ahead.ages)",
         "tentative",
         state_tests.test_only_who_is_older_than_all_that_wait_wounds_past_them,
     ),
@@ -321,8 +321,8 @@ MUTANTS = {
     "oldest passes where nothing is tentative": Mutant(
         state,
         "_behind",
-        "tentative and request.age < ahead.oldest",
-        "request.age < ahead.oldest",
+        "tentative and request.age < min(ahead.ages)",
+        "request.age < min(ahead.ages)",
         state_tests.test_oldest_passes_those_who_wait_also_where_it_goes_with_what_is_tentative,
     ),
     "held end: waits for ever": Mutant(
@@ -424,14 +424,14 @@ MUTANTS = {
         no_two_holders_can_write_the_same_instant,
     ),
     "model: shard floor forgotten after a restart": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.memory",
         "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
         "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: settle_to forgotten after a restart": Mutant(
-        eviction,
+        whole_shard,
         "Eviction.memory",
         "self.settle_to_ns",
         "0",

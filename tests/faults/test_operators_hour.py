@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from appliance.cli import daemon
+from appliance.cli import service
 from appliance.doctor.check import HealthCheck
 from appliance.node import releases
 from tests.support.daemons import Daemons
@@ -72,7 +72,7 @@ class Desk:
 
     def page(self, path: str) -> tuple[int, str]:
         site = self.daemons.site
-        answer = daemon._asked(site.settings["node1"], site.cluster_id, path)
+        answer = service._asked(site.settings["node1"], site.cluster_id, path)
         return (0, "") if answer is None else (answer[0], answer[1].decode())
 
     def until(self, done: Callable[[], bool], what: str) -> None:
@@ -150,7 +150,7 @@ def test_what_is_asked_is_known_within_five_seconds() -> None:
     asked = (live.MOUNT_PERIOD_NS, live.SHARD_PERIOD_NS, live.OWN_PERIOD_NS)
     assert releases.LOOK_NS + releases.ASK_NS < 5 * SECOND
     assert max(asked) + feed.SILENT_NS < 5 * SECOND
-    assert live.OWN_PERIOD_NS + daemon._PATIENCE_S * SECOND < 5 * SECOND
+    assert live.OWN_PERIOD_NS + service._PATIENCE_S * SECOND < 5 * SECOND
 
 
 def test_node_that_stands_still_and_node_that_died_are_told_by_every_view(desk: Desk) -> None:

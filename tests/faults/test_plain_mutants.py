@@ -36,7 +36,6 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
             "request.messages",
             "request.chain_head is not None",
             "request.abandoned",
-            "name in recalled",
         )
     },
     **{
@@ -57,6 +56,7 @@ MUTANTS: dict[str, tuple[ModuleType, str, str, str, Callable[[], None]]] = {
         "(domain := request.domain) in ()",
         the_same,
     ),
+    "asked for although given back": (fast_path, BACK, "self._recall_over(name)", "pass", the_same),
     "new although it may not be": (fast_path, GRANT, "self._refused_new(request) is None", "True", the_same),
     "term longer than the longest": (fast_path, GRANT, "min(request.term_ns, term_max)", "request.term_ns", the_same),
     "expiry later than asked for": (fast_path, GRANT, "request.expiry_ns_max", "highest", the_same),

@@ -165,11 +165,18 @@ MUTANTS = {
         "2**62",
         waiting_tests.test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past,
     ),
+    "queue that was looked at in time is not looked at again": Mutant(
+        waiting,
+        "WaitingRoom.call_in",
+        "min(place.until_boot_ns for place in self.domains[domain].values())",
+        "2**62",
+        waiting_tests.test_each_waiter_is_answered_when_its_own_time_is_over,
+    ),
     "only the first of those who can is woken": Mutant(
         waiting,
         "WaitingRoom._call_in_firsts",
-        "self._woken.append((place.waiter, draft))",
-        "return self._woken.append((place.waiter, draft)) or self._remove(domain, place)",
+        "self._woken.append((place.waiter, place.request.request_id, draft))",
+        "return self._woken.append((place.waiter, b'', draft)) or self._remove(domain, place)",
         waiting_tests.test_reader_that_comes_after_a_waiting_writer_waits_behind_it,
     ),
     "set asks again with another age": Mutant(

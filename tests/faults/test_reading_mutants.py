@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag import closedbags, follow, reader
+from appliance.bag import closedbags, reader
 from appliance.bag import message as columns
-from appliance.bag.follow import Follower
 from appliance.bag.message import START, before, cursor_text, parse_cursor
-from appliance.bag.reader import Level
+from appliance.bag.reader import Follower, Level
 from tests.simulation.planting import Planter
 from tests.support.bags import LOG, T0, Node
 from tests.support.readings import delete_bags, fill, fresh_node, pack_rack, seal_all
@@ -198,7 +197,7 @@ MUTANTS: list[tuple[str, ModuleType, str, str, str]] = [
     ),
     (
         "a follower begins each look anew",
-        follow,
+        reader,
         "Follower._pass",
         "self._reader.batches(self.position,",
         "self._reader.batches(START,",

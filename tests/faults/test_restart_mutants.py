@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.lease import ceiling, shard, store, suspension, witness_ledger
+from appliance.lease import ceiling, shard, store, whole_shard, witness_ledger
 from appliance.lease.store import LeaseStore
 from tests.support.mutants import Mutant, check_noticed
 from tests.unit import test_lease_store as store_tests
@@ -88,7 +88,7 @@ MUTANTS = {
         tests.test_link_that_was_won_is_won_though_the_look_failed,
     ),
     "any clock will do": Mutant(
-        suspension, "Suspension.clock_difference", "behind > 0", "False",
+        whole_shard, "Suspension.clock_difference", "behind > 0", "False",
         tests.test_clock_behind_what_was_signed_is_waited_for,
     ),
     "what was signed last is the last batch": Mutant(
@@ -96,15 +96,15 @@ MUTANTS = {
         tests.test_record_that_a_shard_links_last_counts_as_signed,
     ),
     "any boot will do": Mutant(
-        suspension, "Suspension.difference", "('the machine has begun anew: boot', self.boot, boot)", "('', 0, 0)",
+        whole_shard, "Suspension.difference", "('the machine has begun anew: boot', self.boot, boot)", "('', 0, 0)",
         tests.test_what_is_anothers_is_named,
     ),
     "any node will do": Mutant(
-        suspension, "Suspension.difference", "('it was left by node', self.node, fresh.node)", "('', 0, 0)",
+        whole_shard, "Suspension.difference", "('it was left by node', self.node, fresh.node)", "('', 0, 0)",
         tests.test_what_is_anothers_is_named,
     ),
     "any ledger will do": Mutant(
-        suspension, "Suspension.ledger_difference", "head_digest(open_block(piece, where).head) == self.head", "True",
+        whole_shard, "Suspension.ledger_difference", "head_digest(open_block(piece, where).head) == self.head", "True",
         tests.test_ledger_has_to_end_with_the_batch_that_was_the_last,
     ),
     "what is tentative stays": Mutant(

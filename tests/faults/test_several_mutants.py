@@ -63,9 +63,9 @@ MUTANTS: dict[str, Fault] = {
     ),
     "seal read up to and without the last instant": (
         reader,
-        "Reader._open_rack",
-        "in_seal(found, rack, start, until + 1)",
-        "in_seal(found, rack, start, until)",
+        "Reader._then_open",
+        "in_seal(found, rack, start, until + 1, gone)",
+        "in_seal(found, rack, start, until, gone)",
         bags.test_latest_reading_up_to_the_beginning_of_a_bag_has_its_first_message,
         (0,),
     ),
@@ -182,8 +182,8 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "stretches that are gone, and what lies between": (
-        reader,
-        "_Stretches.meet",
+        closedbags,
+        "Stretches.meet",
         "self.met[-1].end_ns == stretch.start_ns",
         "True",
         bags.test_stretches_that_are_gone_are_one_only_where_they_touch,

@@ -243,8 +243,9 @@ def epoch_of(times: AgentTime) -> int | None:
 
 def accused(node: Node, peer: Node) -> list[str]:
     """What the evidence that a node kept proves about itself and a peer, by both their signatures."""
-    from timeagent.agent.evidence import Exchanged, judge_exchange
+    from timeagent.agent.evidence import judge_exchange
     from timeagent.keys import Verifier
+    from timeagent.sources.nonce import Exchanged
 
     proven: list[str] = []
     for record in node.evidence():

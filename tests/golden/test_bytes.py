@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.formats.birth import LogBirth, open_birth, store_of
-from appliance.formats.ceiling import open_ceiling
-from appliance.formats.epoch import open_epoch
+from appliance.formats.ceiling import open_ceiling, open_epoch
 from appliance.formats.framing import Kind, open_frame, pieces
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.marker import decode_marker

@@ -40,7 +40,7 @@ from tests.support.certificates import Certificates
 from tests.support.cluster import Site
 from tests.support.frames import Frames, JudgingLedger
 from tests.support.machine import HandMachine, StatedSource
-from tests.support.nodes import DoorWorld, entry, hello, read_answer, read_exactly, read_to_the_end, tls_key
+from tests.support.nodes import DoorWorld, entry, hello, read_answer, read_to_the_end, tls_key
 from tests.support.shards import HOLDER, POLICY, RIVAL, World, acquire
 from tests.support.timeagent import HandAgent, own
 from tests.support.values import CLUSTER, NODE, WITNESS_KEY
@@ -425,8 +425,8 @@ class WriterDoor(DaemonDoor):
         super().check(chance)
         with unix(writer_socket(self.cluster.routes.runtime)) as plain:
             plain.sendall(self.good())
-            size = writer_wire.body_bytes(read_exactly(plain, writer_wire.LENGTH_BYTES))
-            assert isinstance(writer_wire.decode_answer(read_exactly(plain, size)), writer_wire.WriterWelcome)
+            answer = writer_wire.decode_answer(writer_wire.receive(plain) or b"")
+            assert isinstance(answer, writer_wire.WriterWelcome)
 
 
 # -- the time agent ----------------------------------------------------------------------------------------------------

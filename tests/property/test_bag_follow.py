@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.bag.follow import Follower
 from appliance.bag.message import START, Message
-from appliance.bag.reader import Level
+from appliance.bag.reader import Follower, Level
 from appliance.bag.writing import Committed
 from tests.support.bags import T0
 from tests.support.readings import fresh_node

@@ -16,8 +16,7 @@ from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, HandPage, own
 from timeagent.agent import agent as carried_module
 from timeagent.agent.agent import Agent, Carried
-from timeagent.agent.combine import Weight
-from timeagent.agent.discipline import FRESH_NS, VOID_AFTER_NS, Listed
+from timeagent.agent.discipline import FRESH_NS, VOID_AFTER_NS, Listed, Weight
 from timeagent.clock import ClockSample
 from timeagent.sources.local import AssumedSource
 from timeagent.units import MS, SECOND, US

@@ -19,8 +19,8 @@ from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
 from appliance.lease.ceiling import Extended
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Acquire, Granted, Over, Reply, Request
-from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, one, opened, relinquish, renew, upgrade
+from appliance.lease.wire import Acquire, Encoded, Granted, Over, Reply, Request
+from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, heard, one, opened, relinquish, renew, upgrade
 from timeagent.units import MS, SECOND
 
 SPANS = (0, 1, 5 * MS, 5 * MS + 1, 100 * MS, SECOND, 4 * SECOND, TERM, 3 * TERM)
@@ -70,7 +70,8 @@ class Caller:
     gone: bool = False
     reply: Reply | None = None
 
-    def answer(self, reply: Reply) -> None:
+    def answer(self, said: Reply | Encoded) -> None:
+        reply = heard(said)
         assert not self.gone or not isinstance(reply, Granted), "a lease is granted to somebody who is gone"
         assert self.reply is None, "somebody is answered twice"
         self.reply = reply

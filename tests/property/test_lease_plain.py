@@ -5,7 +5,6 @@ There are three of them where the native core is built: each request by itself, 
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import Acquire, Attend, Granted, Over, Reply, Request, Revoke, SessionGranted, Task, Withdraw
 from tests.support.sessions import begin, drop, stated
-from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, opened, relinquish, renew, upgrade
+from tests.support.shards import HOLDER, RIVAL, TERM, Caller, World, acquire, opened, relinquish, renew, upgrade
 from timeagent import core
 from timeagent.core import NativeCore, chosen
 from timeagent.errors import Environment
@@ -132,17 +131,6 @@ def history(seed: int, length: int) -> list[Any]:
         how = chance.choice([*[""] * 12, "fails", "stopping", "small", "no ceiling", "old signed time"])
         found.append(([asked() for _ in range(chance.randint(1, 4))], later, how))
     return found
-
-
-@dataclass(eq=False)
-class Caller:
-    """Takes an answer that was held back."""
-
-    replies: list[Reply] = field(default_factory=list)
-    gone: bool = False
-
-    def answer(self, reply: Reply) -> None:
-        self.replies.append(reply)
 
 
 class Side:

@@ -16,19 +16,17 @@ from tests.support.chrony import Report
 from tests.support.machine import HandMachine
 from tests.support.timeagent import KEY, HandAgent
 from timeagent.agent import bounded_clock as bounded_module
-from timeagent.agent import combine as combine_module
+from timeagent.agent import discipline as combine_module
 from timeagent.agent import discipline as discipline_module
 from timeagent.agent.bounded_clock import PERIOD_NS
-from timeagent.agent.combine import Verdict, Voice
-from timeagent.agent.discipline import OWN_GROUP, Listed
+from timeagent.agent.discipline import OWN_GROUP, Listed, Verdict, Voice
 from timeagent.clock import DRIFT_PPM
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.sources import chrony as chrony_module
 from timeagent.sources.chrony import ChronySource, Tracking
-from timeagent.sources.nonce import decode_question, encode_answer, peer_digest
-from timeagent.sources.peer import PeerSource
+from timeagent.sources.nonce import PeerSource, decode_question, encode_answer, peer_digest
 from timeagent.units import HOUR, MS, SECOND, Span
 
 THERE = Signer(b"the time key of all hand peers..")

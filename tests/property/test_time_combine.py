@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pytest
 
 from tests.support.shares import shares
-from timeagent.agent import combine as combining
-from timeagent.agent.combine import Agreed, Contradicted, Voice, Weight, combine, tolerated
+from timeagent.agent import discipline as combining
+from timeagent.agent.discipline import Agreed, Contradicted, Voice, Weight, combine, tolerated
 from timeagent.interval import TimeInterval
 
 TRUTH = 1_000

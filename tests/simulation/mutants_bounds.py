@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import eviction
+from appliance.lease import whole_shard
 from appliance.session import leasing, renewal, session
 from tests.simulation.mutant import Mutant, one
 
@@ -10,7 +10,7 @@ BOUNDS: tuple[Mutant, ...] = (
     Mutant(
         "what is evicted leaves the shard floor where it is",
         one(
-            eviction,
+            whole_shard,
             "Eviction.evict",
             "max(self.floor_ns, newest)",
             "self.floor_ns",
@@ -20,13 +20,13 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what is evicted leaves the shard's settle_to where it is",
-        one(eviction, "Eviction.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
+        one(whole_shard, "Eviction.evict", "max(self.settle_to_ns, memory.settle_to_ns)", "self.settle_to_ns"),
         "witnesses",
         "evictions",
     ),
     Mutant(
         "a domain that comes back does not know the shard floor",
-        one(eviction, "Eviction.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
+        one(whole_shard, "Eviction.memory", "fence=0, floor_ns=self.floor_ns", "fence=0, floor_ns=0"),
         "witnesses",
         "evictions",
     ),

@@ -12,7 +12,7 @@ CLOCKS: tuple[Mutant, ...] = (
         "a sample of the clock counts from the reading after it",
         (
             (*NOTE, "isinstance(said, Sample) and", "False and"),
-            (*NOTE, "(answer.before.ahead(),", "(answer.after.ahead(),"),
+            (*NOTE, "(before.ahead(),", "(after.ahead(),"),
         ),
         "truthful",
         "machines",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from appliance.admin import moving
 from appliance.daemon import failover
-from appliance.lease import going_by, shard, succession
+from appliance.lease import shard, succession, whole_shard
 from appliance.node import shards
 from appliance.session import held, second_halves
 from tests.simulation.mutant import Mutant, one
@@ -57,7 +57,7 @@ MOVES: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that leaves serves who goes by the map before",
-        one(going_by, "GoingBy.take", "shard_map.since(self._shard)", "1"),
+        one(whole_shard, "GoingBy.take", "shard_map.since(self._shard)", "1"),
         "unmoved",
         "moves",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.lease import ceiling, store, suspension, witness_ledger
+from appliance.lease import ceiling, store, whole_shard, witness_ledger
 from appliance.node import hosted_shard
 from tests.simulation.mutant import Mutant, one
 
@@ -26,7 +26,7 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what another boot left is gone on with",
-        one(suspension, "Suspension.difference", "self.boot, boot", "boot, boot"),
+        one(whole_shard, "Suspension.difference", "self.boot, boot", "boot, boot"),
         "resumed",
         "restarts",
     ),
@@ -45,7 +45,7 @@ RESTARTS: tuple[Mutant, ...] = (
     Mutant(
         "a clock behind what was signed is good enough",
         (
-            *one(suspension, "Suspension.clock_difference", "behind > 0", "behind > 10 ** 15"),
+            *one(whole_shard, "Suspension.clock_difference", "behind > 0", "behind > 10 ** 15"),
             *one(witness_ledger, "BatchSigner.resume", "self.not_before_ns = said.signed_ns", "pass"),
         ),
         "resumed",

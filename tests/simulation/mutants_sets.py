@@ -52,7 +52,12 @@ SETS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who comes last is served first",
-        one(waiting, "WaitingRoom._enter", "append(place)", "insert(0, place)"),
+        one(
+            waiting,
+            "WaitingRoom._enter",
+            "self.domains.setdefault(domain, {})[place.request.request_id] = place",
+            "self.domains[domain] = {place.request.request_id: place, **self.domains.get(domain, {})}",
+        ),
         "served",
         "queues",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.formats import hints
-from appliance.lease import eviction, state
+from appliance.lease import state, whole_shard
 from appliance.node import writer_client, writer_server
 from appliance.recipes import cached_value
 from appliance.session import held, open_logs
@@ -26,8 +26,8 @@ SHARING: tuple[Mutant, ...] = (
         one(
             writer_server,
             "Batcher._flush",
-            "for each in taken:",
-            "for each in taken + list(self._waiting.get(bag, ())):",
+            "for _, told in taken:",
+            "for _, told in taken + list(self._waiting.get(bag, ())):",
         ),
         "committed",
         "batching",
@@ -96,7 +96,7 @@ SHARING: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a shard that begins claims to know where everything is",
-        one(eviction, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
+        one(whole_shard, "Eviction.memory", "nothing_known(self.floor_ns)", "nothing_known(0)"),
         "narrow",
         "hinted",
     ),

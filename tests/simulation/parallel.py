@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from appliance.bag.context import Parallel
 from tests.simulation.scheduler import NEVER
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from tests.simulation.scheduler import Process, Scheduler
 
 
-class Actors:
-    """A Parallel: like threads that end with the call."""
+class Actors(Parallel):
+    """Like threads that end with the call."""
 
     def __init__(self, scheduler: Scheduler, process: Process, width: int) -> None:
         self._scheduler = scheduler

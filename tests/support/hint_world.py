@@ -68,7 +68,7 @@ class Door:
         if not silent or self._chance.random() < 0.5:
             call = Submit(number=1, log=bag.log, bag_start_ns=bag.start_ns, frames=frames)
             assert self._service.submit(call, told.append) is None
-            self._service.batcher.turn()
+            self._service.batchers[""].turn()
         if silent or isinstance(told[0], Unknown):
             return Doubt("planted", self._incarnation)
         return told[0]

@@ -17,7 +17,19 @@ from appliance.formats.witness import Ended, LedgerBlock, SignedWitness, Witness
 from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.shard import DOMAINS_MAX, Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.wire import Acquire, Age, Granted, Relinquish, Renew, Reply, Request, Upgrade
+from appliance.lease.wire import (
+    Acquire,
+    Age,
+    Denied,
+    Encoded,
+    Granted,
+    Relinquish,
+    Renew,
+    Reply,
+    Request,
+    Upgrade,
+    decode_reply,
+)
 from appliance.lease.witness_ledger import HOLD_NS
 from tests.support.clocks import HandTime
 from tests.support.values import CLUSTER, NODE, NOW_NS, TIME_KEY, WITNESS_KEY
@@ -261,3 +273,30 @@ def ceiling_of(world: World, number: int = -1) -> int:
     """The ceiling of a chain record of a world, the newest if none is named."""
     number = max(world.chain.records) if number < 0 else number
     return open_ceiling(world.chain.records[number], "the chain")[0].ceiling_ns
+
+
+def heard(reply: Reply | Encoded) -> Reply:
+    """Return what a waiter was told, which may be encoded already."""
+    return decode_reply(reply) if isinstance(reply, bytes) else reply
+
+
+@dataclass(eq=False)
+class Caller:
+    """A waiter that remembers what it was told."""
+
+    gone: bool = False
+    replies: list[Reply] = field(default_factory=list)
+
+    def answer(self, reply: Reply | Encoded) -> None:
+        self.replies.append(heard(reply))
+
+    @property
+    def witness(self) -> Witness:
+        (reply,) = self.replies
+        return opened(reply)[1]
+
+    @property
+    def denied(self) -> Denied:
+        (reply,) = self.replies
+        assert isinstance(reply, Denied)
+        return reply

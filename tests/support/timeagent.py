@@ -15,8 +15,7 @@ from timeagent.clock import boot_id
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime
-from timeagent.sources.nonce import answer
-from timeagent.sources.peer import PeerSource
+from timeagent.sources.nonce import PeerSource, answer
 from timeagent.units import MS, Span
 
 BOOT = boot_id()

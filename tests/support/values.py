@@ -6,8 +6,7 @@ import msgspec
 
 from appliance.formats import merkle
 from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
-from appliance.formats.ceiling import CeilingKind, CeilingRecord
-from appliance.formats.epoch import EpochKind, EpochRecord
+from appliance.formats.ceiling import CeilingKind, CeilingRecord, EpochKind, EpochRecord
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, Kind, encode_frame, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 ROOT: Final = Path(__file__).parents[2]
-LOADED: Final = ("appliance.daemon.daemon", "appliance.cli.daemon", "appliance.cli.run", "appliance.cli.agent")
+LOADED: Final = ("appliance.daemon.daemon", "appliance.cli.service", "appliance.cli.run", "appliance.cli.agent")
 ORDER_BYTES_MAX: Final = 1 << 17
 CLONE_PARENT: Final = 0x00008000
 CLONE: Final = 56 if os.uname().machine == "x86_64" else 220

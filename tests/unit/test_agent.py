@@ -8,8 +8,7 @@ import pytest
 from tests.support.machine import HandMachine, StatedSource
 from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
-from timeagent.agent.combine import Weight
-from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS, STALL_NS, SUSPEND_NS, Listed
+from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS, STALL_NS, SUSPEND_NS, Listed, Weight
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags

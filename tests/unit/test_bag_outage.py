@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.context import BagContext, Serial, Threads
+from appliance.bag.context import BagContext, Parallel, Threads
 from appliance.bag.horizon import RACKS_AT_ONCE, Horizon
 from appliance.bag.posix import PosixStorage
 from appliance.bag.storage import Published
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.context import Parallel
     from appliance.bag.storage import Storage
 
 OUTAGE = 200 * POLICY.rack_ns
@@ -41,7 +40,7 @@ def after_outage(storage: Storage) -> Node:
     return node
 
 
-@pytest.mark.parametrize("parallel", [Serial(), Threads(4)])
+@pytest.mark.parametrize("parallel", [Parallel(), Threads(4)])
 def test_long_outage_is_settled_whole(tmp_path: Path, parallel: Parallel) -> None:
     node = after_outage(PosixStorage(tmp_path))
     said: list[int] = []

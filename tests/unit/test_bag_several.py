@@ -9,10 +9,10 @@ import pytest
 
 from appliance.bag import message as columns
 from appliance.bag.acceptance import Refusal
-from appliance.bag.closedbags import RackGone
+from appliance.bag.closedbags import RackGone, Stretches
 from appliance.bag.closer import Closed, NotDue
 from appliance.bag.message import MessageBatch, parse_cursor
-from appliance.bag.reader import Level, _Stretches
+from appliance.bag.reader import Level
 from appliance.bag.writing import Committed, FrameFile
 from appliance.formats.paths import DataName
 from tests.support.bags import (
@@ -160,7 +160,7 @@ def test_horizon_that_is_looked_at_afresh_lies_behind_every_bag_that_is_closed(n
 
 
 def test_stretches_that_are_gone_are_one_only_where_they_touch() -> None:
-    stretches = _Stretches(LOG, ok=True)
+    stretches = Stretches(LOG, ok=True)
     for start, end in ((0, 10), (10, 20), (30, 40), (40, 50), (60, 70)):
         stretches.meet(RackGone(start, end))
     assert stretches.met == [RackGone(0, 20), RackGone(30, 50), RackGone(60, 70)]

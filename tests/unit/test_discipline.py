@@ -2,23 +2,27 @@
 
 import pytest
 
-from timeagent.agent.combine import Agreed, Contradicted, Unheard, Voice
 from timeagent.agent.discipline import (
     DISRUPTED_NS,
     FRESH_NS,
     VOID_AFTER_NS,
     AgentState,
+    Agreed,
     Bound,
     Cause,
     ClockMoment,
     ClockMoved,
-    EpochBegan,
+    Contradicted,
     Event,
-    Outcome,
-    Passed,
     Rules,
     SourcesContradict,
+    Unheard,
+    Voice,
+    Weight,
+    combine,
     decide,
+    hull,
+    tolerated,
 )
 from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
@@ -63,7 +67,7 @@ DUE = disrupted(7, NOW.boot_ns, BOUND)
 AFTER = Bound(TimeInterval(-3, 3), NOW, source="a")
 SILENCE = NOW.boot_ns + DISRUPTED_NS
 
-TABLE: list[tuple[AgentState, Event, AgentState, Outcome]] = [
+TABLE: list[tuple[AgentState, Event, AgentState, SourcesContradict | None]] = [
     (UNKNOWN, agreed(), synchronized(7, AFTER), None),
     (WAITING, agreed(), synchronized(7, AFTER), None),
     (SYNCHRONIZED, agreed(), synchronized(7, AFTER), None),
@@ -80,21 +84,23 @@ TABLE: list[tuple[AgentState, Event, AgentState, Outcome]] = [
         )
         for state in (WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
     ],
-    (UNKNOWN, STEP, unknown(8), EpochBegan(8, STEP)),
-    (WAITING, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (SYNCHRONIZED, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (FREE, STEP, unknown(8, BOUND), EpochBegan(8, STEP)),
-    (DISRUPTED, STEP, disrupted(8, NOW.boot_ns + 1, BOUND), EpochBegan(8, STEP)),
+    (UNKNOWN, STEP, unknown(8), None),
+    (WAITING, STEP, unknown(8, BOUND), None),
+    (SYNCHRONIZED, STEP, unknown(8, BOUND), None),
+    (FREE, STEP, unknown(8, BOUND), None),
+    (DISRUPTED, STEP, disrupted(8, NOW.boot_ns + 1, BOUND), None),
     *[
         (state, event, state, None)
         for state in (UNKNOWN, WAITING, SYNCHRONIZED, FREE, DISRUPTED, DUE)
-        for event in (Unheard(), Passed())
+        for event in (Unheard(), None)
     ],
 ]
 
 
 @pytest.mark.parametrize(("state", "event", "then", "outcome"), TABLE)
-def test_every_state_meets_every_event(state: AgentState, event: Event, then: AgentState, outcome: Outcome) -> None:
+def test_every_state_meets_every_event(
+    state: AgentState, event: Event, then: AgentState, outcome: SourcesContradict | None
+) -> None:
     assert decide(state, event, NOW, RULES) == (then, outcome)
 
 
@@ -102,7 +108,7 @@ def test_table_is_whole() -> None:
     met = {(state.status, type(event)) for state, event, _, _ in TABLE}
     states, events = (
         set(ClockStatus),
-        {Agreed, Contradicted, Unheard, ClockMoved, Passed},
+        {Agreed, Contradicted, Unheard, ClockMoved, type(None)},
     )
     assert met == {(state, event) for state in states for event in events}
 
@@ -129,7 +135,7 @@ def test_disrupted_is_left_by_a_sample_after_the_silence() -> None:
     last = ClockMoment(NOW.boot_ns + DISRUPTED_NS - 1)
     state, _ = decide(state, heard, last, RULES)
     assert state.status is ClockStatus.DISRUPTED
-    state, _ = decide(state, Passed(), ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
+    state, _ = decide(state, None, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert state.status is ClockStatus.DISRUPTED
     state, _ = decide(state, heard, ClockMoment(NOW.boot_ns + DISRUPTED_NS), RULES)
     assert state == synchronized(8, Bound(heard.ahead, ClockMoment(NOW.boot_ns + DISRUPTED_NS), source="a"))
@@ -154,7 +160,7 @@ def test_second_contradiction_begins_the_silence_again() -> None:
     ],
 )
 def test_measurement_that_is_not_repeated_runs_free_and_is_void_at_last(age: int, state: AgentState) -> None:
-    assert decide(SYNCHRONIZED, Passed(), ClockMoment(THEN.boot_ns + age), RULES)[0] == state
+    assert decide(SYNCHRONIZED, None, ClockMoment(THEN.boot_ns + age), RULES)[0] == state
 
 
 def test_slew_beyond_the_drift_bound_widens_what_was_said() -> None:
@@ -182,3 +188,93 @@ def test_time_of_a_cluster_stays_labelled() -> None:
     state, _ = decide(UNKNOWN, agreed(cluster=True), NOW, RULES)
     assert state.bound is not None
     assert state.bound.cluster_time
+
+
+def voice(name: str, low: int, high: int, weight: Weight = Weight.MEASURE, *, cluster: bool = False) -> Voice:
+    return Voice(name, TimeInterval(low, high), weight, cluster_time=cluster)
+
+
+def check(name: str, low: int, high: int) -> Voice:
+    return voice(name, low, high, Weight.CROSS_CHECK)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "liars", "expected"),
+    [
+        ([(1, 5)], 0, (1, 5)),
+        ([(1, 5), (3, 9)], 0, (3, 5)),
+        ([(1, 5), (5, 9)], 0, (5, 5)),  # both ends belong to an interval
+        ([(1, 5), (6, 9)], 0, None),
+        ([(1, 5), (6, 9)], 1, (1, 9)),
+        ([(8, 12), (11, 13), (10, 12)], 0, (11, 12)),
+        ([(8, 12), (11, 13), (14, 15)], 1, (11, 12)),
+        ([(8, 9), (11, 13), (14, 15)], 1, None),
+        ([(0, 10), (0, 1), (9, 10)], 1, (0, 10)),  # two islands: true time may be on either
+        ([(5, 5), (5, 5), (5, 5)], 0, (5, 5)),
+    ],
+)
+def test_hull_of_what_enough_intervals_hold(
+    intervals: list[tuple[int, int]], liars: int, expected: tuple[int, int] | None
+) -> None:
+    found = hull([TimeInterval(*each) for each in intervals], liars)
+    assert found == (TimeInterval(*expected) if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("voices", "liars", "expected"),
+    [(1, None, 0), (2, None, 0), (3, None, 1), (4, None, 1), (5, None, 2), (5, 1, 1), (3, 2, 1), (5, 0, 0)],
+)
+def test_liars_are_always_fewer_than_half(voices: int, liars: int | None, expected: int) -> None:
+    assert tolerated(voices, liars) == expected
+
+
+def test_one_liar_of_three_is_named_and_changes_nothing() -> None:
+    said = combine([voice("a", 0, 10), voice("b", 2, 8), voice("liar", 100, 101)])
+    assert said == Agreed(TimeInterval(2, 8), ("a", "b"), ("liar",), assumed=False, cluster_time=False)
+
+
+def test_two_who_disagree_contradict_each_other() -> None:
+    voices = (voice("a", 0, 1), voice("b", 5, 6))
+    assert combine(voices) == Contradicted(voices, 0)
+
+
+def test_nobody_says_nothing() -> None:
+    assert combine([]) == Unheard()
+
+
+# The file server's clock is good to seconds and often wrong: alone it is no time.
+def test_cross_check_alone_is_no_time() -> None:
+    assert combine([check("mount", 0, 10)]) == Unheard()
+
+
+def test_cross_check_never_shapes_the_interval() -> None:
+    said = combine([voice("a", 4, 6), check("mount", 5, 1000)])
+    assert isinstance(said, Agreed)
+    assert said.ahead == TimeInterval(4, 6)
+    assert said.voices == ("a",)
+
+
+def test_cross_check_votes() -> None:
+    assert isinstance(combine([voice("a", 4, 6), check("mount", 50, 1000)]), Contradicted)
+    tolerant = combine([voice("a", 4, 6), voice("b", 4, 6), check("mount", 50, 1000)])
+    assert isinstance(tolerant, Agreed)
+    assert tolerant.dissenting == ("mount",)
+    outvoted = combine([voice("a", 4, 6), check("mount", 50, 1000), check("roughtime", 50, 1000)])
+    assert isinstance(outvoted, Contradicted)
+    assert outvoted.tolerated == 1
+
+
+def test_assumption_counts_only_where_nothing_measures() -> None:
+    assumed = voice("assumed", -100, 100, Weight.ASSUMED)
+    said = combine([assumed])
+    assert isinstance(said, Agreed)
+    assert said.assumed
+    measured = combine([voice("a", 4, 6), assumed])
+    assert isinstance(measured, Agreed)
+    assert (measured.ahead, measured.assumed, measured.voices) == (TimeInterval(4, 6), False, ("a",))
+
+
+def test_time_of_a_cluster_is_labelled() -> None:
+    said = combine([voice("a", 0, 10, cluster=True), voice("b", 2, 8)])
+    assert isinstance(said, Agreed)
+    assert said.cluster_time

@@ -110,9 +110,9 @@ def test_what_the_shard_has_not_heard_of_where_it_wrote_is_said_once(lease: Leas
     assert sent == lease.own
     lease.committed(1, b"second", 2, HintedFile(log="log", bag_start_ns=1, file_name="g", last_ns=3))
     assert sent is not None
-    lease.said(sent)
+    lease.told = sent
     assert lease.unsaid() == lease.own
-    lease.said(lease.own)
+    lease.told = lease.own
     assert lease.unsaid() is None
 
 

@@ -13,13 +13,14 @@ import pytest
 
 from appliance.daemon import http
 from appliance.daemon import status as observed_module
-from appliance.daemon.daemon import HTTP_SOCKET, Node
+from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
 from appliance.doctor.check import not_well
 from appliance.doctor.directory import Room
 from appliance.doctor.health import TMPFS_BYTES_MIN
 from appliance.formats.names import Address
 from appliance.lease import listeners
+from appliance.node.runtime import HTTP_SOCKET
 from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock

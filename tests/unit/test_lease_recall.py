@@ -12,8 +12,8 @@ from appliance.lease.domain import Free, Grant, Memory
 from appliance.lease.recall import ATTEND_NS_MAX, asked_back
 from appliance.lease.shard import Shard
 from appliance.lease.wire import Age, Attend, Denied, Over, Recalled, Refused, Reply, Revoke, Unavailable
-from tests.support.shards import HOLDER, RIVAL, World, acquire, granted, one, relinquish, renew, upgrade
-from tests.unit.test_lease_waiting import Caller, wait_for, waiting
+from tests.support.shards import HOLDER, RIVAL, Caller, World, acquire, granted, one, relinquish, renew, upgrade
+from tests.unit.test_lease_waiting import wait_for, waiting
 from timeagent.units import SECOND
 
 OTHER = Holder(node="node-o", process=9, boot=bytes(16), incarnation=bytes(8), purpose="other")

@@ -1,7 +1,5 @@
 """Session leases as their holders and rivals see them: one expiry for all, and every way in which that can end."""
 
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 
@@ -32,7 +30,7 @@ from appliance.lease.wire import (
     Unavailable,
 )
 from tests.support.sessions import begin, drop, prolong, session_of, stated, under
-from tests.support.shards import HOLDER, RIVAL, TERM, World, acquire, granted, one, relinquish, renew, upgrade
+from tests.support.shards import HOLDER, RIVAL, TERM, Caller, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.support.values import CLUSTER, NOW_NS, trust_record, witness_refused
 from timeagent.canonical import decode
 from timeagent.errors import Environment
@@ -356,15 +354,6 @@ def test_session_under_which_too_many_ended_alone_is_renewed_no_more(
 
 
 # -- waiters, room, stop -----------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Caller:
-    replies: list[Reply] = field(default_factory=list)
-    gone: bool = False
-
-    def answer(self, reply: Reply) -> None:
-        self.replies.append(reply)
 
 
 def wait_for(shard: Shard, world: World, domain: str) -> Caller:

@@ -138,7 +138,7 @@ def relinquish(name: bytes, watermark_ns: int | None = None) -> Relinquish:
     )
 
 
-QUEUE = Ahead(oldest=Age(first_try_ns=998, request_id=THIRD), holder=RIVAL, since_ns=1500, until_ns=5000)
+QUEUE = Ahead(ages=[Age(first_try_ns=998, request_id=THIRD)], holder=RIVAL, since_ns=1500, until_ns=5000)
 COMMANDS: list[Command] = [
     *(acquire(age, name, phase) for age in (999, 1001) for name in (MINE, OTHER) for phase in Phase),
     *(acquire(age, mode=mode, ahead=ahead) for age in (997, 999, 1001) for mode in Mode for ahead in (None, QUEUE)),

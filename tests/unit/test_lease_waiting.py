@@ -1,7 +1,5 @@
 """Queues: first come, first served, woken by the shard, and nothing for those who are gone."""
 
-from dataclasses import dataclass, field
-
 import msgspec
 import pytest
 
@@ -11,16 +9,16 @@ from appliance.lease import waiting as waiting_module
 from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.shard import Shard
 from appliance.lease.waiting import KEEP_NS_MAX, WAIT_NS_MAX
-from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Reply, Unavailable, Upgrade
+from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Unavailable, Upgrade
 from tests.support.shards import (
     HOLDER,
     RIVAL,
     TERM,
+    Caller,
     World,
     acquire,
     granted,
     one,
-    opened,
     relinquish,
     renew,
     repeated,
@@ -30,28 +28,6 @@ from tests.support.values import NOW_NS
 from timeagent.errors import BadTime
 from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND
-
-
-@dataclass(eq=False)
-class Caller:
-    """A waiter that remembers what it was told."""
-
-    gone: bool = False
-    replies: list[Reply] = field(default_factory=list)
-
-    def answer(self, reply: Reply) -> None:
-        self.replies.append(reply)
-
-    @property
-    def witness(self) -> Witness:
-        (reply,) = self.replies
-        return opened(reply)[1]
-
-    @property
-    def denied(self) -> Denied:
-        (reply,) = self.replies
-        assert isinstance(reply, Denied)
-        return reply
 
 
 def waiting(
@@ -152,6 +128,19 @@ def test_waiter_is_woken_when_the_lease_in_its_way_is_surely_past(world: World) 
     world.time.advance(1)
     look(shard)
     assert caller.witness.settle_to_ns == lease.expiry_ns
+
+
+def test_each_waiter_is_answered_when_its_own_time_is_over(world: World) -> None:
+    shard = world.started()
+    granted(shard, acquire(world, "a"))
+    callers = [wait_for(shard, waiting(world, wait_ns=seconds * SECOND)) for seconds in (2, 3, 1)]
+    for over in (1, 2, 3):
+        assert shard.due_in() == SECOND
+        world.time.advance(SECOND)
+        look(shard)
+        assert sum(len(each.replies) for each in callers) == over
+    assert [each.denied.place for each in callers] == [1, 1, 3]
+    assert queued(shard) == 0
 
 
 def test_holder_that_renews_keeps_the_waiter_waiting(world: World) -> None:

@@ -17,11 +17,8 @@ from roughly.shared import DELEGATION_CONTEXT_STRING, RESPONSE_CONTEXT_STRING, P
 from tests.support.roughtime import NOW_S, Witness, chain_of, signer
 from timeagent.errors import Damaged
 from timeagent.roughtime.malfeasance import (
-    Consistent,
     Contradiction,
-    Proven,
     Queried,
-    Unverified,
     accused,
     decode_report,
     encode_line,
@@ -41,7 +38,7 @@ def test_liar_among_three_is_proven_and_named_first() -> None:
         [(HONEST, NOW_S, 3), (COARSE, NOW_S + 1, 60), (LIAR, NOW_S - 3600, 3), (HONEST, NOW_S + 1, 3), (LIAR, NOW_S, 3)]
     )
     verdict = judge(decode_report(encode_report(chain), "report"))
-    assert isinstance(verdict, Proven)
+    assert verdict.word == "proven"
     assert verdict.contradictions == (Contradiction(0, 2, 3594), Contradiction(1, 2, 3538))
     assert accused(chain, verdict)[0] == (LIAR.public, 2)
 
@@ -50,12 +47,12 @@ def test_liar_among_three_is_proven_and_named_first() -> None:
 @pytest.mark.parametrize(("second", "proves"), [(NOW_S - 6, False), (NOW_S - 7, True)])
 def test_one_second_decides(second: int, *, proves: bool) -> None:
     verdict = judge(chain_of([(HONEST, NOW_S, 3), (LIAR, second, 3)]))
-    assert isinstance(verdict, Proven if proves else Consistent)
+    assert verdict.word == ("proven" if proves else "consistent")
 
 
 # A later answer wholly after an earlier one is how time goes: no matter how far, it accuses nobody.
 def test_later_answer_that_is_later_is_no_contradiction() -> None:
-    assert isinstance(judge(chain_of([(HONEST, NOW_S, 3), (COARSE, NOW_S + 10**6, 3)])), Consistent)
+    assert judge(chain_of([(HONEST, NOW_S, 3), (COARSE, NOW_S + 10**6, 3)])).word == "consistent"
 
 
 def test_honest_but_coarse_servers_are_never_accused() -> None:
@@ -71,12 +68,12 @@ def test_honest_but_coarse_servers_are_never_accused() -> None:
             if abs(midpoint * 1000 - now) > radius * 1000:
                 midpoint += 1
             said.append((chance.choice([HONEST, COARSE, LIAR]), midpoint, radius))
-        assert isinstance(judge(chain_of(said, chance)), Consistent), number
+        assert judge(chain_of(said, chance)).word == "consistent", number
 
 
 def spoiled(change: Callable[[list[Queried]], object]) -> list[Queried]:
     chain = chain_of([(HONEST, NOW_S, 3), (COARSE, NOW_S, 3), (LIAR, NOW_S - 3600, 3)])
-    assert isinstance(judge(chain), Proven)
+    assert judge(chain).word == "proven"
     change(chain)
     return chain
 
@@ -114,7 +111,7 @@ SPOILED = [
 @pytest.mark.parametrize(("change", "position"), [each[1:] for each in SPOILED], ids=[each[0] for each in SPOILED])
 def test_what_does_not_verify_proves_nothing(change: Callable[[list[Queried]], object], position: int) -> None:
     verdict = judge(spoiled(change))
-    assert isinstance(verdict, Unverified)
+    assert verdict.word == "unverified"
     assert verdict.position == position
 
 
@@ -181,7 +178,7 @@ def rfc_example() -> tuple[Queried, ...]:
 # It was made with the strings of the drafts and says version 1: as an answer of that version it is not signed.
 def test_example_of_the_rfc_does_not_verify_as_what_it_says_it_is() -> None:
     verdict = judge(rfc_example())
-    assert isinstance(verdict, Unverified)
+    assert verdict.word == "unverified"
     assert verdict.position == 0
 
 
@@ -194,5 +191,5 @@ def test_example_of_the_rfc_proves_its_liar_with_the_strings_it_was_made_with(mo
     )
     monkeypatch.setattr(ProtocolProfile, "from_version", staticmethod(lambda _: old))
     verdict = judge(chain)
-    assert isinstance(verdict, Proven)
+    assert verdict.word == "proven"
     assert [(each.earlier, each.later) for each in verdict.contradictions] == [(0, 1), (0, 2)]

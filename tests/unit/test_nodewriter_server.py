@@ -16,7 +16,7 @@ from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy
 from appliance.node.writer_client import Doubt, NodeWriterClient
 from appliance.node.writer_server import WRITERS, Batcher, NodeWriter, NodeWriterServer
-from appliance.node.writer_wire import LENGTH_BYTES, Rebuff, Submit, WriterHello, body_bytes, decode_answer, encode
+from appliance.node.writer_wire import Rebuff, Submit, WriterHello, decode_answer, encode, receive
 from tests.support.bags import CLUSTER, POLICY, T0, Node, frame_file
 from tests.support.storage import MemoryStorage
 from timeagent.errors import BadRequest, Damaged
@@ -125,7 +125,7 @@ def test_several_processes_share_a_file_while_the_mount_is_slow(
     threads = [Thread(target=hand_in, args=pair, daemon=True) for pair in zip(clients, files, strict=True)]
     for thread in threads:
         thread.start()
-    batcher = server._writer.batcher
+    batcher = server._writer.batchers[""]
     while batcher._bytes < sum(len(file.data) for file in files):
         Event().wait(0.001)
     log.go.set()
@@ -191,7 +191,7 @@ def test_another_cluster_node_or_version_is_turned_away_by_name(
         raw.settimeout(30)
         raw.connect(str(path))
         raw.sendall(encode(WriterHello(version=version, cluster_id=cluster, node=name)))
-        answer = decode_answer(raw.recv(body_bytes(raw.recv(LENGTH_BYTES))))
+        answer = decode_answer(receive(raw) or b"")
         assert isinstance(answer, Rebuff)
         assert "n1" in answer.reason
         assert raw.recv(1) == b""
@@ -243,11 +243,11 @@ def test_stopping_writes_what_was_taken_and_takes_nothing_more(
     outcomes: list[object] = []
     thread = Thread(target=lambda: outcomes.append(client.submit(file.bag, file.data)), daemon=True)
     thread.start()
-    while not server._writer.batcher._busy:
+    while not server._writer.batchers[""]._busy:
         Event().wait(0.001)
     stopping = Thread(target=server.stop, daemon=True)
     stopping.start()
-    while not server._writer.batcher._closed:
+    while not server._writer.batchers[""]._closed:
         Event().wait(0.001)
     assert client.submit(file.bag, file.data) is None
     log.go.set()
@@ -387,5 +387,8 @@ def test_a_path_that_cannot_be_bound_is_named(log: Log, tmp_path: Path) -> None:
 
 
 def test_an_oversized_message_is_damage() -> None:
-    with pytest.raises(Damaged, match="exceeds the limit"):
-        body_bytes(b"\xff\xff\xff\xff")
+    here, there = socket.socketpair()
+    with here, there:
+        there.sendall(b"\xff\xff\xff\xff")
+        with pytest.raises(Damaged, match="exceeds the limit"):
+            receive(here)

@@ -92,7 +92,7 @@ def test_each_log_has_its_own_bags(node: Node) -> None:
         bag = log.grid.bag(node.time.midpoint_ns)
         data = frame(node, b"m", log=name).data
         assert service.submit(Submit(1, name, bag.start_ns, data), lambda _: None) is None
-        assert service.batcher.turn()
+        assert service.batchers[""].turn()
         assert [each.bag for each in log.files] == [bag]
 
 
@@ -106,7 +106,7 @@ def test_file_of_frames_is_named_only_where_they_were_written_once(
     service = NodeWriter(CLUSTER, "n1", WRITER, lambda _: log)
     told: list[Outcome] = []
     assert service.submit(submission(frame(node, b"m")), told.append) is None
-    assert service.batcher.turn()
+    assert service.batchers[""].turn()
     assert [each.file_name for each in told if isinstance(each, Committed)] == [named]
 
 

@@ -44,7 +44,7 @@ class Door:
         bag, frames = self.taken[-1]
         submission = Submit(number=1, log=bag.log, bag_start_ns=bag.start_ns, frames=frames)
         assert self.service.submit(submission, outcomes.append) is None
-        while self.service.batcher.turn():
+        while self.service.batchers[""].turn():
             pass
         return outcomes[0]
 

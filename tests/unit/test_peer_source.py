@@ -12,16 +12,14 @@ from appliance.cli.clock import COMMANDS
 from tests.support.machine import START_NS, HandMachine, StatedSource
 from tests.support.timeagent import HandAgent, own, peer_source
 from timeagent.agent.bounded_clock import PERIOD_NS
-from timeagent.agent.combine import Weight
-from timeagent.agent.discipline import Listed
-from timeagent.agent.evidence import Exchanged, judge_exchange
+from timeagent.agent.discipline import Listed, Weight
+from timeagent.agent.evidence import judge_exchange
 from timeagent.errors import BadTime, Damaged
 from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line
 from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.sources.local import AssumedSource
-from timeagent.sources.nonce import NonceKind, NonceQuestion, encode_question, peer_digest
-from timeagent.sources.peer import PeerSource
+from timeagent.sources.nonce import Exchanged, NonceKind, NonceQuestion, PeerSource, encode_question, peer_digest
 from timeagent.units import MS, SECOND, US
 
 HERE, THERE, THIRD = (Signer(bytes([each]) * 32) for each in (1, 2, 3))
@@ -236,7 +234,7 @@ def test_honest_exchange_proves_nothing() -> None:
     source = there.asked_by(here)
     source.sample()
     assert source.asked is not None
-    exchange = Exchanged(source.asked.own, source.asked.chance, source.asked.answer, b"")
+    exchange = source.asked
     assert judge_exchange(exchange, HERE.verifier(), THERE.verifier()) == []
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import apsw
 import pytest
 
+import auditor.timeline.event_store as store_module
 import auditor.timeline.fold as layers_module
 import auditor.timeline.timeline_reader as kept_module
 import auditor.timeline.timeline_writer as keeping_module
@@ -56,8 +57,9 @@ OPEN: list[AuditedTree] = []
 @pytest.fixture(autouse=True)
 def near_checkpoints(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kept_module, "CHECKPOINT_EVENTS", SPACING)
-    monkeypatch.setattr(kept_module, "BLOCK_EVENTS", 5)
-    monkeypatch.setattr(kept_module, "BLOCKS", 3)
+    monkeypatch.setattr(store_module, "BLOCK_EVENTS", 5)
+    monkeypatch.setattr(store_module, "BLOCKS_AT_HAND", 3)
+    monkeypatch.setattr(store_module, "PIECE_BYTES", 900)
     monkeypatch.setattr(kept_module, "STATES_APART", 2)
     monkeypatch.setattr(kept_module, "STATES_AT_HAND", 3)
     monkeypatch.setattr(layers_module, "WRITTEN_AT_HAND", 2)
@@ -364,42 +366,47 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "BagLayer.bags_of", "max(position)", "min(position)"),
     (layers_module, "BagLayer.bags_of", "{name for name in self.changed if name[0] == log}", "set()"),
     (layers_module, "Working.at", "mark = ? AND", "mark <> ? AND"),
-    (kept_module, "Timeline.position", "instant <= ?", "instant < ?"),
-    (kept_module, "Timeline.position", "position DESC LIMIT 1", "position LIMIT 1"),
-    (kept_module, "Timeline.position_before", "instant < ?", "instant <= ?"),
-    (kept_module, "Timeline._fold", "position <= ? ORDER", "position <= ? + 1 ORDER"),
+    (kept_module, "Timeline.position_before", "without=True", "without=False"),
+    (kept_module, "Timeline._fold", "position <= ?", "position <= ? + 1"),
     (kept_module, "Timeline._fold", "working.keep(self._db, number)", "working.keep(self._db, number - 1)"),
     (kept_module, "Timeline._fold", "self._at_hand[near].copy()", "self._at_hand[near]"),
     (kept_module, "Timeline._fold", "begin <= each <= position", "begin <= each"),
     (kept_module, "Timeline._fold", "self._remember(number, working.copy())", "self._remember(number, working)"),
-    (kept_module, "Timeline.previous_closing", "<= ? ORDER BY position DESC", "<= ? ORDER BY position"),
-    (kept_module, "Timeline._about", "position > ?", "position >= ?"),
-    (kept_module, "Timeline.next_about", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "newest DESC", "newest"),
-    (kept_module, "Timeline.signed_by", "position DESC", "position"),
-    (kept_module, "Timeline.delivered_backwards", "newest > 0", "newest >= 0"),
-    (kept_module, "Timeline.delivered_backwards", "bag < ?", "bag <= ?"),
-    (kept_module, "Timeline.lease_events", "l.until >= ?", "l.until > ? + 1000000000"),
-    (kept_module, "Timeline.lease_events", "min(l.first)", "max(l.first)"),
-    (kept_module, "Timeline.lease_events", "max(l.last)", "min(l.last)"),
-    (kept_module, "Timeline.resting_on", "AND offset = ?", "AND offset >= ?"),
-    (kept_module, "Timeline.resting_on", "event.file == path", "True"),
+    (kept_module, "Timeline.next_closing", "'right'", "'left'"),
+    (kept_module, "Timeline.previous_closing", "before[-1]", "before[0]"),
+    (kept_module, "Timeline._closings", "log is None", "True"),
+    (kept_module, "Timeline._about", "found > start", "found >= start"),
+    (kept_module, "Timeline.next_about", "- back", "- 0"),
+    (kept_module, "Timeline.delivered_backwards", "-newest", "newest"),
+    (kept_module, "Timeline.delivered_backwards", "> 0", ">= 0"),
+    (kept_module, "Timeline.signed_by", "[::-1]", ""),
+    (kept_module, "Timeline.lease_events", "spans['until'] >= first", "spans['until'] > first + 1000000000"),
+    (kept_module, "Timeline.lease_events", "spans['first'].min()", "spans['first'].max()"),
+    (kept_module, "Timeline.lease_events", "spans['last'].max()", "spans['last'].min()"),
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
-    (kept_module, "Timeline.kinds", "kind = ?", "kind >= ?"),
-    (kept_module, "Timeline.session", "max(until)", "min(until)"),
-    (kept_module, "_block", "position > ?", "position >= ?"),
-    (kept_module, "StoredEvents.__getitem__", "number % BLOCK_EVENTS", "(number + 1) % BLOCK_EVENTS"),
-    (keeping_module, "TimelineWriter._in_order", "BY instant, kind, who", "BY instant, who, kind"),
-    (keeping_module, "TimelineWriter._in_order", "unless IS NULL OR NOT EXISTS", "unless IS NULL OR EXISTS"),
-    (keeping_module, "TimelineWriter._in_order", "WHERE other.name = one.unless", "WHERE other.name = one.name"),
-    (keeping_module, "TimelineWriter._in_order", "sequence, place, unless IS NOT NULL", "unless IS NOT NULL"),
+    (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
+    (store_module, "StoredEvents.until", "'<='", "'<'"),
+    (store_module, "StoredEvents.until", "number DESC'", "number'"),
+    (store_module, "StoredEvents.beginning_at", "offsets == where.offset", "offsets >= where.offset"),
+    (store_module, "StoredEvents.parts", "part < ?", "part <= ?"),
+    (store_module, "StoredEvents.__getitem__", "number % self._size", "(number + 1) % self._size"),
+    (store_module, "EventStore.finish", "rows['kind'], rows['instant']", "rows['instant'], rows['kind']"),
+    (store_module, "EventStore.finish", "order['sequence']", "-order['sequence']"),
+    (store_module, "EventStore.finish", "ranks[order['maker']]", "order['maker']"),
+    (store_module, "EventStore.of_leases", "self.post(Posting.ABOUT, domains, events)", "pass"),
+    (store_module, "EventStore._write_spans", "np.maximum", "np.minimum"),
+    (store_module, "EventStore._write_blocks", "begins - first_of", "begins"),
+    (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
+    (keeping_module, "TimelineWriter._there", "self._unless.pop(name, ())", "()"),
+    (keeping_module, "TimelineWriter._wait", "event.rank < other.rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "end.ending.correlation_id not in gone", "False"),
-    (keeping_module, "TimelineWriter._numbered", "row[_RANK] += base", "row[_RANK] = 0"),
-    (keeping_module, "TimelineWriter._in_order", "max(max(until)", "max(min(until)"),
-    (keeping_module, "TimelineWriter._in_order", "coalesce(max(expiry)", "coalesce(max(expiry - expiry)"),
-    (keeping_module, "TimelineWriter._in_order", "min(position)", "max(position)"),
-    (keeping_module, "TimelineWriter._in_order", "position, 0 FROM event", "position, 1 FROM event"),
-    (keeping_module, "_subject", "event.file != event.where.path", "False"),
+    (keeping_module, "TimelineWriter._part", "base + rank", "-base - rank"),
+    (keeping_module, "TimelineWriter._columns", "_lowest(", "_lowest(-"),
+    (keeping_module, "TimelineWriter._lasts", "max(min(event.witness.expiry_ns, INSTANT_MAX), over)", "over"),
+    (keeping_module, "TimelineWriter._plain", "np.maximum(until[under]", "np.minimum(until[under]"),
+    (keeping_module, "TimelineWriter._not_known", "rank < known.rank", "False"),
+    (keeping_module, "TimelineWriter._frames", "columns.begins", "False"),
+    (keeping_module, "TimelineWriter._frames", "Posting.ABOUT", "Posting.TOLD"),
     (keeping_module, "keep_findings", "max(instants or named, default=end)", "max(named, default=end)"),
 ]
 
@@ -412,6 +419,8 @@ def looked_at(directory: Path) -> Iterator[tuple[str, Path]]:
     yield "packed", packed(directory / "packed")[0].root
     yield "closing", closing(directory / "closing")
     yield "overlap", granted_while_held(directory / "overlap").root
+    for code in ("timestamp-below-floor", "damaged-ledger", "ended-lease-forgotten"):
+        yield code, all_plants()[code][0](directory / code).root
 
 
 @pytest.mark.verify

@@ -18,7 +18,7 @@ from appliance.lease import store as store_module
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, InDoubt, ShardIdentity
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.suspension import Suspension
+from appliance.lease.whole_shard import Suspension
 from appliance.lease.wire import Attend, Denied, Inspect, LeasePage, Over, Recalled, Revoke, Unavailable
 from tests.support.sessions import begin, prolong, session_of, stated, under
 from tests.support.shards import (

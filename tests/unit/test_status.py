@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.admin.trust import move_node
-from appliance.cli import daemon
+from appliance.cli import service
 from appliance.daemon.daemon import Node
 from appliance.doctor.health import judge_clock
 from appliance.formats.names import Address
@@ -67,7 +67,7 @@ def test_shard_of_one_node_among_several_fails_while_none_runs_it(site: Site, sa
 STANDING_STILL = """
 import socket, sys
 from pathlib import Path
-from appliance.daemon.daemon import HTTP_SOCKET
+from appliance.node.runtime import HTTP_SOCKET
 from appliance.node.runtime import daemon_lock
 lock = daemon_lock(Path(sys.argv[1]))
 assert lock.try_acquire()
@@ -96,7 +96,7 @@ def standing_still(site: Site, *words: str) -> Iterator[int]:
 def test_daemon_that_stands_still_is_no_daemon_that_is_not_there(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(service, "_PATIENCE_S", 0.05)
     absent = line(say("status", "--json", *site.options()), "daemon")
     assert (absent["verdict"], absent["reason"]) == ("UNSURE", "none of node1 answers on this machine")
     with standing_still(site, "door") as process:
@@ -136,7 +136,7 @@ def test_daemon_is_found_wherever_it_answers_http(site: Site, say: Callable[...,
 def test_daemon_of_a_release_that_says_nothing_of_itself_is_not_to_be_killed(
     site: Site, say: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "_asked", lambda *_: (404, b"there is no such page\n"))
+    monkeypatch.setattr(service, "_asked", lambda *_: (404, b"there is no such page\n"))
     with standing_still(site, "door"):
         found = line(say("status", "--json", *site.options()), "daemon")
     assert (found["verdict"], "kill" in found["way_out"]) == ("UNSURE", False)
@@ -147,7 +147,7 @@ def test_daemon_without_time_is_no_reason_to_wait(
 ) -> None:
     told = judge_clock(None, "the time page is 7 s old", "").fields()
     body = json.dumps({"release": "1", "checks": [told]}).encode()
-    monkeypatch.setattr(daemon, "_asked", lambda *_: (200, body))
+    monkeypatch.setattr(service, "_asked", lambda *_: (200, body))
     found = line(say("status", "--json", *site.options()), "daemon")
     assert (found["verdict"], "7 s old" in found["reason"]) == ("FAIL", True)
     assert "tenure time sources" in found["way_out"]

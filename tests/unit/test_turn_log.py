@@ -17,8 +17,8 @@ from appliance.lease.ceiling import CeilingChain, Extended, ShardIdentity
 from appliance.lease.domain import Free, State, Taken
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
-from appliance.lease.suspension import Suspension
 from appliance.lease.turn_log import LogLost, TurnChanges, TurnLog
+from appliance.lease.whole_shard import Suspension
 from appliance.lease.wire import Attend, Denied, Over, Recalled, Revoke
 from tests.support.etcd import DONE, LATE, LOST, MemoryKeyValues
 from tests.support.sessions import begin, drop, prolong, stated, under

@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Lock
-from typing import Any
 
 import msgspec
 
@@ -28,20 +28,23 @@ from ..errors import BadTime
 from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
-from ..sources.peer import PeerSource
+from ..sources.nonce import Exchanged, PeerSource
 from ..units import Span
 from .bounded_clock import BoundedClock, ask
-from .combine import Agreed, Contradicted, Unheard, Verdict, Voice
 from .discipline import (
+    Agreed,
     Bound,
     ClockMoment,
-    EpochBegan,
+    Contradicted,
     Listed,
-    Outcome,
+    Report,
     Rules,
     SourcesContradict,
+    Unheard,
+    Verdict,
+    Voice,
 )
-from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, Exchanged, contradiction_record, dissent_record
+from .evidence import AFTER_CONTEXT, BEFORE_CONTEXT, EvidenceSink, contradiction_record, dissent_record
 from .page import PageSink
 
 _MILLION = 1_000_000
@@ -193,15 +196,16 @@ class Agent(BoundedClock):
         """Where a peer and the own sources cannot both be right: sign what the own ones say, over the peer's answer."""
         if not isinstance(listed.source, PeerSource) or listed.source.asked is None:
             return
-        asked, after = listed.source.asked, b""
+        asked = listed.source.asked
         reading = read_clocks(self._clock)  # slewed since the last decision and the answer, perhaps
         moved, now = self._since(reading)
         own = self._own_voice(now) if moved is None else None
         theirs = bound.aged(now, self._rules.drift_ppm)
         if own is not None and own.ahead.intersection(theirs) is None:
             with contextlib.suppress(BadTime):  # the key has ended: less evidence
-                after = self._sign_own(own, reading, now, digest(AFTER_CONTEXT, asked.answer)).encode()
-        self._exchanged[listed.name] = Exchanged(asked.own, asked.chance, asked.answer, after)
+                over = digest(AFTER_CONTEXT, asked.answer)
+                asked = replace(asked, after=self._sign_own(own, reading, now, over).encode())
+        self._exchanged[listed.name] = asked
 
     # ---- one period ----
 
@@ -214,8 +218,11 @@ class Agent(BoundedClock):
             reading, moved, told = self._decide()
             now = ClockMoment(reading.boot_after_ns, self._slewed_ns)
             self._note_dissent(verdict, now)
-            for outcome in told:
-                self._tell(outcome, now)
+            if moved is not None:
+                told_of = (moved.cause.value, moved.size_ns, self._state.epoch)
+                _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", *told_of)
+            if told is not None:
+                self._tell(told, now)
             if status is not self._state.status:
                 _log.warning("status-changed from=%s to=%s", status.word, self._state.status.word)
             self._publish(reading, now)
@@ -243,16 +250,10 @@ class Agent(BoundedClock):
             dissent_record(self._verdict, self._hearing.voices(now), now.boot_ns, self._exchanged, self._signer.in_use)
         )
 
-    def _tell(self, outcome: Outcome, now: ClockMoment) -> None:
-        match outcome:
-            case EpochBegan(epoch=epoch, why=why):
-                _log.warning("clock-moved cause=%s size_ns=%d clock_epoch=%d", why.cause.value, why.size_ns, epoch)
-            case SourcesContradict(epoch=epoch):
-                _log.error("clock-disrupted clock_epoch=%d", epoch)
-                voices = self._hearing.voices(now)
-                self._evidence.keep(
-                    contradiction_record(outcome, voices, now.boot_ns, self._exchanged, self._signer.in_use)
-                )
+    def _tell(self, found: SourcesContradict, now: ClockMoment) -> None:
+        _log.error("clock-disrupted clock_epoch=%d", found.epoch)
+        voices = self._hearing.voices(now)
+        self._evidence.keep(contradiction_record(found, voices, now.boot_ns, self._exchanged, self._signer.in_use))
 
     def _publish(self, reading: ClockSample, now: ClockMoment) -> None:
         state = self._state
@@ -348,21 +349,19 @@ class Agent(BoundedClock):
             _, now = self._since(reading)
             bound = self._state.bound
             ahead = bound.aged(now, self._rules.drift_ppm) if bound else None
-            fields: dict[str, Any] = {
-                "schema": "tenure.time.report",
-                "version": 1,
-                "status": self._state.status.word,
-                "clock_epoch": self._state.epoch,
-                "boot_ns": reading.boot_ns,
-                "earliest_ahead_ns": ahead.earliest if ahead else None,
-                "latest_ahead_ns": ahead.latest if ahead else None,
-                "assumed": bool(bound and bound.assumed),
-                "cluster_time": bool(bound and bound.cluster_time),
-                "drift_ppm": self._rules.drift_ppm,
-                "silent_until_ns": self._state.until_ns or None,
-                "sources": self._hearing.fields(now, self._role),
-            }
-        return msgspec.json.encode(fields)
+            report = Report(
+                status=self._state.status.word,
+                clock_epoch=self._state.epoch,
+                boot_ns=reading.boot_ns,
+                earliest_ahead_ns=ahead.earliest if ahead else None,
+                latest_ahead_ns=ahead.latest if ahead else None,
+                assumed=bool(bound and bound.assumed),
+                cluster_time=bool(bound and bound.cluster_time),
+                drift_ppm=self._rules.drift_ppm,
+                silent_until_ns=self._state.until_ns or None,
+                sources=self._hearing.report(now, self._role),
+            )
+        return msgspec.json.encode(report)
 
     def _role(self, source: str) -> str:
         match self._verdict:

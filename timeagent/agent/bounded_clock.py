@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
 from typing import Final
 
@@ -31,7 +31,6 @@ from ..keys import KeyInUse, Signer
 from ..signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
 from ..sources.port import Sample, Source
 from ..units import DAY, MS, SECOND, Span, span_text
-from .combine import Unheard, Verdict, combine
 from .discipline import (
     OWN_GROUP,
     SUSPEND_NS,
@@ -43,9 +42,11 @@ from .discipline import (
     Event,
     Hearing,
     Listed,
-    Outcome,
-    Passed,
     Rules,
+    SourcesContradict,
+    Unheard,
+    Verdict,
+    combine,
     decide,
 )
 
@@ -56,13 +57,8 @@ STEP_NS: Final[Span] = 50 * MS
 """CLOCK_REALTIME moving against CLOCK_BOOTTIME by more than this between two looks is a step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a source said, or why it said nothing, and the clocks before and after."""
-
-    before: ClockSample
-    said: Sample | BadTime
-    after: ClockSample
+type Answer = tuple[ClockSample, Sample | BadTime, ClockSample]
+"""What a source said, or why it said nothing, and the clocks before and after."""
 
 
 def ask(clock: MachineClock, source: Source) -> Answer:
@@ -73,7 +69,7 @@ def ask(clock: MachineClock, source: Source) -> Answer:
         said = source.sample()
     except BadTime as problem:
         said = problem.with_traceback(None)
-    return Answer(before, said, read_clocks(clock))
+    return before, said, read_clocks(clock)
 
 
 class BoundedClock:
@@ -110,13 +106,13 @@ class BoundedClock:
 
     def _note(self, listed: Listed, asking: tuple[int, Span], answer: Answer) -> Bound | BadTime:
         """Keep what a source says, or why it says nothing; return that."""
-        (moves, slewed), said = asking, answer.said
-        moved = movement(answer.before, answer.after)
+        (moves, slewed), (before, said, after) = asking, answer
+        moved = movement(before, after)
         if isinstance(said, Sample) and (
             moves != self._moves
             or abs(moved.stepped_ns) > PAUSE_NS
             or moved.suspended_ns > SUSPEND_NS
-            or (said.assumed and answer.after.paused)
+            or (said.assumed and after.paused)
         ):
             what = "the clock was set while the source was asked, or could not be read"
             said = BadTime("clock-unsteady", what, hint="wait")
@@ -124,7 +120,7 @@ class BoundedClock:
             self._hearing.note_refusal(listed, said)
             return said
         # CLOCK_REALTIME minus CLOCK_BOOTTIME at the sample's instant lies between what it was before and after.
-        was, now = answer.before.ahead(), answer.after.ahead()
+        was, now = before.ahead(), after.ahead()
         if said.assumed:  # a statement about CLOCK_REALTIME: not to be widened by how it was read
             ahead = said.offset.shifted(now.midpoint)
         else:
@@ -134,20 +130,18 @@ class BoundedClock:
         self._hearing.note(listed, bound)
         return bound
 
-    def _decide(self) -> tuple[ClockSample, ClockMoved | None, list[Outcome]]:
+    def _decide(self) -> tuple[ClockSample, ClockMoved | None, SourcesContradict | None]:
         """Look at the clocks and decide: return the reading, how the clocks moved, and what there is to tell."""
         reading = read_clocks(self._clock)
         moved, now = self._since(reading)
         if self._last is None or moved is not None:
             self._combine_at = reading.boot_ns + self._rules.combine_ns
         self._last, self._slewed_ns = reading, now.slewed_ns
-        told: list[Outcome] = []
         if moved is not None:
             self._hearing.forget()
             self._moves += 1
-            told.append(self._step(moved, now))
-        told.append(self._step(self._heard(now), now))
-        return reading, moved, told
+            self._step(moved, now)
+        return reading, moved, self._step(self._heard(now), now)
 
     def _since(self, reading: ClockSample) -> tuple[ClockMoved | None, ClockMoment]:
         """Return how the clocks moved since the last decision, and the moment of a reading.
@@ -170,15 +164,15 @@ class BoundedClock:
         """Combine once a period; at once when all sources have answered and nothing can be said without them."""
         waiting = not self._state.status.usable
         if now.boot_ns < self._combine_at and not (waiting and self._hearing.complete() and self._hearing.changed):
-            return Passed()
+            return None
         self._combine_at = now.boot_ns + self._rules.combine_ns
         if not self._hearing.changed:
-            return Passed()
+            return None
         self._hearing.changed = False
         self._verdict = combine(self._hearing.voices(now), self._rules.liars)
         return self._verdict
 
-    def _step(self, event: Event, now: ClockMoment) -> Outcome:
+    def _step(self, event: Event, now: ClockMoment) -> SourcesContradict | None:
         self._state, outcome = decide(self._state, event, now, self._rules)
         return outcome
 

@@ -13,6 +13,13 @@ contradiction.
 
 Sources of one *group* have one origin: the kernel's bound is written by the same chronyd that answers over UDP. So a
 group is one voice, that of its first member with something to say; more would make one liar look like two witnesses.
+
+What several sources say *together*: intersection, tolerating liars (Marzullo). Nothing is averaged. Every voice is an
+interval for the same instant. With n voices of which at most f lie, true time lies in n - f of them at least: so it
+lies in the hull of the points that n - f voices hold. No such point: more than f lie, and nobody here knows which. A
+*measure* (the machine's own time service, a peer) is good to milliseconds and makes the interval. A *cross-check* (the
+file server's clock, Roughtime) is good to seconds: it would only make the interval wider, so it votes on the result and
+never shapes it. More dissent than liars are tolerated: a contradiction.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -30,7 +37,108 @@ from ..interval import TimeInterval
 from ..signedtime import ClockStatus
 from ..sources.port import Source
 from ..units import MS, SECOND, Span
-from .combine import Agreed, Contradicted, Unheard, Voice, Weight
+
+
+class Weight(Enum):
+    """What a voice may do."""
+
+    MEASURE = "measure"
+    CROSS_CHECK = "cross-check"
+    ASSUMED = "assumed"
+    """Stated, not measured: counts only where nothing measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """What one source says: true time minus CLOCK_BOOTTIME is inside ``ahead``, at the instant asked about."""
+
+    source: str
+    ahead: TimeInterval
+    weight: Weight = Weight.MEASURE
+    cluster_time: bool = False
+    """Relative to a named reference of this cluster, not to UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The interval, who shaped it, and who says otherwise (no more than are tolerated)."""
+
+    ahead: TimeInterval
+    voices: tuple[str, ...]
+    dissenting: tuple[str, ...]
+    assumed: bool
+    cluster_time: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contradicted:
+    """More voices are wrong than are tolerated."""
+
+    voices: tuple[Voice, ...]
+    tolerated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """No voice that may shape an interval."""
+
+
+type Verdict = Agreed | Contradicted | Unheard
+
+
+def tolerated(voices: int, liars: int | None) -> int:
+    """Return how many of so many voices may lie: fewer than half, and no more than configured."""
+    fewer_than_half = (voices - 1) // 2
+    return fewer_than_half if liars is None else min(liars, fewer_than_half)
+
+
+def hull(intervals: Sequence[TimeInterval], liars: int) -> TimeInterval | None:
+    """Return the hull of the points that all but ``liars`` intervals hold, or None if there is no such point."""
+    need = len(intervals) - liars
+    assert need > 0
+    # Both ends belong to an interval: at one instant, begin before ending.
+    edges = sorted(edge for each in intervals for edge in ((each.earliest, 0), (each.latest, 1)))
+    count, earliest, latest = 0, None, None
+    for instant, ends in edges:
+        if ends:
+            if count >= need:
+                latest = instant
+            count -= 1
+        else:
+            count += 1
+            if count >= need and earliest is None:
+                earliest = instant
+    if earliest is None or latest is None:
+        return None
+    return TimeInterval(earliest, latest)
+
+
+def combine(voices: Sequence[Voice], liars: int | None = None) -> Verdict:
+    """Return what the voices say together. ``liars``: how many may be wrong; None: fewer than half."""
+    measures = [voice for voice in voices if voice.weight is Weight.MEASURE]
+    checks = [voice for voice in voices if voice.weight is Weight.CROSS_CHECK]
+    shaping = measures or [voice for voice in voices if voice.weight is Weight.ASSUMED]
+    if not shaping:
+        return Unheard()
+    of_shaping = tolerated(len(shaping), liars)
+    ahead = hull([voice.ahead for voice in shaping], of_shaping)
+    if ahead is None:
+        return Contradicted(tuple(shaping), of_shaping)
+    asked = [*shaping, *checks]
+    dissenting = tuple(voice.source for voice in asked if voice.ahead.intersection(ahead) is None)
+    of_all = tolerated(len(asked), liars)
+    if len(dissenting) > of_all:
+        return Contradicted(tuple(asked), of_all)
+    return Agreed(
+        ahead,
+        tuple(voice.source for voice in shaping if voice.source not in dissenting),
+        dissenting,
+        assumed=not measures,
+        cluster_time=any(voice.cluster_time for voice in shaping),
+    )
+
+
+# ---- one state machine ----
 
 FRESH_NS: Final[Span] = 5 * SECOND
 """How long a measurement keeps a node *synchronized*; after that it is *free-running* on what it knew."""
@@ -135,22 +243,8 @@ class ClockMoved:
     size_ns: Span
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """Nothing happened but time."""
-
-
-type Event = Agreed | Contradicted | Unheard | ClockMoved | Passed
-
-# ---- outcomes ----
-
-
-@dataclass(frozen=True, slots=True)
-class EpochBegan:
-    """The clocks moved."""
-
-    epoch: int
-    why: ClockMoved
+type Event = Agreed | Contradicted | Unheard | ClockMoved | None
+"""None: nothing happened but time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,27 +256,26 @@ class SourcesContradict:
     heard: Agreed | Contradicted
 
 
-type Outcome = EpochBegan | SourcesContradict | None
-"""What there is to tell, if anything."""
+type Decided = tuple[AgentState, SourcesContradict | None]
+"""The next state, and what there is to tell, if anything."""
 
 
-def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
-    """Return the next state and what there is to tell. Pure."""
+def decide(state: AgentState, event: Event, now: ClockMoment, rules: Rules) -> Decided:
+    """Return what follows. Pure."""
     match event:
         case Agreed():
             return _on_agreed(state, event, now, rules)
         case Contradicted():  # among the sources: what was said stays as it was
             return _disrupt(state, state.said, event, now, rules)
         case ClockMoved():
-            epoch = state.epoch + 1
             status = state.status if state.status is ClockStatus.DISRUPTED else ClockStatus.UNKNOWN
-            return replace(state, epoch=epoch, status=status), EpochBegan(epoch, event)
-        case Unheard() | Passed():
+            return replace(state, epoch=state.epoch + 1, status=status), None
+        case Unheard() | None:
             return _on_time(state, now, rules), None
     assert_never(event)
 
 
-def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> tuple[AgentState, Outcome]:
+def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules) -> Decided:
     source = ", ".join(heard.voices)
     bound = Bound(heard.ahead, now, assumed=heard.assumed, cluster_time=heard.cluster_time, source=source)
     before = _carried(state, now, rules)
@@ -201,7 +294,7 @@ def _on_agreed(state: AgentState, heard: Agreed, now: ClockMoment, rules: Rules)
 
 def _disrupt(
     state: AgentState, said: Bound | None, heard: Agreed | Contradicted, now: ClockMoment, rules: Rules
-) -> tuple[AgentState, Outcome]:
+) -> Decided:
     """Begin the silence, or begin it again."""
     epoch, before, apart = state.epoch + 1, _carried(state, now, rules), 0
     if isinstance(heard, Agreed) and before is not None:
@@ -314,22 +407,51 @@ class Hearing:
         allowed = max(self._rules.fresh_ns, 2 * listed.period_ns)
         return heard.bound if now.boot_ns - heard.bound.at.boot_ns <= allowed else None
 
-    def fields(self, now: ClockMoment, roles: Callable[[str], str]) -> list[dict[str, Any]]:
-        """Return one object for each source: what it says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
+    def report(self, now: ClockMoment, roles: Callable[[str], str]) -> list[SourceReport]:
+        """Return what each source says now, or why it says nothing."""
         counting = {voice.source for voice in self.voices(now)}
         shown = []
         for each in self.listed:
             bound = self._fresh(each, now)
             ahead: TimeInterval | None = bound.aged(now, self._rules.drift_ppm) if bound else None
             shown.append(
-                {
-                    "source": each.name,
-                    "weight": each.weight.value,
-                    "role": "silent" if ahead is None else roles(each.name) if each.name in counting else "spare",
-                    "earliest_ahead_ns": ahead.earliest if ahead else None,
-                    "latest_ahead_ns": ahead.latest if ahead else None,
-                    "age_ns": now.boot_ns - bound.at.boot_ns if bound else None,
-                    "reason": self._reason(each, bound) or None,
-                }
+                SourceReport(
+                    source=each.name,
+                    weight=each.weight.value,
+                    role="silent" if ahead is None else roles(each.name) if each.name in counting else "spare",
+                    earliest_ahead_ns=ahead.earliest if ahead else None,
+                    latest_ahead_ns=ahead.latest if ahead else None,
+                    age_ns=now.boot_ns - bound.at.boot_ns if bound else None,
+                    reason=self._reason(each, bound) or None,
+                )
             )
         return shown
+
+
+class SourceReport(msgspec.Struct):
+    """What a source says of true time minus CLOCK_BOOTTIME, or why it says nothing."""
+
+    source: str
+    weight: str
+    role: str
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    age_ns: Span | None
+    reason: str | None
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What an agent tells of itself, as JSON."""
+
+    schema: str = "tenure.time.report"
+    version: int = 1
+    status: str
+    clock_epoch: int
+    boot_ns: int
+    earliest_ahead_ns: int | None
+    latest_ahead_ns: int | None
+    assumed: bool
+    cluster_time: bool
+    drift_ppm: int
+    silent_until_ns: int | None
+    sources: list[SourceReport]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,10 +23,8 @@ from ..errors import Damaged
 from ..interval import TimeInterval
 from ..keys import Signer, Verifier
 from ..signedtime import SignedTime, r2_holds
-from ..sources.nonce import peer_digest
-from ..sources.peer import nonce_over
-from .combine import Agreed, Voice
-from .discipline import SourcesContradict
+from ..sources.nonce import Exchanged, nonce_over, peer_digest
+from .discipline import Agreed, SourcesContradict, Voice
 
 SCHEMA: Final = "tenure.time.evidence"
 FILES_MAX: Final = 256
@@ -36,16 +34,6 @@ AFTER_CONTEXT: Final = "peer answer"
 """What this node's signed time after a peer's answer covers: ``digest(AFTER_CONTEXT, answer)``."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Exchanged:
-    """One exchange with a peer; ``own`` and ``after`` are empty where this node said nothing then."""
-
-    own: bytes
-    chance: bytes
-    answer: bytes
-    after: bytes
 
 
 class EvidenceSink(Protocol):
@@ -140,13 +128,7 @@ def _voices(voices: Sequence[Voice], boot_ns: int, dissenting: Sequence[str]) ->
 
 def _exchanges(exchanged: Mapping[str, Exchanged], sources: set[str]) -> list[dict[str, str]]:
     return [
-        {
-            "peer": name,
-            "own": each.own.hex(),
-            "chance": each.chance.hex(),
-            "answer": each.answer.hex(),
-            "after": each.after.hex(),
-        }
+        {"peer": name, **{part: value.hex() for part, value in asdict(each).items()}}
         for name, each in exchanged.items()
         if name in sources
     ]

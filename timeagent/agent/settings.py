@@ -32,15 +32,12 @@ import msgspec
 from ..clock import DRIFT_PPM, MachineClock
 from ..errors import BadConfiguration, BadRequest
 from ..sources.chrony import TIMEOUT_NS as CHRONY_TIMEOUT_NS
-from ..sources.chrony import ChronySource
-from ..sources.clockbound import ClockBoundSource
+from ..sources.chrony import ChronySource, ClockBoundSource
 from ..sources.local import AssumedSource, KernelSource, MountSource
-from ..sources.peer import TIMEOUT_NS as PEER_TIMEOUT_NS
-from ..sources.peer import PeerSource, Refusing
+from ..sources.nonce import PEER_TIMEOUT_NS, PeerSource, Refusing
 from ..sources.port import Endpoint, Source, UdpExchange, parse_endpoint
 from ..units import DAY, SECOND, Instant, Span, parse_span
-from .combine import Weight
-from .discipline import OWN_GROUP, Listed
+from .discipline import OWN_GROUP, Listed, Weight
 
 FILE: Final = "time.toml"
 PPM_MAX: Final = 100_000

@@ -61,29 +61,20 @@ class Contradiction:
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
-    """At least one server was wrong."""
+class Verdict:
+    """What a chain proves: that a server was wrong, nothing, or nothing because part of it does not verify."""
 
     answers: tuple[RoughtimeAnswer, ...]
-    contradictions: tuple[Contradiction, ...]
+    """None where part does not verify."""
+    contradictions: tuple[Contradiction, ...] = ()
+    position: int | None = None
+    """What does not verify."""
+    reason: str | None = None
+    """Why not."""
 
-
-@dataclass(frozen=True, slots=True)
-class Consistent:
-    """Every answer verifies, and all can be true."""
-
-    answers: tuple[RoughtimeAnswer, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unverified:
-    """Something in the chain does not verify, so it proves nothing against anybody."""
-
-    position: int
-    reason: str
-
-
-type Verdict = Proven | Consistent | Unverified
+    @property
+    def word(self) -> str:
+        return "unverified" if self.reason else "proven" if self.contradictions else "consistent"
 
 
 def judge(chain: Sequence[Queried]) -> Verdict:
@@ -93,17 +84,20 @@ def judge(chain: Sequence[Queried]) -> Verdict:
         try:
             answers.append(open_answer(each.public, each.request, each.response))
         except Damaged as problem:
-            return Unverified(position, problem.message)
+            return _unverified(position, problem.message)
         if position == 0:
             continue
         if each.rand is None:
-            return Unverified(position, "it does not say from what its nonce was made")
+            return _unverified(position, "it does not say from what its nonce was made")
         if nonce_of(each.request) != chained_nonce(chain[position - 1].response, each.rand):
-            return Unverified(position, "its nonce was not made from the answer before it: the order is not proven")
+            return _unverified(position, "its nonce was not made from the answer before it: the order is not proven")
     if not answers:
-        return Unverified(0, "there is no answer in it")
-    found = contradictions(answers)
-    return Proven(tuple(answers), found) if found else Consistent(tuple(answers))
+        return _unverified(0, "there is no answer in it")
+    return Verdict(tuple(answers), contradictions(answers))
+
+
+def _unverified(position: int, reason: str) -> Verdict:
+    return Verdict((), (), position, reason)
 
 
 def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, ...]:
@@ -118,10 +112,10 @@ def contradictions(answers: Sequence[RoughtimeAnswer]) -> tuple[Contradiction, .
     return tuple(found)
 
 
-def accused(chain: Sequence[Queried], proven: Proven) -> list[tuple[bytes, int]]:
+def accused(chain: Sequence[Queried], verdict: Verdict) -> list[tuple[bytes, int]]:
     """Return the servers of the contradictions, most often named first: with one liar among several, that one."""
     counts: dict[bytes, int] = {}
-    for pair in proven.contradictions:
+    for pair in verdict.contradictions:
         for position in (pair.earlier, pair.later):
             public = chain[position].public
             counts[public] = counts.get(public, 0) + 1
@@ -224,12 +218,6 @@ WINDOW: Final = 128
 """How many exchanges are held against each new one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    queried: Queried
-    answer: RoughtimeAnswer
-
-
 class RoughChain:
     """The chain of one process. Thread-safe: questions are asked one after the other."""
 
@@ -237,7 +225,7 @@ class RoughChain:
         self._chance = chance
         self._evidence = evidence
         self._lock = Lock()
-        self._links: list[_Link] = []
+        self._links: list[tuple[Queried, RoughtimeAnswer]] = []
         self._reported: set[frozenset[bytes]] = set()
 
     def ask(self, public: bytes, exchange: Callable[[bytes, Callable[[bytes], bool]], bytes]) -> RoughtimeAnswer:
@@ -247,32 +235,30 @@ class RoughChain:
         """
         with self._lock:
             rand = self._chance.randbytes(NONCE_BYTES)
-            last = self._links[-1].queried.response if self._links else b""
+            last = self._links[-1][0].response if self._links else b""
             nonce = chained_nonce(last, rand)
             request = make_request(public, nonce)
             response = exchange(request, lambda data: nonce_of(data) == nonce)
             answer = open_answer(public, request, response)
-            self._keep(_Link(Queried(public, request, response, rand if self._links else None), answer))
+            self._keep(Queried(public, request, response, rand if self._links else None), answer)
             return answer
 
-    def _keep(self, link: _Link) -> None:
-        self._links = [*self._links[1 - WINDOW :], link]
-        self._evidence.keep(link.queried)
-        for found in contradictions([each.answer for each in self._links]):
+    def _keep(self, queried: Queried, answer: RoughtimeAnswer) -> None:
+        self._links = [*self._links[1 - WINDOW :], (queried, answer)]
+        self._evidence.keep(queried)
+        for found in contradictions([answer for _, answer in self._links]):
             if found.later == len(self._links) - 1:
                 self._report(found)
 
     def _report(self, found: Contradiction) -> None:
-        chain = [each.queried for each in self._links[found.earlier : found.later + 1]]
+        chain = [queried for queried, _ in self._links[found.earlier : found.later + 1]]
         between = frozenset((chain[0].public, chain[-1].public))
         if between not in self._reported:
             self._reported.add(between)
             self._evidence.report([replace(chain[0], rand=None), *chain[1:]])
 
 
-_PROVEN: Final = 0
-_CONSISTENT: Final = 1
-_UNVERIFIED: Final = 3
+_STATUS: Final = {"proven": 0, "consistent": 1, "unverified": 3}
 
 
 def verify_report(data: bytes, where: str, options: Namespace) -> int:
@@ -280,15 +266,11 @@ def verify_report(data: bytes, where: str, options: Namespace) -> int:
     chain = decode_report(data, where)
     verdict = judge(chain)
     present(options, "tenure.time.verify.report", _fields(chain, verdict), *_lines(chain, verdict))
-    match verdict:
-        case Proven():
-            return _PROVEN
-        case Consistent():
-            note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
-            return _CONSISTENT
-        case Unverified():
-            note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
-            return _UNVERIFIED
+    if verdict.word == "consistent":
+        note("tenure: everything in it verifies, and all of it can be true: it accuses nobody")
+    elif verdict.reason:
+        note(f"tenure: response {verdict.position} does not verify: {verdict.reason}")
+    return _STATUS[verdict.word]
 
 
 def _base64(public: bytes) -> str:
@@ -296,20 +278,18 @@ def _base64(public: bytes) -> str:
 
 
 def _fields(chain: tuple[Queried, ...], verdict: Verdict) -> dict[str, object]:
-    answers = () if isinstance(verdict, Unverified) else verdict.answers
     return {
-        "verdict": {Proven: "proven", Consistent: "consistent", Unverified: "unverified"}[type(verdict)],
-        "responses": [_answer_fields(each, answer) for each, answer in zip(chain, answers, strict=False)],
+        "verdict": verdict.word,
+        "responses": [_answer_fields(each, answer) for each, answer in zip(chain, verdict.answers, strict=False)],
         "contradictions": [
             {"earlier": pair.earlier, "later": pair.later, "apart_ns": pair.apart_s * SECOND}
-            for pair in (verdict.contradictions if isinstance(verdict, Proven) else ())
+            for pair in verdict.contradictions
         ],
         "accused": [
-            {"public_key": _base64(public), "contradictions": count}
-            for public, count in (accused(chain, verdict) if isinstance(verdict, Proven) else ())
+            {"public_key": _base64(public), "contradictions": count} for public, count in accused(chain, verdict)
         ],
-        "position": verdict.position if isinstance(verdict, Unverified) else None,
-        "reason": verdict.reason if isinstance(verdict, Unverified) else None,
+        "position": verdict.position,
+        "reason": verdict.reason,
     }
 
 
@@ -324,13 +304,13 @@ def _answer_fields(each: Queried, answer: RoughtimeAnswer) -> dict[str, object]:
 
 
 def _lines(chain: tuple[Queried, ...], verdict: Verdict) -> list[str]:
-    if isinstance(verdict, Unverified):
+    if verdict.reason:
         return [f"{len(chain)} responses; nothing is proven"]
     lines = [
         f"{position:3}  {_base64(each.public)}  {rfc3339(answer.midpoint_s * SECOND)} ± {answer.radius_s} s"
         for position, (each, answer) in enumerate(zip(chain, verdict.answers, strict=True))
     ]
-    if isinstance(verdict, Consistent):
+    if not verdict.contradictions:
         return [*lines, "consistent"]
     named = accused(chain, verdict)
     public, count = named[0]

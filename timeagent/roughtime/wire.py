@@ -13,7 +13,8 @@ import logging
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 from roughly import server as library
 from roughly import tags
@@ -188,48 +189,25 @@ def _open_certificate(long_term: bytes, raw: bytes) -> tuple[bytes, Delegation]:
     raise ValueError("a certificate is not signed by the long-term key")
 
 
-class _PublicKey:
-    """What the library asks of a long-term key that is not here: its public half."""
-
-    def __init__(self, public: bytes) -> None:
-        self._public = public
-
-    def public_key(self) -> _PublicKey:
-        return self
-
-    def public_bytes_raw(self) -> bytes:
-        return self._public
-
-
-class _OnlineSigner:
-    """What the library asks of the key that signs answers."""
-
-    def __init__(self, signer: Signer) -> None:
-        self.sign = signer.sign_exactly
-
-
-class _Answering:
-    """What the library calls a server: the keys, the versions, and what time it is."""
-
-    grease = False
-    grease_probability = 0.0
-    versions = VERSIONS
-
-    def __init__(self, online: OnlineKey, midpoint_s: int, radius_s: int) -> None:
-        profile = ProtocolProfile.from_version(RFC_VERSION)
-        certificates = {
-            context: Certificate.from_bytes(raw, profile=profile) for context, raw in online.certificates.items()
-        }
-        self.long_term_key = _PublicKey(online.long_term)
-        self.delegated_key = _OnlineSigner(online.signer)
-        self.certificates = library.CertificateStore(
+def _answering(online: OnlineKey, midpoint_s: int, radius_s: int) -> Any:  # noqa: ANN401 - a server of the library
+    """Return what the library calls a server: the keys, the versions, and what time it is."""
+    profile = ProtocolProfile.from_version(RFC_VERSION)
+    certificates = {
+        context: Certificate.from_bytes(raw, profile=profile) for context, raw in online.certificates.items()
+    }
+    public = SimpleNamespace(public_bytes_raw=lambda: online.long_term)
+    return SimpleNamespace(
+        long_term_key=SimpleNamespace(public_key=lambda: public),
+        delegated_key=SimpleNamespace(sign=online.signer.sign_exactly),
+        certificates=library.CertificateStore(
             certs=certificates, google_cert=next(iter(certificates.values())), expiry=online.until_s
-        )
-        self.radius = radius_s
-        self._midpoint_s = midpoint_s
-
-    def get_time(self) -> int:
-        return self._midpoint_s
+        ),
+        versions=VERSIONS,
+        get_time=lambda: midpoint_s,
+        radius=radius_s,
+        grease=False,
+        grease_probability=0.0,
+    )
 
 
 def answer_batch(online: OnlineKey, requests: Sequence[bytes], midpoint_s: int, radius_s: int) -> list[bytes | None]:
@@ -237,24 +215,18 @@ def answer_batch(online: OnlineKey, requests: Sequence[bytes], midpoint_s: int, 
 
     Never raises for what a stranger sends, and no answer is longer than its request.
     """
-    answering = _Answering(online, midpoint_s, radius_s)
+    answering = _answering(online, midpoint_s, radius_s)
     asked = [index for index, request in enumerate(requests) if _is_question(request)]
     answers: list[bytes | None] = [None] * len(requests)
     try:
-        made = library.handle_batch(answering, [requests[index] for index in asked])  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - one datagram must not cost the others their answers
-        made = [_answer_alone(answering, requests[index]) for index in asked]
+        made = library.handle_batch(answering, [requests[index] for index in asked])
+    except Exception:  # noqa: BLE001 - whatever is in one datagram must not cost the others their answers
+        alone = asked if len(asked) > 1 else []
+        made = [answer_batch(online, [requests[index]], midpoint_s, radius_s)[0] for index in alone] or [None]
     for index, answer in zip(asked, made, strict=True):
         if answer is not None and len(answer) <= len(requests[index]):
             answers[index] = answer
     return answers
-
-
-def _answer_alone(answering: _Answering, request: bytes) -> bytes | None:
-    try:
-        return library.handle_batch(answering, [request])[0]  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - whatever is in it
-        return None
 
 
 def _is_question(request: bytes) -> bool:

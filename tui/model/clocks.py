@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from timeagent.agent.combine import hull, tolerated
+from timeagent.agent.discipline import hull, tolerated
 from timeagent.interval import TimeInterval
 from timeagent.showing import Axis, Row, plot
 from timeagent.units import MS, SECOND, US, Span, span_text

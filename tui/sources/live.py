@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from appliance.cli.daemon import daemon_check, time_agent_check
+from appliance.cli.service import daemon_check, time_agent_check
 from appliance.cluster import Cluster, time_sources
 from appliance.doctor.check import HealthCheck, unknown
 from appliance.formats.ceiling import CeilingKind

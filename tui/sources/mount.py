@@ -23,7 +23,7 @@ from appliance.bag.logs import list_logs, open_log, racks_there
 from appliance.bag.roots import cluster_storage_at
 from appliance.bag.storage import Storage
 from appliance.bag.survey import ClosingState, view_rack
-from appliance.cli.daemon import key_ends
+from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.check import HealthCheck
 from appliance.doctor.directory import room_of

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from appliance.lease.wire import LENGTH_BYTES
 from appliance.node.writer_client import Doubt, Handed, _handed
 from appliance.node.writer_server import NodeWriter
 from appliance.node.writer_wire import (
-    LENGTH_BYTES,
     Submit,
     WriterAnswer,
     WriterSaid,
@@ -118,7 +118,7 @@ class WriterHost:
         """Be one of the threads that write."""
         scheduler = self._world.scheduler
         while True:
-            if not writer.batcher.turn():
+            if not writer.batchers[""].turn():
                 scheduler.wait(NEVER, "something to write")
 
     def _hang_up(self, socket: Socket) -> None:

@@ -13,6 +13,7 @@ from appliance.formats.paths import chain_path
 from appliance.lease.ceiling import CeilingChain, Deposed, Extended, ShardIdentity, StoppedOrderly
 from appliance.lease.connection import TentativeLeaseReaper
 from appliance.lease.shard import Shard
+from appliance.lease.wire import decode_reply
 from appliance.node.records import StoredChain, StoredLedger
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import Started
@@ -26,7 +27,7 @@ from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from appliance.lease.connection import Connection
-    from appliance.lease.wire import Reply, Task
+    from appliance.lease.wire import Encoded, Reply, Task
     from tests.simulation.network import Call, Network
     from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
@@ -110,8 +111,8 @@ class HeldBack:
         caller = self._owed.call.caller
         return caller is None or caller.process.dead
 
-    def answer(self, reply: Reply) -> None:
-        self._owed.fill(self._position, reply)
+    def answer(self, reply: Reply | Encoded) -> None:
+        self._owed.fill(self._position, decode_reply(reply) if isinstance(reply, bytes) else reply)
 
 
 class Callers:

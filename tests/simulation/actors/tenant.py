@@ -19,8 +19,8 @@ import apsw
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
 from appliance.lease.ceiling import StoppedOrderly
-from appliance.lease.suspension import Suspension
 from appliance.lease.turn_log import LogLost
+from appliance.lease.whole_shard import Suspension
 from appliance.node.hosted_shard import ShardRuntime
 from appliance.node.own_keys import OwnKeys
 from appliance.node.record_watch import LOOK_NS

@@ -19,7 +19,7 @@ from appliance.bag.reader import Reader
 from appliance.bag.sealer import Authority, Sealer
 from appliance.bag.writing import Committed, FrameFile, MaildirWriter, Outcome
 from appliance.formats.paths import PRELOCK
-from appliance.lease import ceiling, eviction, succession
+from appliance.lease import ceiling, succession, whole_shard
 from appliance.lease import shard as shards
 from tests.faults import test_bag_mutants as wrong
 from tests.simulation.exhaustive import bag_promises as bags
@@ -432,7 +432,7 @@ MUTANTS: dict[str, Mutant] = {
     "floor of the run before forgotten": Mutant(
         _in(
             (
-                eviction,
+                whole_shard,
                 "Eviction.memory",
                 "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
                 "Memory(fence=0, floor_ns=0, settle_to_ns=self.settle_to_ns, hints=hints)",

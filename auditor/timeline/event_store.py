@@ -1,0 +1,440 @@
+"""Events in a database: in order of time, in blocks; and of all that they are about, lists of where they stand.
+
+An event's *position* is its number in order of time, from 1 up. It is a row of numbers in a block, which tells it
+together with what many share: the bytes of an entry and its batch, the data file and the clock of a frame that columns
+judged, or, of any other, all of it as bytes. A list of positions is one value, in order; so it costs what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, overload
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from appliance.formats.witness import Ended, Witness
+from auditor.columns.layout import Numbering, bytes_of
+from auditor.columns.layout import Rows as ColumnRows
+from auditor.index import Database
+from auditor.rules.finding import Evidence
+from timeagent.units import Instant
+
+from .events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
+
+type Numbers = NDArray[np.int64]
+
+SCHEMA: Final = """
+CREATE TABLE block (number INTEGER PRIMARY KEY, instant INTEGER, rows BLOB, leases BLOB);
+CREATE INDEX block_at ON block (instant);
+CREATE TABLE piece (id INTEGER PRIMARY KEY, value BLOB);
+CREATE TABLE text (id INTEGER PRIMARY KEY, text TEXT);
+CREATE TABLE posting (list INTEGER, key TEXT, part INTEGER, positions BLOB, more BLOB, PRIMARY KEY (list, key, part));
+"""
+BLOCK_EVENTS: Final = 128
+"""So many events lie together."""
+PIECE_BYTES: Final = 32 * 1024
+"""So much of what entries and events say is read at once."""
+BLOCKS_AT_HAND: Final = 64
+PIECES_AT_HAND: Final = 256
+NAMES_AT_HAND: Final = 4_096
+
+
+class EventRow(NamedTuple):
+    """How an event is kept: a row of numbers."""
+
+    instant: Instant
+    kind: int
+    path: int
+    offset: int
+    length: int
+    stated: int
+    """Of an entry of a ledger the piece with its batch; of a frame that columns judged that with its data file."""
+    clock: int
+    """Of such a frame the piece with what its clock said."""
+    place: int
+    """Of an entry its place in the batch; of such a frame its sequence."""
+    piece: int
+    at: int
+    size: int
+    """Where the bytes of an entry are, or of an event that no column tells; of such a frame: ``at`` is where its leases
+    begin among those of the block."""
+    under: int
+    """How many leases that are."""
+    messages: int
+    first: Instant
+    last: Instant
+    """Of any frame the highest timestamp that readers were given; of what tells of a session lease its expiry."""
+    begins: bool
+
+
+_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "<u4")
+_CODES: Final = {"kind": "u1", "begins": "?"} | _SMALL
+EVENT: Final = np.dtype([(name, _CODES.get(name, "<i8")) for name in EventRow._fields])
+ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("heard", "?"), ("rank", "<i8")])
+"""What orders events of one instant and kind: who said it, its own order, its own word before hearsay, the rank."""
+LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
+SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
+"""A lease: the positions of the first and last event that tells of it, until when it lasted at most, and since when."""
+_LASTING: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,)), ("event", "<i8"), ("until", "<i8")])
+"""What an event says of a lease."""
+WHOLE: Final[tuple[msgspec.msgpack.Decoder[Event], ...]] = tuple(msgspec.msgpack.Decoder(kind) for kind in KINDS)
+_entries: Final = msgspec.msgpack.Decoder(Witness | Ended)
+_encoder: Final = msgspec.msgpack.Encoder()
+
+
+class Posting(IntEnum):
+    """The lists of positions, each by a text of its own, and some by a number beside it."""
+
+    KIND = 0
+    PATH = 1
+    """By the path that its bytes are at."""
+    NODE = 2
+    """By the node whose clock it is by."""
+    ABOUT = 3
+    """By the domain that it is about: what is told of its leases, and frames written under them."""
+    TOLD = 4
+    """The same without frames."""
+    SPANS = 5
+    """No positions, but the leases of a domain."""
+    BAG = 6
+    """Frames, by the log and the beginning of their bag."""
+    FILE = 7
+    """Frames, by their data file."""
+    CLOSED = 8
+    """Bags that were closed, by log."""
+    LISTED = 9
+    """Bags that were closed, by path."""
+    CEILING = 10
+    SESSION = 11
+    SESSION_OVER = 12
+
+
+MORE: Final = {Posting.PATH: "offset", Posting.BAG: "last", Posting.SESSION: "last"}
+"""What a list holds of each of its events beside the position."""
+
+
+def session_key(run: bytes, identifier: bytes) -> str:
+    """Return by what a session lease is found."""
+    return f"{run.hex()}/{identifier.hex()}"
+
+
+class EventStore:
+    """Puts events in order: blocks of rows, and for each thing that events are about a list of their positions."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._rows: list[ColumnRows] = []
+        self._order: list[ColumnRows] = []
+        self._count = 0
+        self._leases: list[ColumnRows] = []
+        self._lease_count = 0
+        self._lasting: list[ColumnRows] = []
+        self._posted: list[Numbers] = []
+        self._keys: Numbering[tuple[str, int]] = Numbering()
+        self._kinds = np.array([self.key(kind.__name__) for kind in KINDS])
+        self._makers: Numbering[tuple[str, bytes]] = Numbering()
+        self._shared: dict[bytes, int] = {}
+        self._piece = 0
+
+    def key(self, text: str, part: int = 0) -> int:
+        """Return the number of what events are about."""
+        return self._keys.of((text, part))
+
+    def keys(self, texts: Iterable[str]) -> Numbers:
+        return np.array([self._keys.of((text, 0)) for text in texts], np.int64)
+
+    def makers(self, makers: Iterable[tuple[str, bytes]]) -> Numbers:
+        """Return the numbers of those who signed, and of their runs."""
+        return self._makers.all_of(makers).astype(np.int64)
+
+    def piece(self, value: bytes) -> int:
+        """Write bytes; return their number, from 1 up."""
+        self._piece += 1
+        self._db.execute("INSERT INTO piece VALUES (?, ?)", (self._piece, value))
+        return self._piece
+
+    def shared(self, values: Iterable[msgspec.Struct]) -> Numbers:
+        """Return the numbers of values that many events share; each is written once."""
+        found = []
+        for raw in map(_encoder.encode, values):
+            if raw not in self._shared:
+                self._shared[raw] = self.piece(raw)
+            found.append(self._shared[raw])
+        return np.array(found, np.int64)
+
+    def cut(self, rows: ColumnRows, raw: bytes, at: Numbers) -> None:
+        """Write bytes in pieces, and say in rows in which of them each entry is. ``at``: where it begins."""
+        begins = np.sort(at)
+        cuts = [0, *begins[_firsts(begins // PIECE_BYTES)[1:]].tolist()]
+        pieces = np.array([self.piece(raw[first:end]) for first, end in pairwise([*cuts, len(raw)])])
+        which = np.searchsorted(cuts, at, "right") - 1
+        rows["piece"], rows["at"] = pieces[which], at - np.array(cuts)[which]
+
+    def add(self, rows: ColumnRows, order: ColumnRows, nodes: Numbers) -> Numbers:
+        """Take events. ``nodes``: the key of whose clock each is by, -1 for none. Returns their numbers."""
+        events = np.arange(self._count, self._count + len(rows))
+        self._count += len(rows)
+        self._rows.append(rows)
+        self._order.append(order)
+        self.post(Posting.KIND, self._kinds[rows["kind"]], events)
+        self.post(Posting.PATH, rows["path"], events)
+        self.post(Posting.NODE, nodes[nodes >= 0], events[nodes >= 0])
+        return events
+
+    def add_leases(self, rows: ColumnRows, leases: ColumnRows) -> None:
+        """Take the leases that frames were written under, ``under`` of each row, before the rows are taken."""
+        rows["at"] = self._lease_count + np.cumsum(rows["under"]) - rows["under"]
+        self._leases.append(leases)
+        self._lease_count += len(leases)
+
+    def post(self, posting: Posting, keys: NDArray[Any], events: Numbers) -> None:
+        """Take what events are about."""
+        self._posted.append((np.int64(posting) << 58) | (keys.astype(np.int64) << 32) | events)
+
+    def of_leases(self, domains: Numbers, events: Numbers, cids: NDArray[np.uint64], until: Numbers) -> None:
+        """Take what is said of leases themselves. ``until``: when they expire by that, or ended."""
+        self.post(Posting.ABOUT, domains, events)
+        self.post(Posting.TOLD, domains, events)
+        lasting = np.zeros(len(events), _LASTING)
+        lasting["domain"], lasting["event"], lasting["cid"], lasting["until"] = domains, events, cids, until
+        self._lasting.append(lasting)
+
+    def finish(self) -> None:
+        """Write everything, in order."""
+        self._db.executemany("INSERT INTO text VALUES (?, ?)", enumerate(text for text, _ in self._keys.values))
+        if not self._count:
+            return
+        rows, order = np.concatenate(self._rows), np.concatenate(self._order)
+        makers = self._makers.listed()
+        ranks = np.empty(len(makers), np.int64)
+        ranks[sorted(range(len(makers)), key=makers.__getitem__)] = np.arange(len(makers))
+        by = (order["rank"], order["heard"], order["place"], order["sequence"], ranks[order["maker"]])
+        chosen = np.lexsort((*by, rows["kind"], rows["instant"]))
+        rows = rows[chosen]
+        positions = np.empty(len(rows), np.int64)
+        positions[chosen] = np.arange(1, len(rows) + 1)
+        self._write_postings(rows, positions)
+        self._write_spans(rows, positions)
+        self._write_blocks(rows)
+
+    def _write_blocks(self, rows: ColumnRows) -> None:
+        under, numbers = rows["under"].astype(np.int64), np.arange(len(rows))
+        ends = np.cumsum(under)
+        of_frame, begins = rows["clock"] > 0, ends - under
+        leases = np.concatenate([*self._leases, np.zeros(0, LEASE)])
+        leases = leases[np.repeat(rows["at"] - begins, under) + np.arange(ends[-1])]
+        first_of = begins[numbers // BLOCK_EVENTS * BLOCK_EVENTS]
+        rows["at"][of_frame] = (begins - first_of)[of_frame]
+        cuts = [*range(0, len(rows), BLOCK_EVENTS), len(rows)]
+        places = [*begins[cuts[:-1]].tolist(), len(leases)]
+        self._db.executemany(
+            "INSERT INTO block VALUES (?, ?, ?, ?)",
+            (
+                (number, int(rows["instant"][first]), rows[first:end].tobytes(), leases[begin:until].tobytes())
+                for number, ((first, end), (begin, until)) in enumerate(
+                    zip(pairwise(cuts), pairwise(places), strict=True)
+                )
+            ),
+        )
+
+    def _write_postings(self, rows: ColumnRows, positions: Numbers) -> None:
+        posted = np.concatenate(self._posted)
+        posted = np.sort((posted >> 32 << 32) | positions[posted & 0xFFFFFFFF])
+        posted = posted[_firsts(posted)]
+        keys, found = posted >> 32, (posted & 0xFFFFFFFF).astype("<u4")
+        for key, part in _parts(keys, found):
+            posting = Posting(key >> 26)
+            more = rows[MORE[posting]][part - 1] if posting in MORE else part[:0]
+            self._write_posting(posting, key & 0x3FFFFFF, part, more)
+
+    def _write_posting(self, posting: Posting, key: int, found: NDArray[Any], more: NDArray[Any]) -> None:
+        text, part = self._keys.listed()[key]
+        values = (posting, text, part, found.tobytes(), more.tobytes())
+        self._db.execute("INSERT INTO posting VALUES (?, ?, ?, ?, ?)", values)
+
+    def _write_spans(self, rows: ColumnRows, positions: Numbers) -> None:
+        """Write of each domain where the events of each of its leases begin and end, and how long that lasted."""
+        lasting = np.concatenate([*self._lasting, np.zeros(0, _LASTING)])
+        if not len(lasting):
+            return
+        at, names = positions[lasting["event"]], (lasting["domain"], lasting["cid"][:, 0], lasting["cid"][:, 1])
+        order = np.lexsort((at, *names))
+        lasting, at, changes = lasting[order], at[order], np.zeros(len(order) - 1, np.bool_)
+        for each in names:
+            changes |= np.diff(each[order]) != 0
+        firsts = np.append(0, np.flatnonzero(changes) + 1)
+        spans = np.zeros(len(firsts), SPAN)
+        spans["first"], spans["last"] = at[firsts], at[np.append(firsts[1:], len(at)) - 1]
+        spans["until"], spans["since"] = np.maximum.reduceat(lasting["until"], firsts), rows["instant"][at[firsts] - 1]
+        order = np.argsort(lasting["domain"][firsts], kind="stable")
+        for key, part in _parts(lasting["domain"][firsts][order], spans[order]):
+            self._write_posting(Posting.SPANS, key, part, part[:0])
+
+
+def _firsts(values: NDArray[Any]) -> Numbers:
+    """Return where each of some sorted values is for the first time."""
+    return np.flatnonzero(np.append(len(values) > 0, values[1:] != values[:-1]))
+
+
+def _parts(keys: NDArray[Any], values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield each of some sorted keys with its values."""
+    for first, end in pairwise([*_firsts(keys).tolist(), len(keys)]):
+        yield int(keys[first]), values[first:end]
+
+
+class _Block:
+    """Events that lie together, each read when it is asked for."""
+
+    def __init__(self, rows: ColumnRows, leases: ColumnRows) -> None:
+        self.rows = rows
+        self.instants: Numbers = rows["instant"]
+        self.leases = leases
+        self.events: list[Event | None] = [None] * len(rows)
+
+
+class StoredEvents(Sequence["Event"]):
+    """All events in order of time; those that were asked for last are in memory."""
+
+    def __init__(self, db: Database) -> None:
+        self._count = self._size = 0
+        for number, rows in db.execute("SELECT number, length(rows) FROM block ORDER BY number DESC LIMIT 1"):
+            ((first,),) = db.execute("SELECT length(rows) FROM block WHERE number = 0")
+            self._size = first // EVENT.itemsize
+            self._count = number * self._size + rows // EVENT.itemsize
+        self._db = db
+        # Of the database, not of this: who lets go of a timeline lets go of the file.
+        self._block = lru_cache(BLOCKS_AT_HAND)(partial(_block, db))
+        self._piece = lru_cache(PIECES_AT_HAND)(partial(_piece, db))
+        self._text = lru_cache(NAMES_AT_HAND)(partial(_text, db))
+        self._batch = lru_cache(NAMES_AT_HAND)(partial(_shared, db, StatedBatch))
+        self._file = lru_cache(NAMES_AT_HAND)(partial(_shared, db, FrameFile))
+        self._clock = lru_cache(NAMES_AT_HAND)(partial(_shared, db, ClockReading))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(self._count))]
+        number = index + self._count if index < 0 else index
+        if not 0 <= number < self._count:
+            raise IndexError(index)
+        block, place = self._block(number // self._size), number % self._size
+        event = block.events[place]
+        if event is None:
+            event = block.events[place] = self._read(EventRow(*block.rows[place].tolist()), block.leases)
+        return event
+
+    def _read(self, row: EventRow, leases: ColumnRows) -> Event:
+        if row.clock:
+            under = leases[row.at : row.at + row.under]
+            domains, cids = map(self._text, under["domain"].tolist()), bytes_of(under["cid"])
+            file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
+            return FrameWritten(
+                instant_ns=row.instant,
+                place=(f"writer {file.writer}", file.incarnation, row.place, 0),
+                clock=clock,
+                where=Evidence(self._text(row.path), row.offset, row.length),
+                log=file.log,
+                bag_ns=file.bag_ns,
+                file=file.file,
+                writer=file.writer,
+                incarnation=file.incarnation,
+                sequence=row.place,
+                messages=row.messages,
+                first_ns=row.first,
+                last_ns=row.last,
+                accepted=(0, row.messages),
+                accepted_ns=span,
+                listed=True,
+                void_because="",
+                leases=tuple(zip(domains, cids, strict=True)),
+                begins=row.begins,
+            )
+        raw = self._piece(row.piece)[row.at : row.at + row.size]
+        if not row.stated:
+            return WHOLE[row.kind].decode(raw)
+        where = Evidence(self._text(row.path), row.offset, row.length)
+        return self._batch(row.stated).said(_entries.decode(raw), row.place, where)
+
+    # Positions.
+
+    def instant(self, position: int) -> Instant:
+        """Return the instant of the event at a position; 0 for 0."""
+        number = position - 1
+        return int(self._block(number // self._size).instants[number % self._size]) if position else 0
+
+    def until(self, instant: Instant, *, without: bool = False) -> int:
+        """Return how many events lie at or before an instant; ``without``: only before it."""
+        at = min(instant, 2**63 - 1)
+        sql = f"SELECT number FROM block WHERE instant {'<' if without else '<='} ? ORDER BY instant DESC, number DESC"  # noqa: S608 - ours
+        for (number,) in self._db.execute(f"{sql} LIMIT 1", (at,)):
+            instants = self._block(number).instants
+            return int(number) * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
+        return 0
+
+    def at(self, positions: Iterable[int]) -> Iterator[Event]:
+        """Yield the events at some positions, each read when it is asked for."""
+        for position in positions:
+            yield self[position - 1]
+
+    def listed(self, posting: Posting, key: str, part: int = 0) -> NDArray[np.uint32]:
+        """Return a list of positions, in order."""
+        return self.listed_with(posting, key, part)[0]
+
+    def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
+        """Return a list of positions, and what it holds beside them."""
+        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part = ?"
+        for positions, more in self._db.execute(sql, (posting, key, part)):
+            return np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
+        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+
+    def parts(self, posting: Posting, key: str, before: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
+        """Yield the lists of one key with a lower number than that, the highest first."""
+        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part < ? ORDER BY part DESC"
+        for positions, more in self._db.execute(sql, (posting, key, before)):
+            yield np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
+
+    def spans(self, domain: str) -> ColumnRows:
+        """Return the leases of a domain."""
+        sql = "SELECT positions FROM posting WHERE list = ? AND key = ?"
+        for (spans,) in self._db.execute(sql, (Posting.SPANS, domain)):
+            return np.frombuffer(spans, SPAN)
+        return np.zeros(0, SPAN)
+
+    def beginning_at(self, where: Evidence) -> list[int]:
+        """Return the positions of the events whose bytes begin there."""
+        try:
+            positions, offsets = self.listed_with(Posting.PATH, where.path)
+        except UnicodeEncodeError:
+            return []  # a name that is no UTF-8 has no events
+        return [int(each) for each in positions[offsets == where.offset]]
+
+
+def _block(db: Database, number: int) -> _Block:
+    ((rows, leases),) = db.execute("SELECT rows, leases FROM block WHERE number = ?", (number,))
+    return _Block(np.frombuffer(rows, EVENT), np.frombuffer(leases, LEASE))
+
+
+def _piece(db: Database, number: int) -> bytes:
+    ((value,),) = db.execute("SELECT value FROM piece WHERE id = ?", (number,))
+    assert isinstance(value, bytes)
+    return value
+
+
+def _text(db: Database, number: int) -> str:
+    ((text,),) = db.execute("SELECT text FROM text WHERE id = ?", (number,))
+    return str(text)
+
+
+def _shared[S: msgspec.Struct](db: Database, kind: type[S], number: int) -> S:
+    return msgspec.msgpack.decode(_piece(db, number), type=kind)

@@ -146,13 +146,11 @@ class LiveSource:
 
     def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
         """Have the clock of each node asked that runs shards, and this machine's own."""
-        for node in sorted(set(answer.shard_map.owners)):
-            question = self._clocks.question(node, cluster, partial(self._shard_at, node))
-            if question is not None:
-                self._asked.append(question)
-        question = self._clocks.own(answer.own_node, opened.time.look) if answer.own_node else None
-        if question is not None:
-            self._asked.append(question)
+        nodes = sorted(set(answer.shard_map.owners))
+        found = [self._clocks.question(node, cluster, partial(self._shard_at, node)) for node in nodes]
+        if answer.own_node:
+            found.append(self._clocks.own(answer.own_node, opened.time.look))
+        self._asked += [question for question in found if question is not None]
 
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
@@ -204,7 +202,7 @@ class LiveSource:
             return ClusterState(str(self._where.path), clock, mount)
         asked = dict(self._shards)
         shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
-        said = {view.shard: asked[view.shard].answer if view.shard in asked else None for view in shards}
+        said = [asked[view.shard].answer if view.shard in asked else None for view in shards]
         return ClusterState(
             str(answer.root),
             clock,
@@ -216,7 +214,7 @@ class LiveSource:
                 NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
                 for name in sorted({*answer.nodes, *(each.node for each in shards)})
             ),
-            self._rows.rows(answer, shards, said, clock.now),
+            self._rows.rows(answer, list(zip(shards, said, strict=True)), clock.now),
             answer.logs,
             tuple(self._told_clocks(answer, clock.now)),
             self._times(),
@@ -330,6 +328,10 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
     return newest
 
 
+type SaidShards = Sequence[tuple[ShardView, ShardAnswer | None]]
+"""Each shard of the map, with the newest answer of it."""
+
+
 class LiveRows:
     """Makes rows, and keeps the newest. One thread."""
 
@@ -343,41 +345,30 @@ class LiveRows:
         self._fading = False
         """Whether there are rows that end with time alone, whatever anybody says."""
 
-    def rows(
-        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
-    ) -> LeaseRows:
+    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
-        made_from = self._told(answer, shards, said, now)
+        made_from = self._told(answer, shards, now)
         if made_from != self._made_from:
             self._processes = {}
-            found = sorted(self._leases(answer, shards, said, now), key=lambda row: (row.domain, -row.fence))
+            found = sorted(self._leases(answer, shards, now), key=lambda row: (row.domain, -row.fence))
             self._rows = LeaseRows(found)
             self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
-            made_from = self._told(answer, shards, said, now)
+            made_from = self._told(answer, shards, now)
         self._made_from = made_from  # the newest of equal values: what is the very same is compared at once
         return self._rows
 
-    def _told(
-        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
-    ) -> list[object]:
+    def _told(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> list[object]:
         """Return all that rows are made from."""
         told: list[object] = [answer.ledgers, answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
-        told += [each and (each.leases, each if each.earlier else None) for each in said.values()]
-        told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
+        told += [each and (each.leases, each if each.earlier else None) for _, each in shards]
+        told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard, _ in shards]
         return [*told, list(self._processes.items()), now.earliest // SECOND if self._fading else None]
 
-    def _leases(
-        self,
-        answer: MountAnswer,
-        shards: list[ShardView],
-        answers_of: Mapping[int, ShardAnswer | None],
-        now: TimeInterval,
-    ) -> Iterator[LeaseRow]:
+    def _leases(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> Iterator[LeaseRow]:
         known: set[str] = set()
         after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
-        for view in shards:
-            said = answers_of[view.shard]
+        for view, said in shards:
             if said is None:
                 continue
             answers = view.freshness.reach is Reach.ANSWERS
@@ -394,7 +385,7 @@ class LiveRows:
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:
                         continue  # the present run has granted it since, and the lease before it is no matter any more
                     yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
-        views = {view.shard: view for view in shards}
+        views = {view.shard: view for view, _ in shards}
         for ledger in answer.ledgers.leases:
             shard = views.get(ledger.shard)
             if shard is None or ledger.witness.domain in known:

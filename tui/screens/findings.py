@@ -142,8 +142,11 @@ class ChainTable(DetailTable):
             self.show_lines([line for _, line, _ in rows], "")
         if fresh:
             self.cursor = next(iter(self._failing()), 0)
-            lead = max(0, min(LEAD, self.size.height - 1))
-            self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
+            self.call_after_refresh(self._lead_up)  # once there is a bar, which goes with it
+
+    def _lead_up(self) -> None:
+        lead = max(0, min(LEAD, self.size.height - 1))
+        self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
 
     def _show_again(self) -> None:
         if self._shown is not None:

@@ -33,7 +33,7 @@ from timeagent.units import Seconds
 from .bag.storage import Storage
 from .cluster import Cluster
 from .formats.lease import Mode
-from .lease.client import LeaseDenied
+from .lease.wire import Denied
 from .recipes.exclusion import PATIENCE_S, Hold, Tool
 from .recipes.mount_election import MountElection, MountLeadership
 from .session.held import Lease, Listener, Loss, Recall
@@ -58,7 +58,7 @@ class AcquireOptions(TypedDict, total=False):
     recall: Recall | str | None
     sticky_s: Seconds | None
     session_lease: bool | None
-    waiting: Callable[[LeaseDenied], object]
+    waiting: Callable[[Denied], object]
 
 
 class _Threads:

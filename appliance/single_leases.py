@@ -191,7 +191,7 @@ class ByHand:
                 return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
             assert isinstance(reply, Denied), reply
             if self._cluster.time.boot_ns() >= until:
-                raise TryAgain("busy", denial_text(domain, reply), hint="allow more time: --wait")
+                raise TryAgain("busy", denial_text(reply), hint="allow more time: --wait")
 
     def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
         """Wait until no earlier holder can believe any more that it has the domain, and keep the lease meanwhile."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
 from appliance.formats.lockfile import LockFile
-from appliance.formats.witness import Half
+from appliance.formats.witness import Half, SignedWitness, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
@@ -23,7 +23,7 @@ from .columns import frames
 from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
 from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
 from .columns.records import Shapes
-from .columns.witnesses import Witnesses, WitnessShapes
+from .columns.witnesses import Witnesses
 from .evidence.records import Stranger
 from .evidence.signatures import FrameEvidence, HeldWitness
 from .parts import EvidenceSource, PartMaker
@@ -53,7 +53,7 @@ class FrameJudge:
         """Frames that name a record beyond the newest of the copy, which may have come too early for it."""
         self._rows, self._uses, self._entries = (ChunkMaker(kind, reading.keep) for kind in (FRAMES, USES, ENTRIES))
         self._heads = Shapes(lambda raw: decode(FrameHead, raw))
-        self._shapes = WitnessShapes()
+        self._signed, self._entry_shapes = Shapes(lambda raw: decode(SignedWitness, raw)), Shapes(decode_entry)
         self._rank = 0
         """How many frames were read."""
         self._waiting: list[JudgedFile] = []
@@ -90,7 +90,7 @@ class FrameJudge:
         if self._timeline and written:
             self._timeline.clean_from(written)
         for number in np.flatnonzero(~clean).tolist():
-            file, offset = files[batch.cut.file[number]], int(batch.cut.offset[number])
+            file, offset = files[batch.file[number]], int(batch.offset[number])
             piece = piece_at(file.data, offset)
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
@@ -244,8 +244,8 @@ class FrameJudge:
         if any(file.by.keyring is not by.keyring or file.by.policy is not by.policy for file in files):
             return None
         try:
-            batch = FrameBatch(files, frames.together([file.cut for file in files]), self._heads)
-            witnesses = Witnesses(batch.heads, self._reading.frames, by.keyring, self._shapes)
+            batch = FrameBatch(files, self._heads)
+            witnesses = Witnesses(batch.heads, self._reading.frames, by.keyring, self._signed, self._entry_shapes)
             tokens = FrameTokens(batch, self._reading.frames)
         except (NotPlain, Damaged, ValueError):
             return None
@@ -255,29 +255,29 @@ class FrameJudge:
         self._keep_frames(batch, tokens, chosen, rank)
         self._keep_uses(batch, witnesses, tokens, clean, staying, rank)
         self._tell_heads(batch, witnesses, clean, rank)
-        self._part.counts.messages += int(batch.cut.counts[chosen].sum())
+        self._part.counts.messages += int(batch.counts[chosen].sum())
         self._part.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
         for token in tokens.of(chosen):
             self._told.saw(token)
-        for number, file in zip(chosen.tolist(), batch.cut.file[chosen].tolist(), strict=True):
+        for number, file in zip(chosen.tolist(), batch.file[chosen].tolist(), strict=True):
             files[file].seen.add(batch.names[number])
         return batch, clean, frames.columns_of(batch, witnesses, tokens, chosen, rank) if self._timeline else None
 
     def _keep_frames(self, batch: FrameBatch, tokens: FrameTokens, chosen: Column, rank: int) -> None:
         rows = np.zeros(len(chosen), FRAME)
-        cut, file = batch.cut, batch.cut.file[chosen]
+        file = batch.file[chosen]
         rows["name"] = self._rows.names.all_of(batch.writers)[file]
         rows["path"] = self._paths(self._rows, batch)[file]
         rows["plain"], rows["proven"] = True, True
-        rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], cut.first[chosen], cut.last[chosen]
-        rows["digest"] = cut.digests[chosen]
+        rows["sequence"], rows["first"], rows["last"] = batch.sequence[chosen], batch.first[chosen], batch.last[chosen]
+        rows["digest"] = batch.digests[chosen]
         rows["committed"] = batch.heads.number("committed.sequence", NOTHING)[chosen]
         if self._reading.hashed:  # else no frame's digest is known
             rows["committed_digest"] = batch.heads.identifiers("committed.digest", 4)[chosen]
         midpoint, radius = tokens.midpoint[chosen], tokens.radius[chosen]
         rows["earliest"], rows["latest"] = midpoint - radius, midpoint + radius
         rows["staleness"] = tokens.staleness[chosen]
-        rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], cut.length[chosen], rank + chosen
+        rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
         self._rows.add(rows)
 
     def _keep_uses(
@@ -293,20 +293,20 @@ class FrameJudge:
         if not len(chosen):
             return
         frame, which = witnesses.frame[chosen], witnesses.which[chosen]
-        uses, cut = self._uses, batch.cut
+        uses = self._uses
         rows = np.zeros(len(chosen), USE)
-        rows["path"] = self._paths(uses, batch)[cut.file[frame]]
+        rows["path"] = self._paths(uses, batch)[batch.file[frame]]
         rows["name"] = uses.names.all_of(witnesses.domains)[witnesses.domain[which]]
         rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
-        rows["plain"], rows["proven"], rows["accepted"] = True, True, cut.counts[frame]
-        rows["messages"], rows["first"], rows["last"] = cut.counts[frame], cut.first[frame], cut.last[frame]
+        rows["plain"], rows["proven"], rows["accepted"] = True, True, batch.counts[frame]
+        rows["messages"], rows["first"], rows["last"] = batch.counts[frame], batch.first[frame], batch.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
         rows["staying"] = staying[chosen]
         if self._reading.hashed:
-            rows["digest"] = cut.digests[frame]
-        rows["offset"], rows["length"], rows["rank"] = batch.places[frame], cut.length[frame], rank + frame
+            rows["digest"] = batch.digests[frame]
+        rows["offset"], rows["length"], rows["rank"] = batch.places[frame], batch.length[frame], rank + frame
         used, rows["at"] = used_of(which, witnesses.count)
         uses.add(rows, [witnesses.entries[n] for n in used])
 

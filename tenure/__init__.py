@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Mode
     from appliance.recipes.cached_value import CachedValue
     from appliance.recipes.election import Election, Leader, Leadership
-    from appliance.recipes.exclusion import Hold, Mutex, RWLock
+    from appliance.recipes.exclusion import Hold, Mutex, RWLock, Semaphore
     from appliance.recipes.fence_gate import FenceGate
     from appliance.recipes.mount_election import MountElection, MountLeadership
     from appliance.recipes.path_lock import PathLock
-    from appliance.recipes.semaphore import Semaphore
     from appliance.session.asking import Leases
     from appliance.session.held import Lease, Recall
     from appliance.session.session import Session
@@ -72,7 +71,7 @@ _HOMES: Final = {
     "PathLock": "appliance.recipes.path_lock",
     "RWLock": "appliance.recipes.exclusion",
     "Recall": "appliance.session.held",
-    "Semaphore": "appliance.recipes.semaphore",
+    "Semaphore": "appliance.recipes.exclusion",
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
     "TenureError": "timeagent.errors",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from timeagent.errors import BadRequest, NotTrusted, TryAgain
 from timeagent.keyfiles import NodeKeys
@@ -96,17 +96,13 @@ def issue(
                 f"the trust record knows this key already, as the {twice.purpose} key of {twice.node}",
                 hint="make a new key: one key, one node, one purpose",
             )
-        fresh = _entries(node, publics, now, None)
         address = next((e.address for e in reversed(known) if e.node == node and e.purpose is Purpose.TLS), None)
-        fresh = tuple(msgspec.structs.replace(e, address=address) if e.purpose is Purpose.TLS else e for e in fresh)
-        if overlap_ns is not None:
-            known = tuple(
-                msgspec.structs.replace(entry, valid_until_ns=min(entry.valid_until_ns, now + overlap_ns))
-                if entry.node == node and entry.purpose in publics
-                else entry
-                for entry in known
-            )
-        return known + fresh
+        fresh = _entries(node, publics, now, address)
+        if overlap_ns is None:
+            return known + fresh
+        end = now + overlap_ns
+        earlier = [entry.public for entry in known if entry.node == node and entry.purpose in publics]
+        return _changed(known, earlier, lambda e: replace(e, valid_until_ns=min(e.valid_until_ns, end))) + fresh
 
     return _publish(registers, root_key, with_keys)
 
@@ -147,18 +143,14 @@ def move_node(registers: Registers, root_key: Signer, node: str, address: Addres
 
     def moved(known: tuple[KeyEntry, ...]) -> tuple[KeyEntry, ...]:
         check_known(known, node)
-        if not any(entry.node == node and entry.purpose is Purpose.TLS for entry in known):
+        own = [entry.public for entry in known if entry.node == node and entry.purpose is Purpose.TLS]
+        if not own:
             raise NotTrusted(
                 "no-tls-key",
                 f"node {node} has no TLS key, and so answers nobody",
                 hint=f"tenure trust rotate --purpose tls on {node}, or trust issue {node} --public FILE",
             )
-        return tuple(
-            msgspec.structs.replace(entry, address=str(address) if address else None)
-            if entry.node == node and entry.purpose is Purpose.TLS
-            else entry
-            for entry in known
-        )
+        return _changed(known, own, lambda entry: replace(entry, address=str(address) if address else None))
 
     return _publish(registers, root_key, moved)
 
@@ -170,7 +162,7 @@ def check_known(known: Collection[KeyEntry], node: str) -> None:
 
 
 def _entries(
-    node: str, publics: Mapping[Purpose, bytes], now: Instant, address: Address | None
+    node: str, publics: Mapping[Purpose, bytes], now: Instant, address: Address | str | None
 ) -> tuple[KeyEntry, ...]:
     return tuple(
         KeyEntry(
@@ -187,14 +179,18 @@ def _entries(
 
 def _revoked(known: tuple[KeyEntry, ...], publics: Collection[bytes], from_ns: Instant) -> tuple[KeyEntry, ...]:
     """Return the entries with some of them revoked; an earlier revocation of one stands."""
-    return tuple(
-        msgspec.structs.replace(
-            entry, revoked_from_ns=from_ns if entry.revoked_from_ns is None else min(from_ns, entry.revoked_from_ns)
-        )
-        if entry.public in publics
-        else entry
-        for entry in known
-    )
+
+    def revoked(entry: KeyEntry) -> KeyEntry:
+        earlier = from_ns if entry.revoked_from_ns is None else entry.revoked_from_ns
+        return replace(entry, revoked_from_ns=min(from_ns, earlier))
+
+    return _changed(known, publics, revoked)
+
+
+def _changed(
+    known: tuple[KeyEntry, ...], publics: Collection[bytes], change: Callable[[KeyEntry], KeyEntry]
+) -> tuple[KeyEntry, ...]:
+    return tuple(change(entry) if entry.public in publics else entry for entry in known)
 
 
 def _publish(

@@ -22,14 +22,23 @@ from timeagent.errors import BadRequest, BadTime, TenureError, TryAgain
 from timeagent.units import SECOND, parse_span, rfc3339
 
 from ..formats.lease import Mode
-from ..lease.client import LeaseDenied
+from ..lease.wire import Denied
 from ..node.runtime import runtime_of
 from ..recipes.election import Election
+from ..recipes.exclusion import Semaphore
 from ..recipes.lock import Lock, Owner, locks, unlock
-from ..recipes.processes import NOT_FOUND, SIGNALLED, ProcessTree, Signals, close_all_but, note_at_once, program_missing
+from ..recipes.processes import (
+    HEARD,
+    NOT_FOUND,
+    SIGNALLED,
+    ProcessTree,
+    Run,
+    Signals,
+    close_all_but,
+    note_at_once,
+    program_missing,
+)
 from ..recipes.quick_run import WAIT
-from ..recipes.run import HEARD, Run
-from ..recipes.semaphore import Semaphore
 from ..session.held import Lease, LossReason
 from ..session.renewal import grace_ns
 from .opening import add_cluster_options, cluster_command, open_cluster
@@ -197,11 +206,11 @@ def _taken(
 
 
 @contextlib.contextmanager
-def _waiting() -> Iterator[Callable[[LeaseDenied], None]]:
+def _waiting() -> Iterator[Callable[[Denied], None]]:
     """Show on a terminal, for a block, who is waited for."""
     progress = Progress("waiting, place")
 
-    def show(denied: LeaseDenied) -> None:
+    def show(denied: Denied) -> None:
         who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
         since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
         progress.show(denied.place, f"for {denied.domain}: {who} has it since {since}, until {until} at least")

@@ -121,7 +121,7 @@ def _finish(cluster: Cluster, options: Namespace) -> int:
     newest = cluster.registers.newest_map()
     if newest.before is None:
         text = f"Map {newest.number}: no shard is being moved."
-        return present(options, "tenure.map-changed", {"number": newest.number, "owners": list(newest.owners)}, text)
+        return _told(options, newest, text)
     return _carried_out(cluster, options, lambda _: newest.layout)
 
 
@@ -135,6 +135,10 @@ def _carried_out(cluster: Cluster, options: Namespace, layout: Callable[[ShardMa
     record = carry_out(cluster, key, layout)
     owners = ", ".join(f"{place} {owner}" for place, owner in enumerate(record.owners))
     text = f"Map {record.number}: {counted(len(record.owners), 'shard')} ({owners})."
+    return _told(options, record, text)
+
+
+def _told(options: Namespace, record: ShardMap, text: str) -> int:
     return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
 
 
@@ -209,7 +213,7 @@ def _share(cluster: Cluster, options: Namespace) -> int:
     record = cluster.registers.newest_map()
     has = ", ".join(str(place) for place, owner in enumerate(record.owners) if owner == options.node) or "none"
     text = f"Map {record.number}: {options.node} has of {counted(len(record.owners), 'shard')}: {has}."
-    return present(options, "tenure.map-changed", {"number": record.number, "owners": list(record.owners)}, text)
+    return _told(options, record, text)
 
 
 WAIT: Final = argument("--wait", metavar="SPAN", default="60s", help="how long the node may take to answer (60s)")

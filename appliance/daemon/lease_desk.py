@@ -38,7 +38,7 @@ from timeagent.errors import BadTime, Damaged, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
-from ..lease.client import LeaseDenied
+from ..lease.wire import Denied
 from ..node import desk_wire as wire
 from ..node.writer_wire import receive
 from ..session.held import Lease, LossReason
@@ -91,13 +91,11 @@ class LeaseDesk:
 
     def serve(self, line: DeskConnection, asked: list[str]) -> None:
         """Serve one process to its end: it asked for a sub-lease. Blocks. Raises OSError, Damaged, BadRequest."""
-        if len(asked) != _ASKED_WORDS or asked[1] != wire.VERSION or self._stopping:
+        known = len(asked) == _ASKED_WORDS and asked[1] == wire.VERSION and asked[3] in (Mode.X, Mode.S)
+        if not known or self._stopping:
             line.say(wire.NOT_HERE)
             return
         _, _, domain, mode, wait, purpose = asked
-        if mode not in (Mode.X, Mode.S):
-            line.say(wire.NOT_HERE)
-            return
         try:
             until = self._time.boot_ns() + parse_span(wait)
             with self._queued(check_domain(domain), Mode(mode)) as (place, ticket):
@@ -243,7 +241,7 @@ class LeaseDesk:
         return True
 
     def _acquired(self, place: _Place, purpose: str, line: DeskConnection, until_boot_ns: int) -> Lease:
-        def show(denied: LeaseDenied) -> None:
+        def show(denied: Denied) -> None:
             who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
             since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
             line.show(denied.place, f"for {place.domain}: {who} has it since {since}, until {until} at least")

@@ -29,7 +29,7 @@ from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .wire import REQUESTS_MAX, Age, Refused
+from .wire import REQUESTS_MAX, Age, Denied, Refused
 
 if TYPE_CHECKING:
     import random
@@ -170,19 +170,6 @@ class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
 
-class LeaseDenied(msgspec.Struct, frozen=True, gc=False):
-    """Another has the domain. ``earliest_ns``: when it can be had, unless it is relinquished before."""
-
-    domain: str
-    reason: wire.Reason
-    holder: Holder
-    since_ns: Instant
-    until_ns: Instant
-    earliest_ns: Instant
-    place: int
-    """The place in the queue: 1 is next."""
-
-
 class LeaseOver(msgspec.Struct, frozen=True, gc=False):
     """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
 
@@ -212,7 +199,7 @@ class Suspect:
     witness: Witness
 
 
-type Result = LeaseGranted | LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Result = LeaseGranted | Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
 
 
 def may_ask_again(result: Result) -> bool:
@@ -220,7 +207,7 @@ def may_ask_again(result: Result) -> bool:
 
     What was granted, was given back as useless, or has ended, is over: its request gets nothing any more.
     """
-    return isinstance(result, LeaseDenied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
+    return isinstance(result, Denied) or (isinstance(result, LeaseUnavailable) and result.code != "late")
 
 
 class LeaseClient:
@@ -502,11 +489,7 @@ class LeaseClient:
         match reply:
             case wire.Over():
                 return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
-            case wire.Denied():
-                return LeaseDenied(
-                    domain, reply.reason, reply.holder, reply.since_ns, reply.until_ns, reply.earliest_ns, reply.place
-                )
-            case Refused():
+            case Denied() | Refused():
                 return reply
             case wire.Unavailable():
                 return LeaseUnavailable(domain, reply.code, reply.message, ask)

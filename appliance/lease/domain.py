@@ -17,7 +17,7 @@ from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from ..formats.witness import Ended, SessionEnded, Witness
+from ..formats.witness import Ended, SessionEnded, Witness, others_digest
 from .wire import Acquire, Age, Denied, Over, Refused, Relinquish, Renew, Revoke, Unavailable, Upgrade
 
 
@@ -215,6 +215,18 @@ def memory_under(memory: Memory, lease: LeaseRecord) -> Memory:
         ended_request=memory.ended_request,
         hints=memory.hints,
     )
+
+
+def past_of(memory: Memory) -> Past:
+    """Return what a witness says of the leases that ended before it."""
+    last, setter = memory.last_ended, memory.floor_set_by
+    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
+        setter = None
+    if not memory.before_last:
+        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
+    named = None if setter is None else setter.correlation_id
+    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
+    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
 
 
 def expanded(kept: Kept) -> State:

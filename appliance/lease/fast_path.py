@@ -20,8 +20,7 @@ from timeagent.canonical import array_head, bytes_head
 
 from ..formats.lease import Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import WITNESS_HEAD, Batch
-from . import state as states
-from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of
+from .domain import DomainDefaults, ExclusiveLease, Free, FreedDomain, Kept, Memory, defaults_of, past_of
 from .recall import Waiter
 from .store import LeaseStore
 from .turn import Draft, PlainLater, Turn, finished
@@ -303,7 +302,7 @@ def _past(
     memory = kept.memory
     if memory.before_last or memory.ended_request == request.request_id:
         return None, unknown, 0, b""
-    said = states.past_of(memory)
+    said = past_of(memory)
     past = _encode(memory.previous_id) + _encode(said.last_ended) + _encode(said.floor_set_by)
     return memory, defaults_of(memory), memory.fence, past
 

@@ -323,20 +323,20 @@ class ShardServer:
         clock: BootClock | None = None,
         trust: Trust | None = None,
         group: int | None = None,
-        on_loop: Callable[[], None] = lambda: None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Listen; connections are answered once run() runs. A socket that an earlier run left is removed.
 
         ``guard``: the lock that everybody holds who calls the shard, if others than this server do. ``trust``: who
         among other nodes may stay; without it nobody is handed over. ``group``: who may connect beside this user.
-        ``on_loop`` is called each time the loop goes round, at least every tick. Raises Environment.
+        ``on_tick`` is called by the loop every tick. Raises Environment.
         """
         self._shard = shard
         self._guard = guard or contextlib.nullcontext()
         self._limits = limits or ClientLimits()
         self._clock = clock or SystemClock()
         self._trust = trust
-        self._on_loop = on_loop
+        self._on_tick = on_tick
         self._checked_ns = 0
         self._reaper = TentativeLeaseReaper()
         self._answered: deque[PendingCall] = deque()
@@ -477,7 +477,7 @@ class ShardServer:
             if gone := self._reaper.gone(now):
                 with self._guard:
                     self._shard.encoded(gone)
-        self._on_loop()
+            self._on_tick()
 
     def _heard(self, number: int) -> bool:
         """Take a call that rouses the loop; True: somebody is at the listener."""

@@ -2,6 +2,7 @@
 
 A turn reads the clock once, decides every request on its domain's state, signs all witnesses and endings with one
 signature, keeps the changed states all or none (``store.py``), hands one block to the ledger, and only then answers.
+Endings alone wait for the next signature, or 20 ms.
 The shard forgets everything when it stops, but for a restart on the same boot (``whole_shard.py``): what a successor
 must know stands in the ceiling chain.
 """

@@ -22,7 +22,7 @@ from timeagent.units import Instant, rfc3339
 
 from ..formats.hints import joined, nothing_known
 from ..formats.lease import Ending, LeaseOutcome, Mode, Phase, conflicts, covers
-from ..formats.witness import Ended, Witness, WitnessKind, others_digest
+from ..formats.witness import Ended, Witness, WitnessKind
 from .domain import (
     HOLDERS_MAX,
     Again,
@@ -40,6 +40,7 @@ from .domain import (
     State,
     Taken,
     memory_under,
+    past_of,
     remembering,
     said,
 )
@@ -65,18 +66,6 @@ def over_of(memory: Memory, request_id: bytes, correlation_id: bytes | None) -> 
     if last is not None and last.correlation_id == correlation_id:
         return Over(request_id=request_id, outcome=last.outcome, ending=last)
     return Over(request_id=request_id, outcome=LeaseOutcome.UNKNOWN, ending=None)
-
-
-def past_of(memory: Memory) -> Past:
-    """Return what a witness says of the leases that ended before it."""
-    last, setter = memory.last_ended, memory.floor_set_by
-    if setter is not None and last is not None and setter.correlation_id == last.correlation_id:
-        setter = None
-    if not memory.before_last:
-        return Past(last_ended=last, floor_set_by=setter, others=0, others_digest=None)
-    named = None if setter is None else setter.correlation_id
-    rest = [each for each in memory.before_last if each.ending.correlation_id != named]
-    return Past(last_ended=last, floor_set_by=setter, others=len(rest), others_digest=others_digest(rest))
 
 
 def raised(state: State, fence: int, floor_ns: Instant, settle_to_ns: Instant) -> State:

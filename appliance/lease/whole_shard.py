@@ -76,6 +76,7 @@ class Eviction:
         self.domains_max = domains_max
         self.floor_ns: Instant = 0
         self.settle_to_ns: Instant = 0
+        self._memory = Memory(fence=0, floor_ns=0, settle_to_ns=0, hints=nothing_known(0))
 
     def begin(self, floor_ns: Instant, settle_to_ns: Instant) -> None:
         """Take the numbers that the chain states for a run that begins."""
@@ -87,8 +88,10 @@ class Eviction:
 
     def memory(self) -> Memory:
         """Return what a domain has that is not remembered."""
-        hints = nothing_known(self.floor_ns)
-        return Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)
+        if (self._memory.floor_ns, self._memory.settle_to_ns) != (self.floor_ns, self.settle_to_ns):
+            hints = nothing_known(self.floor_ns)
+            self._memory = Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)
+        return self._memory
 
     def long_past(self, earliest: Instant) -> Instant:
         """Return before which instant all numbers of a domain lie that may be evicted."""

@@ -525,11 +525,11 @@ class ShardHost:
             self._time.sleep(PAUSE_NS)
 
     def _server(self, running: Shard, shard: int, guard: Lock) -> ShardServer:
-        pulse, on_loop = self._pulse, lambda: self._give_way(shard)
+        pulse, on_tick = self._pulse, lambda: self._give_way(shard)
         if pulse is not None:
             name = f"shard {shard_text(shard)}"
             pulse.watch(name)
-            on_loop = lambda: pulse.beat(name)  # noqa: E731
+            on_tick = lambda: pulse.beat(name)  # noqa: E731
         return ShardServer(
             running,
             shard_socket(self._runtime, shard),
@@ -537,7 +537,7 @@ class ShardHost:
             clock=self._time,
             trust=self._trust if pulse is not None else None,
             group=group_id(self._settings.group),
-            on_loop=on_loop,
+            on_tick=on_tick,
         )
 
     def _go_on(self, shard: int, newest: ShardMap) -> None:

@@ -32,15 +32,13 @@ from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, unseen
-from .semaphore import tree_of
+from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, tree_of, unseen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lease import Holder
-    from appliance.lease.client import LeaseDenied
-    from appliance.lease.wire import LeaseView
+    from appliance.lease.wire import Denied, LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
 
@@ -104,7 +102,7 @@ class Election(Tool[Leadership]):
         *,
         timeout_s: Seconds = PATIENCE_S,
         given_up: Callable[[], bool] = never,
-        waiting: Callable[[LeaseDenied], object] = unseen,
+        waiting: Callable[[Denied], object] = unseen,
     ) -> Leadership:
         """Campaign: return when this candidate leads; see ``Tool.acquire``."""
         session, time = self._session, self._standing.time

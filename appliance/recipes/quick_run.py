@@ -2,7 +2,7 @@
 
 An interpreter that loads what a lease of its own needs takes twenty times as long to start as one that runs ``true``.
 Here nothing is loaded but a few modules of the standard library, and what ends the command before its sub-lease is over
-is the same as everywhere (``run.py``, ``processes.py``). What is not understood, refused for want of a daemon, or not
+is the same as everywhere (``processes.py``). What is not understood, refused for want of a daemon, or not
 at hand is left to the whole command: nothing has happened then.
 """
 
@@ -19,8 +19,7 @@ import time
 from timeagent.errors import LeaseLost
 
 from ..node import desk_wire as wire
-from .processes import MS, SIGNALLED, ProcessTree, Signals, note_at_once, program_missing
-from .run import HEARD, Run
+from .processes import HEARD, MS, SIGNALLED, ProcessTree, Run, Signals, note_at_once, program_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

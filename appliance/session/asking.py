@@ -15,7 +15,7 @@ from typing import Final, Self
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseDenied, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseOver, LeaseUnavailable, Suspect
 from appliance.lease.wire import Denied, Refused
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
@@ -110,7 +110,7 @@ def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall
     return chosen
 
 
-type Obstacle = LeaseDenied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Obstacle = Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
 
 
 def raise_final(obstacle: Obstacle) -> None:
@@ -129,11 +129,10 @@ def given_up_for(obstacle: Obstacle, timeout_ns: Span) -> TryAgain:
     """Return what is raised once so long was waited, by what was in the way last."""
     waited = span_text(timeout_ns)
     match obstacle:
-        case LeaseDenied():
+        case Denied():
             return TryAgain(
                 "busy",
-                f"{denial_text(obstacle.domain, obstacle)}; waited {waited}, as number {obstacle.place} of those "
-                "who wait",
+                f"{denial_text(obstacle)}; waited {waited}, as number {obstacle.place} of those who wait",
                 hint="allow more time, or ask the holder",
             )
         case LeaseUnavailable():
@@ -148,13 +147,13 @@ def given_up_for(obstacle: Obstacle, timeout_ns: Span) -> TryAgain:
             return TryAgain("outrun", f"an older request was faster; waited {waited}", hint="try again")
 
 
-def denial_text(domain: str, denied: LeaseDenied | Denied) -> str:
+def denial_text(denied: Denied) -> str:
     """Return who has a domain, since when and until when at least, as people read it."""
     holder = denied.holder
     purpose = f" ({holder.purpose})" if holder.purpose else ""
     return (
-        f"{domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} since {rfc3339(denied.since_ns)} "
-        f"until {rfc3339(denied.until_ns)} at least"
+        f"{denied.domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} "
+        f"since {rfc3339(denied.since_ns)} until {rfc3339(denied.until_ns)} at least"
     )
 
 

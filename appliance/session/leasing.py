@@ -32,7 +32,6 @@ from appliance.lease.client import (
     Ask,
     ClockLook,
     Giving,
-    LeaseDenied,
     LeaseGranted,
     LeaseOver,
     LeaseUnavailable,
@@ -48,6 +47,7 @@ from appliance.lease.wire import (
     Above,
     Age,
     Attend,
+    Denied,
     Inspect,
     LeasePage,
     LeaseView,
@@ -92,7 +92,7 @@ class _AcquireAttempt:
     deadline: AcquireDeadline
     together: bool = False
     """Under a session lease with each shard."""
-    waiting: Callable[[LeaseDenied], object] = lambda _: None
+    waiting: Callable[[Denied], object] = lambda _: None
     """Told who has what."""
     age: Age | None = None
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Leasing:
         stuck: Callable[[Age | None], bool] = lambda _: False,
         *,
         together: bool = False,
-        waiting: Callable[[LeaseDenied], object] = lambda _: None,
+        waiting: Callable[[Denied], object] = lambda _: None,
     ) -> tuple[list[Lease], ClockLook]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
@@ -233,17 +233,17 @@ class Leasing:
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
             obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
-            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is LeaseDenied]
+            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is Denied]
             for each in obstacles:
-                if isinstance(each, LeaseDenied):
+                if isinstance(each, Denied):
                     attempt.waiting(each)
-            final = next((each for each in obstacles if not isinstance(each, LeaseDenied)), None)
+            final = next((each for each in obstacles if not isinstance(each, Denied)), None)
             if final is not None or not obstacles:
                 return final
             if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
                 return obstacles[0]
             attempt.deadline.pause(
-                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, LeaseDenied))
+                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied))
             )
             overtaken = self._overtaken(attempt)
             if overtaken is not None:
@@ -410,8 +410,8 @@ class Leasing:
                             continue
                 result = LeaseUnavailable(lease.domain, NEWER_MAP, "its halves have not that mode yet")
             raise_final(result)
-            assert isinstance(result, LeaseUnavailable | LeaseDenied), result
-            others_wait = isinstance(result, LeaseDenied) and result.place > 1
+            assert isinstance(result, LeaseUnavailable | Denied), result
+            others_wait = isinstance(result, Denied) and result.place > 1
             if deadline.over() or others_wait:
                 raise given_up_for(result, timeout_ns)
             deadline.pause(self._random)

@@ -6,7 +6,7 @@ when there is something to tell. Hearing nothing breaks nothing: the lease is ke
 Sticky leases stay with the session between uses (``LeaseCache``), until somebody asks for them or nobody has used them
 for long. One that is cached is held and renewed as every other, and nobody uses it: what its last user had in hand is
 over, and no attempt under it is undecided. Whoever acquires its domain next gets it, with its fence, and no shard is
-asked.
+asked. ``SessionStanding`` tells tools that are made of sessions which leases a session has in use.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Event, RLock, Thread
+from threading import Event, RLock, Thread, Timer
 from typing import Final
 
-from appliance.formats.lease import Mode, covers
+from appliance.formats.lease import Holder, Mode, covers
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.wire import Age, Recalled, WantedLease
+from appliance.lease.wire import Age, LeaseView, Recalled, WantedLease
 from timeagent.clock import NodeTime
 from timeagent.errors import TenureError, TryAgain
 from timeagent.units import SECOND, Span
@@ -335,3 +335,69 @@ def _tell(lease: Lease) -> None:
         except Exception:  # noqa: BLE001 - whatever an application's function raises
             # Another waits for the lease, and the other functions want to be called: as if this one had returned.
             _log.exception("recall-listener-failed domain=%s", lease.domain)
+
+
+class SessionStanding:
+    """One session's, for the tools that are made of sessions. Safe to share between threads."""
+
+    def __init__(
+        self,
+        time: NodeTime,
+        policy: PolicyNumbers,
+        leasing: Leasing,
+        renewer: LeaseRenewer,
+        cache: LeaseCache,
+        *,
+        background: bool,
+    ) -> None:
+        self.time = time
+        self.policy = policy
+        self._leasing = leasing
+        self._renewer = renewer
+        self._cache = cache
+        self._background = background
+        self._due: list[tuple[int, Callable[[], None]]] = []
+        """What a session without threads has to do yet, and from when on, by the boot clock."""
+
+    @property
+    def holder(self) -> Holder:
+        """How its leases name the session."""
+        return self._leasing.holder
+
+    @property
+    def lock(self) -> RLock:
+        """The session's."""
+        return self._renewer.keeper.lock
+
+    def later(self, span: Span, do: Callable[[], None]) -> None:
+        """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
+
+        A session without threads calls it when it renews, as time passes.
+        """
+        if not self._background:
+            self._due.append((self.time.boot_ns() + span, do))
+            return
+        timer = Timer(span / SECOND, do)
+        timer.daemon = True
+        timer.start()
+
+    def do_due(self) -> None:
+        """Call what was put off until now, in a session without threads."""
+        boot = self.time.boot_ns()
+        due = [each for each in self._due if each[0] <= boot]
+        self._due = [each for each in self._due if each[0] > boot]
+        for _, do in due:
+            do()
+
+    def in_use(self, domain: str) -> Lease | None:
+        """Return a lease on a domain that the session has in use, or None. Asks nobody."""
+        with self.lock:
+            mine = [each for each in self._renewer.held if each.domain == domain and each not in self._cache]
+        return next((each for each in mine if each.ended is None), None)
+
+    def leases_below(self, domain: str) -> list[LeaseView]:
+        """Return the leases on all domains below one of a tree, in their order, unsigned, as their shard knows them.
+
+        Raises ShardUnavailable. Blocks for the shard.
+        """
+        return self._leasing.leases_below(domain)

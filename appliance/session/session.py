@@ -21,7 +21,8 @@ from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import ClockLook, LeaseDenied
+from appliance.lease.client import ClockLook
+from appliance.lease.wire import Denied
 from timeagent.errors import (
     BadRequest,
     Damaged,
@@ -47,7 +48,7 @@ from .asking import (
 from .held import Lease, Listener, Recall, checked_leases
 from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
-from .recalls import LeaseCache, RecallListener
+from .recalls import LeaseCache, RecallListener, SessionStanding
 from .renewal import LeaseRenewer, RenewalThread, period_ns
 from .stamping import (
     AheadOfClock,
@@ -58,7 +59,6 @@ from .stamping import (
     check_near,
     checked_batch,
 )
-from .standing import SessionStanding
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class Session:
         sticky_s: Seconds | None = None,
         session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
-        waiting: Callable[[LeaseDenied], object] = lambda _: None,
+        waiting: Callable[[Denied], object] = lambda _: None,
     ) -> Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 

@@ -58,34 +58,21 @@ class CutFile(NamedTuple):
     heads: list[bytes]
 
 
-@dataclass(frozen=True, slots=True)
 class Cut:
-    """The frames of some files, in order."""
+    """The frames of some files, in order. Raises NotPlain where one of them was not cut."""
 
-    file: Column
-    """Which of the files each is in."""
-    offset: Column
-    length: Column
-    counts: Column
-    """How many messages."""
-    first: Column
-    last: Column
-    digests: NDArray[np.uint64]
-    """Shape (frames, 4)."""
-    heads: list[bytes]
-
-
-def together(files: Sequence[CutFile | None]) -> Cut:
-    """Return the frames of some files. Raises NotPlain where one of them was not cut."""
-    whole = [each for each in files if each is not None]
-    if len(whole) != len(files):
-        raise NotPlain
-    rows = np.frombuffer(b"".join([each.rows for each in whole]), np.int64).reshape(-1, 5)
-    heads = [head for each in whole for head in each.heads]
-    file = np.repeat(np.arange(len(whole)), [len(each.heads) for each in whole])
-    digests = numbers(b"".join([each.digests for each in whole]), 4)
-    offset, length, counts, first, last = np.ascontiguousarray(rows.T)
-    return Cut(file, offset, length, counts, first, last, digests, heads)
+    def __init__(self, files: Sequence[CutFile | None]) -> None:
+        whole = [each for each in files if each is not None]
+        if len(whole) != len(files):
+            raise NotPlain
+        self.file: Column = np.repeat(np.arange(len(whole)), [len(each.heads) for each in whole])
+        """Which of the files each is in."""
+        rows = np.frombuffer(b"".join([each.rows for each in whole]), np.int64).reshape(-1, 5)
+        self.offset, self.length, self.counts, self.first, self.last = np.ascontiguousarray(rows.T)
+        """Each piece, how many messages are in it, and the instants of the first and the last."""
+        self.digests = numbers(b"".join([each.digests for each in whole]), 4)
+        """Shape (frames, 4)."""
+        self.raw_heads = [head for each in whole for head in each.heads]
 
 
 def cut(data: bytes, *, hashed: bool = True) -> CutFile | None:
@@ -167,20 +154,20 @@ class JudgedFile:
     """Of the file under the root, also where a pack holds its bytes."""
 
 
-class FrameBatch:
+class FrameBatch(Cut):
     """The frames of some files, decoded. Raises NotPlain, Damaged, ValueError."""
 
-    def __init__(self, files: Sequence[JudgedFile], found: Cut, shapes: Shapes) -> None:
+    def __init__(self, files: Sequence[JudgedFile], shapes: Shapes) -> None:
+        super().__init__([file.cut for file in files])
         self.files = files
-        self.cut = found
-        self.frames: Column = np.bincount(found.file, minlength=len(files))
+        self.frames: Column = np.bincount(self.file, minlength=len(files))
         self.begins: Column = np.cumsum(self.frames) - self.frames
         """The first frame of each file."""
-        self.heads = heads = shapes.read(found.heads)
-        self.places: Column = found.offset + np.array([file.where.offset for file in files], np.int64)[found.file]
-        if not small(found.first).all() or not small(found.last).all():
+        self.heads = heads = shapes.read(self.raw_heads)
+        self.places: Column = self.offset + np.array([file.where.offset for file in files], np.int64)[self.file]
+        if not small(self.first).all() or not small(self.last).all():
             raise NotPlain
-        self.names = bytes_of(found.digests)
+        self.names = bytes_of(self.digests)
         """The digest of each."""
         self.sequence = heads.number("sequence")
         self.trust_number = heads.number("trust_number")
@@ -190,20 +177,20 @@ class FrameBatch:
         """Name and incarnation of the writer of each file."""
 
     def where(self, frame: int) -> Evidence:
-        path = self.files[self.cut.file[frame]].where.path
-        return Evidence(path, int(self.places[frame]), int(self.cut.length[frame]))
+        path = self.files[self.file[frame]].where.path
+        return Evidence(path, int(self.places[frame]), int(self.length[frame]))
 
     def _check_attempts(self) -> None:
         """Check that attempts cover the messages of each frame, none of them without any."""
         most = max(len(each.attempts) for each in self.heads.kinds())  # type: ignore[attr-defined]
-        covered = np.zeros(len(self.cut.counts), np.int64)
+        covered = np.zeros(len(self.counts), np.int64)
         for place in range(most):
             name = f"attempts.{place}.messages"
             messages = self.heads.number(name)
-            if (self.heads.there(name) & (messages == 0)).any() or (messages > self.cut.counts).any():
+            if (self.heads.there(name) & (messages == 0)).any() or (messages > self.counts).any():
                 raise NotPlain
             covered += messages
-        if (covered != self.cut.counts).any():
+        if (covered != self.counts).any():
             raise NotPlain
 
     def _check_digests(self) -> None:
@@ -219,7 +206,7 @@ class FrameBatch:
 
     def _check_places(self) -> list[tuple[str, bytes]]:
         """Check that all frames of each file are of one run of a writer, and belong there. Returns the writers."""
-        heads, files, file = self.heads, self.files, self.cut.file
+        heads, files, file = self.heads, self.files, self.file
         cluster = heads.identifiers("cluster_id", 2)
         writer, writers = heads.distinct("writer")
         log, logs = heads.distinct("log")
@@ -249,21 +236,21 @@ class FrameBatch:
 
     def within_bags(self, tokens: FrameTokens) -> Flags:
         """Say which frames lie in their bag, and near their signed time."""
-        cut, policy = self.cut, self.files[0].by.policy
+        policy = self.files[0].by.policy
         assert policy is not None
         if policy.r1_tolerance_ns >= NUMBER_MAX:
-            return np.zeros(len(cut.first), np.bool_)
+            return np.zeros(len(self.first), np.bool_)
         bags = [each.by.bag for each in self.files]
-        start = np.array([bag.start_ns for bag in bags], np.int64)[cut.file]
-        end = np.array([bag.end_ns for bag in bags], np.int64)[cut.file]
+        start = np.array([bag.start_ns for bag in bags], np.int64)[self.file]
+        end = np.array([bag.end_ns for bag in bags], np.int64)[self.file]
         allowed = tokens.radius + policy.r1_tolerance_ns
         return (
-            (cut.first >= start)
-            & (cut.last < end)
+            (self.first >= start)
+            & (self.last < end)
             & (tokens.radius <= policy.radius_ns_max)
             & (tokens.staleness <= STALENESS_NS)
-            & (cut.first >= tokens.midpoint - allowed)
-            & (cut.last <= tokens.midpoint + allowed)
+            & (self.first >= tokens.midpoint - allowed)
+            & (self.last <= tokens.midpoint + allowed)
         )
 
 
@@ -273,7 +260,7 @@ class FrameTokens:
     def __init__(self, batch: FrameBatch, frames: FrameReader) -> None:
         of_frame, raw = batch.heads.distinct("time")
         bags: dict[int, int] = {}
-        bag = np.array([bags.setdefault(id(file.by.lock), len(bags)) for file in batch.files])[batch.cut.file]
+        bag = np.array([bags.setdefault(id(file.by.lock), len(bags)) for file in batch.files])[batch.file]
         kinds = (of_frame * len(bags) + bag) * len(batch.writer_names) + batch.writer
         _, firsts, self.which = np.unique(kinds, return_index=True, return_inverse=True)
         order = np.argsort(firsts)
@@ -283,7 +270,7 @@ class FrameTokens:
         self.known: list[SignedTime] = []
         good = []
         for first in firsts.tolist():
-            by = batch.files[batch.cut.file[first]].by
+            by = batch.files[batch.file[first]].by
             known = frames.token(raw[of_frame[first]], batch.writer_names[batch.writer[first]], by.keyring)
             token, stamp = known.token, by.closed
             self.known.append(token)
@@ -307,16 +294,16 @@ class FrameTokens:
 
 def columns_of(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, chosen: Column, rank: int) -> FrameColumns:
     """Return some frames as a timeline is told of them. ``rank``: of the first of all frames."""
-    cut, rows = batch.cut, np.zeros(len(chosen), FRAME)
-    used, rows["file"] = used_of(cut.file[chosen], len(batch.files))
+    rows = np.zeros(len(chosen), FRAME)
+    used, rows["file"] = used_of(batch.file[chosen], len(batch.files))
     told, rows["clock"] = used_of(tokens.which[chosen], len(tokens.known))
-    rows["rank"], rows["sequence"], rows["messages"] = rank + chosen, batch.sequence[chosen], cut.counts[chosen]
-    rows["offset"], rows["length"] = batch.places[chosen], cut.length[chosen]
-    rows["first"], rows["last"] = cut.first[chosen], cut.last[chosen]
+    rows["rank"], rows["sequence"], rows["messages"] = rank + chosen, batch.sequence[chosen], batch.counts[chosen]
+    rows["offset"], rows["length"] = batch.places[chosen], batch.length[chosen]
+    rows["first"], rows["last"] = batch.first[chosen], batch.last[chosen]
     files = [(batch.files[n], batch.writers[n]) for n in used]
     writer = np.zeros(len(tokens.known), np.int64)
     writer[tokens.which] = batch.writer
-    place = np.full(len(cut.file), -1)
+    place = np.full(len(batch.file), -1)
     place[chosen] = np.arange(len(chosen))
     of_frame = place[witnesses.frame]
     kept = np.argsort(of_frame, kind="stable")[np.count_nonzero(of_frame < 0) :]
@@ -359,7 +346,7 @@ def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens
     frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
     staying, together = witnesses.with_other_halves(saying)
     fits &= together
-    fits &= witnesses.floor[witnesses.which] < batch.cut.first[frame]
-    fits &= batch.cut.last[frame] < witnesses.expiry[saying]
+    fits &= witnesses.floor[witnesses.which] < batch.first[frame]
+    fits &= batch.last[frame] < witnesses.expiry[saying]
     clean[frame[~fits]] = False
     return staying

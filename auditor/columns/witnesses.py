@@ -26,7 +26,6 @@ from appliance.formats.witness import (
     SignedWitness,
     Witness,
     WitnessKind,
-    decode_entry,
 )
 from auditor.evidence.signatures import FrameReader, KnownHead
 from timeagent import core
@@ -176,27 +175,21 @@ def _steps(path: bytes) -> tuple[bytes, ...]:
     return tuple([path[at : at + _STEP - 2] for at in range(0, len(path), _STEP)])
 
 
-class WitnessShapes:
-    """The shapes of witnesses, and of what they state."""
-
-    def __init__(self) -> None:
-        self.signed = Shapes(lambda raw: decode(SignedWitness, raw))
-        self.entries = Shapes(decode_entry)
-
-
 class Witnesses:
     """The different witnesses of some frames: of leases and of session leases. Raises NotPlain, Damaged, ValueError."""
 
-    def __init__(self, heads: Records, frames: FrameReader, keyring: Keyring, shapes: WitnessShapes) -> None:
+    def __init__(
+        self, heads: Records, frames: FrameReader, keyring: Keyring, of_signed: Shapes, of_entries: Shapes
+    ) -> None:
         """Open those that the heads of frames carry."""
         carried_by, carried, raw = _carried(heads)
         self.count = len(raw)
         if not raw:
             self.frame = self.which = self.session_frame = self.session_which = np.zeros(0, np.int64)
             return
-        signed = shapes.signed.read(raw)
+        signed = of_signed.read(raw)
         self.entries = signed.raw("entry")
-        told = shapes.entries.read(self.entries)
+        told = of_entries.read(self.entries)
         if any(not isinstance(each, Witness | SessionWitness) for each in told.kinds()):
             raise NotPlain
         self.position = signed.number("index")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
 from itertools import pairwise
+from struct import Struct
 from typing import Any, Final, NamedTuple, overload
 
 import msgspec
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.witness import Ended, Witness
-from auditor.columns.layout import Numbering, bytes_of
+from auditor.columns.layout import Numbering
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.index import Database
 from auditor.rules.finding import Evidence
@@ -72,12 +73,14 @@ class EventRow(NamedTuple):
     begins: bool
 
 
-_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "<u4")
-_CODES: Final = {"kind": "u1", "begins": "?"} | _SMALL
-EVENT: Final = np.dtype([(name, _CODES.get(name, "<i8")) for name in EventRow._fields])
+_SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "I")
+_CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
+_ROW: Final = Struct(f"<{''.join(_CODES.values())}")
+EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
 ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("heard", "?"), ("rank", "<i8")])
 """What orders events of one instant and kind: who said it, its own order, its own word before hearsay, the rank."""
 LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
+_LEASE: Final = Struct("<I16s")
 SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
 """A lease: the positions of the first and last event that tells of it, until when it lasted at most, and since when."""
 _LASTING: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,)), ("event", "<i8"), ("until", "<i8")])
@@ -290,11 +293,19 @@ def _parts(keys: NDArray[Any], values: NDArray[Any]) -> Iterator[tuple[int, NDAr
 class _Block:
     """Events that lie together, each read when it is asked for."""
 
-    def __init__(self, rows: ColumnRows, leases: ColumnRows) -> None:
-        self.rows = rows
-        self.instants: Numbers = rows["instant"]
-        self.leases = leases
-        self.events: list[Event | None] = [None] * len(rows)
+    def __init__(self, rows: bytes, leases: bytes) -> None:
+        self.instants: Numbers = np.frombuffer(rows, EVENT)["instant"]
+        self.events: list[Event | None] = [None] * len(self.instants)
+        self._rows = rows
+        self._leases = leases
+
+    def row(self, place: int) -> EventRow:
+        return EventRow(*_ROW.unpack_from(self._rows, place * _ROW.size))
+
+    def leases(self, row: EventRow) -> Iterator[tuple[int, bytes]]:
+        """Yield domain and correlation id of each lease that a frame was written under."""
+        begin = row.at * _LEASE.size
+        return _LEASE.iter_unpack(self._leases[begin : begin + row.under * _LEASE.size])
 
 
 class StoredEvents(Sequence["Event"]):
@@ -331,13 +342,11 @@ class StoredEvents(Sequence["Event"]):
         block, place = self._block(number // self._size), number % self._size
         event = block.events[place]
         if event is None:
-            event = block.events[place] = self._read(EventRow(*block.rows[place].tolist()), block.leases)
+            event = block.events[place] = self._read(block.row(place), block)
         return event
 
-    def _read(self, row: EventRow, leases: ColumnRows) -> Event:
+    def _read(self, row: EventRow, block: _Block) -> Event:
         if row.clock:
-            under = leases[row.at : row.at + row.under]
-            domains, cids = map(self._text, under["domain"].tolist()), bytes_of(under["cid"])
             file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
             return FrameWritten(
                 instant_ns=row.instant,
@@ -357,7 +366,7 @@ class StoredEvents(Sequence["Event"]):
                 accepted_ns=span,
                 listed=True,
                 void_because="",
-                leases=tuple(zip(domains, cids, strict=True)),
+                leases=tuple((self._text(domain), cid) for domain, cid in block.leases(row)),
                 begins=row.begins,
             )
         raw = self._piece(row.piece)[row.at : row.at + row.size]
@@ -393,23 +402,17 @@ class StoredEvents(Sequence["Event"]):
 
     def listed_with(self, posting: Posting, key: str, part: int = 0) -> tuple[NDArray[np.uint32], Numbers]:
         """Return a list of positions, and what it holds beside them."""
-        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part = ?"
-        for positions, more in self._db.execute(sql, (posting, key, part)):
-            return np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
-        return np.zeros(0, np.uint32), np.zeros(0, np.int64)
+        return next(self.lists(posting, key, part, part + 1), (np.zeros(0, np.uint32), np.zeros(0, np.int64)))
 
-    def parts(self, posting: Posting, key: str, before: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
-        """Yield the lists of one key with a lower number than that, the highest first."""
-        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part < ? ORDER BY part DESC"
-        for positions, more in self._db.execute(sql, (posting, key, before)):
+    def lists(self, posting: Posting, key: str, first: int, end: int) -> Iterator[tuple[NDArray[np.uint32], Numbers]]:
+        """Yield the lists of one key whose numbers lie within [first, end), the highest first."""
+        sql = "SELECT positions, more FROM posting WHERE list = ? AND key = ? AND part >= ? AND part < ?"
+        for positions, more in self._db.execute(f"{sql} ORDER BY part DESC", (posting, key, first, end)):
             yield np.frombuffer(positions, "<u4"), np.frombuffer(more, "<i8")
 
     def spans(self, domain: str) -> ColumnRows:
         """Return the leases of a domain."""
-        sql = "SELECT positions FROM posting WHERE list = ? AND key = ?"
-        for (spans,) in self._db.execute(sql, (Posting.SPANS, domain)):
-            return np.frombuffer(spans, SPAN)
-        return np.zeros(0, SPAN)
+        return self.listed(Posting.SPANS, domain).view(SPAN)
 
     def beginning_at(self, where: Evidence) -> list[int]:
         """Return the positions of the events whose bytes begin there."""
@@ -422,7 +425,7 @@ class StoredEvents(Sequence["Event"]):
 
 def _block(db: Database, number: int) -> _Block:
     ((rows, leases),) = db.execute("SELECT rows, leases FROM block WHERE number = ?", (number,))
-    return _Block(np.frombuffer(rows, EVENT), np.frombuffer(leases, LEASE))
+    return _Block(rows, leases)
 
 
 def _piece(db: Database, number: int) -> bytes:

@@ -166,7 +166,7 @@ class DomainLayer(Layer[str, DomainState], Domains):
 
 
 class BagLayer(Layer[tuple[str, Instant], BagState], Bags):
-    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+    def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         # Of the rows of a group SQLite gives the one that has the maximum.
         sql = (
             "SELECT part, value, max(position) FROM known WHERE kind = ? AND key = ? AND position <= ?"

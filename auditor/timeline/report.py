@@ -46,7 +46,7 @@ def text_lines(state: StateAt, delivered: dict[str, list[Delivered]], *, domain:
             f"{log.rejected:,} rejected, {log.pending:,} pending"
             + (f", {log.unread_bags} bags that cannot be read" if log.unread_bags else "")
         )
-        bags = state.bags_of(name, newest=BAGS_SHOWN)
+        bags = state.bags.bags_of(name, newest=BAGS_SHOWN)
         yield from _table(
             "",
             ("bag", "phase", "due", "written", "listed", "void", "msgs", "closed", "sealed"),
@@ -259,7 +259,7 @@ def _log_fields(state: StateAt, name: str, delivered: list[Delivered]) -> dict[s
         "rejected": log.rejected,
         "pending": log.pending,
         "unread_bags": log.unread_bags,
-        "bags": [_bag_fields(state, bag) for bag in state.bags_of(name)],
+        "bags": [_bag_fields(state, bag) for bag in state.bags.bags_of(name)],
         "newest": [
             {
                 **instant_fields("timestamp", each.timestamp_ns),

@@ -7,7 +7,7 @@ file or a clock. Structs rather than dataclasses where a fold makes one per even
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ from auditor.rules.finding import Finding
 from auditor.rules.history import ShardName
 from timeagent.units import Instant, Span
 
-from .events import BagClosed, CeilingLinked, ClockReading, Event, LeaseTold, LogBorn
+from .events import BagClosed, CeilingLinked, ClockReading, LeaseTold, LogBorn
 
 
 class LeasePhase(StrEnum):
@@ -83,18 +83,6 @@ class LeaseState(msgspec.Struct, frozen=True, array_like=True):
     @property
     def correlation_id(self) -> bytes:
         return self.told.witness.correlation_id
-
-    def phase_at(self, instant: Instant, session: SessionState | None = None) -> LeasePhase:
-        """Return how it stands at an instant, as far as this state's events tell. ``session``: its own, if any."""
-        if self.ending is not None:
-            return _ENDED[self.ending.outcome]
-        if self.run_over:
-            return LeasePhase.FORGOTTEN
-        if session is not None and session.ending is not None:
-            return _ENDED[session.ending.outcome]
-        if instant >= (self.expiry_ns if session is None else session.expiry_ns):
-            return LeasePhase.OVER
-        return LeasePhase.TENTATIVE if self.witness.phase is Phase.TENTATIVE else LeasePhase.HELD
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True):
@@ -179,16 +167,6 @@ class BagState(msgspec.Struct, frozen=True, array_like=True):
     packed: bool = False
     """Whether the copy has it in a pack."""
 
-    def phase_at(self, instant: Instant, end_ns: Instant) -> BagPhase:
-        """Return how far its closing had come. ``end_ns``: of the copy."""
-        if self.sealed_ns is not None:
-            return BagPhase.PACKED if self.packed and instant >= end_ns else BagPhase.SEALED
-        if self.closed is not None:
-            return BagPhase.CLOSED
-        if instant < self.due_ns:
-            return BagPhase.OPEN
-        return BagPhase.CLOSING if self.prelock else BagPhase.DUE
-
 
 class LogState(msgspec.Struct, frozen=True, array_like=True):
     """One log, and what a reader of settled messages would have had from it."""
@@ -230,8 +208,8 @@ class Bags(Mapping[tuple[str, Instant], BagState]):
     """Bags by log and beginning; those of one log lie together."""
 
     @abstractmethod
-    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
-        """Return the bags of a log in order of time, the newest at most."""
+    def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
+        """Return the bags of a log in order of time; ``newest``: only so many of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +221,6 @@ class StateAt:
     """The last instant that the copy tells of."""
     position: int
     """How many events lie at or before the instant."""
-    last: Event | None
     findings: tuple[Finding, ...]
     """Those whose evidence was complete by then."""
     domains: Domains
@@ -255,19 +232,26 @@ class StateAt:
 
     def bag_phase(self, bag: BagState) -> BagPhase:
         """Return how far the closing of a bag had come."""
-        return bag.phase_at(self.instant_ns, self.end_ns)
-
-    def bags_of(self, log: str, *, newest: int | None = None) -> list[BagState]:
-        """Return the bags of a log in order of time; ``newest``: only so many of the last."""
-        return self.bags.bags_of(log, newest)
-
-    def leases(self) -> Iterator[LeaseState]:
-        """Yield every lease that is not ended, in order of domain."""
-        for domain in self.domains.standing():
-            yield from self.domains[domain].leases
+        if bag.sealed_ns is not None:
+            return BagPhase.PACKED if bag.packed and self.instant_ns >= self.end_ns else BagPhase.SEALED
+        if bag.closed is not None:
+            return BagPhase.CLOSED
+        if self.instant_ns < bag.due_ns:
+            return BagPhase.OPEN
+        return BagPhase.CLOSING if bag.prelock else BagPhase.DUE
 
     def phase(self, lease: LeaseState) -> LeasePhase:
-        return lease.phase_at(self.instant_ns, self.session_of(lease))
+        """Return how a lease stands, as far as the events until then tell."""
+        session = self.session_of(lease)
+        if lease.ending is not None:
+            return _ENDED[lease.ending.outcome]
+        if lease.run_over:
+            return LeasePhase.FORGOTTEN
+        if session is not None and session.ending is not None:
+            return _ENDED[session.ending.outcome]
+        if self.instant_ns >= self.expiry(lease):
+            return LeasePhase.OVER
+        return LeasePhase.TENTATIVE if lease.witness.phase is Phase.TENTATIVE else LeasePhase.HELD
 
     def session_of(self, lease: LeaseState) -> SessionState | None:
         """Return the session lease that a lease was taken under, if there is one that is known."""

@@ -90,7 +90,6 @@ class Timeline:
             instant,
             self.end_ns,
             position,
-            self.events[position - 1] if position else None,
             self.findings_until(instant),
             working.domains,
             working.sessions,
@@ -172,7 +171,7 @@ class Timeline:
 
     def delivered_backwards(self, log: str, before: Instant) -> Iterator[FrameWritten]:
         """Yield the frames that a reader was given, the newest first. Reads each when it is asked for."""
-        for positions, newest in self.events.parts(Posting.BAG, log, before):
+        for positions, newest in self.events.lists(Posting.BAG, log, 0, before):
             order = np.lexsort((positions, -newest))
             yield from self._frames(positions[order[newest[order] > 0]])
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.recipes.election import Election
+from appliance.recipes.exclusion import Semaphore
 from appliance.recipes.fence_gate import FenceGate
-from appliance.recipes.semaphore import Semaphore
 from tests.support.cluster import Site, wait_until
 from tests.support.warm import WarmProcess
 from tests.support.zombie import election_of

@@ -433,8 +433,8 @@ MUTANTS = {
     "model: settle_to forgotten after a restart": Mutant(
         whole_shard,
         "Eviction.memory",
-        "self.settle_to_ns",
-        "0",
+        "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=self.settle_to_ns, hints=hints)",
+        "Memory(fence=0, floor_ns=self.floor_ns, settle_to_ns=0, hints=hints)",
         no_two_holders_can_write_the_same_instant,
     ),
     "model: broken too early": Mutant(

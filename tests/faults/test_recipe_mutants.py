@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.node import lease_counts
-from appliance.recipes import election, exclusion, fence_gate, mount_election, semaphore
+from appliance.recipes import election, exclusion, fence_gate, mount_election
 from appliance.testing import stepped_cluster
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed
@@ -52,28 +52,28 @@ MUTANTS = {
         lock_tests.test_lost_mutex_is_told_and_acts_no_more,
     ),
     "slots of dead holders are of their size for ever": Mutant(
-        semaphore,
+        exclusion,
         "Semaphore._next",
         "domain not in self._slots and (not (now.surely_past(expiry) and self._is_over(domain)))",
         "domain not in self._slots",
         lock_tests.test_slots_of_another_number_whose_holder_died_refuse_nobody_for_ever,
     ),
     "who waits for its turn hears of no other number": Mutant(
-        semaphore,
+        exclusion,
         "Semaphore.acquire",
         "misfits is None",
         "False",
         lock_tests.test_who_waits_for_its_turn_is_told_that_the_numbers_differ,
     ),
     "the slot whose lease expires last is waited for": Mutant(
-        semaphore,
+        exclusion,
         "Semaphore._next",
         "expiries.get(slot, 0)",
         "-expiries.get(slot, 0)",
         lock_tests.test_slot_of_a_dead_holder_is_had_when_its_lease_is_past,
     ),
     "a slash in a name makes a tree": Mutant(
-        semaphore,
+        exclusion,
         "tree_of",
         "name.replace('%', '%25').replace('/', '%2F')",
         "name.replace('/', '%2F')",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.recipes import election, mount_election, semaphore
+from appliance.recipes import election, exclusion, mount_election
 from tests.simulation.mutant import Mutant, one
 
 _FOLLOWS = "MountElection._may_follow"
@@ -10,14 +10,14 @@ _FOLLOWS = "MountElection._may_follow"
 RECIPES: tuple[Mutant, ...] = (
     Mutant(
         "a semaphore of another size is not looked for",
-        one(semaphore, "Semaphore._next", "domain not in self._slots", "False"),
+        one(exclusion, "Semaphore._next", "domain not in self._slots", "False"),
         "slots",
         "locks",
     ),
     Mutant(
         "a slot counts although the turn within which it was chosen is over",
         one(
-            semaphore,
+            exclusion,
             "Semaphore._chosen",
             "try:\n    turn.check()\nexcept (LeaseLost, BadTime):\n    session.relinquish([lease])\n    raise",
             "pass",
@@ -28,7 +28,7 @@ RECIPES: tuple[Mutant, ...] = (
     Mutant(
         "whoever wants a slot takes it without a turn",
         one(
-            semaphore,
+            exclusion,
             "Semaphore.acquire",
             "session.acquire(self._turn, timeout_s",
             "session.acquire(self._turn, mode='S', timeout_s",

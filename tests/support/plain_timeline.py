@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from auditor.timeline.events import (
     RANKS,
@@ -16,17 +16,18 @@ from auditor.timeline.events import (
     SessionOver,
     SessionTold,
     about_domain,
-    about_log,
 )
 from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
-from auditor.timeline.state import Bags, BagState, Domains, DomainState, StateAt
+from auditor.timeline.state import Bags, BagState, Domains, DomainState
+from auditor.timeline.timeline_reader import Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from auditor.rules.finding import Evidence, Finding
     from auditor.rules.history import ShardName
+    from auditor.timeline.event_store import StoredEvents
     from auditor.timeline.events import Event, Place
     from auditor.timeline.facts import Mark
     from timeagent.units import Instant
@@ -43,7 +44,7 @@ class PlainDomains(dict[str, DomainState], Domains):
 
 
 class PlainBags(dict[tuple[str, "Instant"], BagState], Bags):
-    def bags_of(self, log: str, newest: int | None) -> list[BagState]:
+    def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         chosen = sorted((start for name, start in self if name == log), reverse=True)
         return [self[log, start] for start in reversed(chosen[:newest])]
 
@@ -83,8 +84,8 @@ class Gathered(Gathering):
         return [*self._others, *(event for event, unless in self._named.values() if unless not in self._named)]
 
 
-class PlainTimeline:
-    """Events in order of time. Safe to use from several threads: one state is made at a time."""
+class PlainTimeline(Timeline):
+    """A timeline without a database: what that one looks up, this one looks for among all events."""
 
     def __init__(
         self,
@@ -94,60 +95,21 @@ class PlainTimeline:
         marks: Collection[Mark] = (),
     ) -> None:
         """Sort the events."""
-        self.events: Sequence[Event] = sorted(events, key=order)
+        self._sorted: list[Event] = sorted(events, key=order)
+        self.events = cast("StoredEvents", self._sorted)
         self._instants = [event.instant_ns for event in self.events]
+        self.start_ns, self.end_ns = (self._instants[0], self._instants[-1]) if self._instants else (0, 0)
         working = plain_working(marks)
         self._states = [working.copy()]
         """After so many events: the events of a tree of a test are few."""
         for event in self.events:
             working.take(event)
             self._states.append(working.copy())
-        self.findings: list[tuple[Instant, Finding]] = self._placed(list(findings))
+        self._lock = threading.Lock()
+        self.findings = self._placed(list(findings))
 
-    @property
-    def start_ns(self) -> Instant:
-        """The first instant that the copy tells of; 0 where it tells nothing."""
-        return self.events[0].instant_ns if self.events else 0
-
-    @property
-    def end_ns(self) -> Instant:
-        """The last instant that the copy tells of; 0 where it tells nothing."""
-        return self.events[-1].instant_ns if self.events else 0
-
-    def state_at(self, instant: Instant | None = None) -> StateAt:
-        """Return what is known of an instant: every event at or before it. None: all there is."""
-        at = self.end_ns if instant is None else instant
-        return self.state_after(self.position(at), at)
-
-    def state_after(self, position: int, instant: Instant | None = None) -> StateAt:
-        """Return the state after so many events. ``instant``: as of when; that of the newest of them if None."""
-        position = max(0, min(position, len(self.events)))
-        if instant is None:
-            instant = self.events[position - 1].instant_ns if position else self.start_ns
-        working = self._states[position]
-        return StateAt(
-            instant,
-            self.end_ns,
-            position,
-            self.events[position - 1] if position else None,
-            self.findings_until(instant),
-            working.domains,
-            working.sessions,
-            working.shards,
-            working.logs,
-            working.bags,
-            working.clocks,
-        )
-
-    def findings_until(self, instant: Instant) -> tuple[Finding, ...]:
-        """Return the findings whose evidence was complete at an instant."""
-        return tuple(finding for _, finding in self.findings[: self.findings_by(instant)])
-
-    def findings_by(self, instant: Instant) -> int:
-        """Return of how many findings the evidence was complete at an instant."""
-        return bisect_right(self.findings, instant, key=lambda each: each[0])
-
-    # Steps.
+    def _fold(self, position: int) -> Working:
+        return self._states[position]
 
     def position(self, instant: Instant) -> int:
         """Return how many events lie at or before an instant."""
@@ -157,15 +119,6 @@ class PlainTimeline:
         """Return how many events lie before an instant."""
         return bisect_left(self._instants, instant)
 
-    def between(
-        self, first: Instant, last: Instant, *, domain: str | None = None, log: str | None = None
-    ) -> Iterator[tuple[int, Event]]:
-        """Yield (position after it, event) of those in [first, last]; only what is about a domain, or a log."""
-        for position in self._about(self.position_before(first), self.position(last), domain):
-            event = self.events[position]
-            if log is None or about_log(event, log):
-                yield position + 1, event
-
     def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
         return self._closing(range(self.position(instant), len(self.events)), log)
@@ -173,22 +126,6 @@ class PlainTimeline:
     def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
         return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
-
-    def next_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        """Return the next finding after an instant, or None."""
-        place = bisect_right(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place] if place < len(self.findings) else None
-
-    def previous_finding(self, instant: Instant) -> tuple[Instant, Finding] | None:
-        """Return the last finding before an instant, or None."""
-        place = bisect_left(self.findings, instant, key=lambda each: each[0])
-        return self.findings[place - 1] if place else None
-
-    def density(self, first: Instant, last: Instant, cells: int) -> list[int]:
-        """Return how many events lie in each of so many equal parts of [first, last]."""
-        edges = [first + (last - first) * cell // cells for cell in range(cells)]
-        places = [self.position_before(edge) for edge in edges] + [self.position(last)]
-        return [after - before for before, after in pairwise(places)]
 
     # What is about something.
 

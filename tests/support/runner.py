@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from appliance.recipes import processes, run
+from appliance.recipes import processes
 from tenure.__main__ import entry
 from tests.support.mutants import plant
 
@@ -19,13 +19,13 @@ MUTANTS = {
     ),
     "is-no-subreaper": (processes, "ProcessTree.__init__", "_prctl(_PR_SET_CHILD_SUBREAPER, 1)", "pass"),
     "sigkill-after-the-expiry": (
-        run,
+        processes,
         "Run._kill_now",
         "self._held.left_ns() <= self._held.grace_ns() // 2",
         "self._held.left_ns() <= -2 * self._held.grace_ns()",
     ),
-    "never-kills": (run, "Run._end", "self._command.kill()", "self._command.signal(signal.SIGTERM)"),
-    "loses-the-exit-code": (run, "Run.to_its_end", "return code", "return 0"),
+    "never-kills": (processes, "Run._end", "self._command.kill()", "self._command.signal(signal.SIGTERM)"),
+    "loses-the-exit-code": (processes, "Run.to_its_end", "return code", "return 0"),
 }
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import contextlib
 import random
 
 from appliance.formats.policy import Policy, PolicyNumbers
-from appliance.lease.client import AcquireDeadline, LeaseClient, LeaseDenied, LeaseUnavailable, Result
+from appliance.lease.client import AcquireDeadline, LeaseClient, LeaseUnavailable, Result
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Reply, Request
+from appliance.lease.wire import Denied, Reply, Request
 from tests.support.values import CLUSTER
 from timeagent.clock import NodeTime
 from timeagent.units import Span
@@ -46,6 +46,6 @@ def acquire_within(
     while True:
         wait, keep = deadline.next_call()
         (result,) = client.acquire([ask], term_ns=term_ns, wait_ns=wait, keep_ns=keep)
-        if not isinstance(result, LeaseDenied | LeaseUnavailable) or deadline.over():
+        if not isinstance(result, Denied | LeaseUnavailable) or deadline.over():
             return result
-        deadline.pause(chance, result.earliest_ns if isinstance(result, LeaseDenied) else None)
+        deadline.pause(chance, result.earliest_ns if isinstance(result, Denied) else None)

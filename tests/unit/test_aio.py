@@ -13,9 +13,8 @@ import pytest
 from appliance.aio import CALLS_MAX, WAITS_MAX, AcquireOptions
 from appliance.bag.writing import Committed
 from appliance.recipes.election import Election
-from appliance.recipes.exclusion import Mutex
+from appliance.recipes.exclusion import Mutex, Semaphore
 from appliance.recipes.mount_election import MountElection
-from appliance.recipes.semaphore import Semaphore
 from appliance.session.held import LossReason
 from appliance.session.session import Session
 from tenure.aio import AsyncCluster

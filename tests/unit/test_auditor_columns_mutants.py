@@ -41,21 +41,21 @@ TOKENS = "FrameTokens.__init__"
 type Mutant = tuple[ModuleType, str, str, str, tuple[str, ...]]
 
 MUTANTS: dict[str, Mutant] = {
-    "before the bag": (frames, BAGS, "cut.first >= start", "True", ("timestamp-outside-bag", "own")),
-    "after the bag": (frames, BAGS, "cut.last < end", "True", ("timestamp-outside-bag", "own")),
-    "too early for its time": (frames, BAGS, "cut.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
-    "too late for its time": (frames, BAGS, "cut.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
+    "before the bag": (frames, BAGS, "self.first >= start", "True", ("timestamp-outside-bag", "own")),
+    "after the bag": (frames, BAGS, "self.last < end", "True", ("timestamp-outside-bag", "own")),
+    "too early for its time": (frames, BAGS, "self.first >= tokens.midpoint - allowed", "True", ("r1-breach", "own")),
+    "too late for its time": (frames, BAGS, "self.last <= tokens.midpoint + allowed", "True", ("r1-breach", "own")),
     "the floor": (
         frames,
         FIT,
-        "witnesses.floor[witnesses.which] < batch.cut.first[frame]",
+        "witnesses.floor[witnesses.which] < batch.first[frame]",
         "True",
         ("timestamp-below-floor",),
     ),
     "the expiry": (
         frames,
         FIT,
-        "batch.cut.last[frame] < witnesses.expiry[saying]",
+        "batch.last[frame] < witnesses.expiry[saying]",
         "True",
         ("timestamp-after-expiry",),
     ),

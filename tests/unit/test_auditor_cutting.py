@@ -98,10 +98,10 @@ def by_one(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
 
 def at_once(files: Sequence[bytes], *, hashed: bool) -> list[Row] | None:
     try:
-        cut = frames.together([frames.cut(each, hashed=hashed) for each in files])
+        cut = frames.Cut([frames.cut(each, hashed=hashed) for each in files])
     except NotPlain:
         return None
-    columns = (cut.file, cut.offset, cut.length, bytes_of(cut.digests), cut.heads, cut.counts, cut.first, cut.last)
+    columns = (cut.file, cut.offset, cut.length, bytes_of(cut.digests), cut.raw_heads, cut.counts, cut.first, cut.last)
     return list(zip(*(each if isinstance(each, list) else each.tolist() for each in columns), strict=True))
 
 

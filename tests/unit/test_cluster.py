@@ -16,7 +16,7 @@ from appliance.bag.writing import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
 from appliance.formats.ceiling import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
-from appliance.lease.client import LeaseDenied
+from appliance.lease.wire import Denied
 from appliance.node.records import StoredChain
 from appliance.node.settings import root_path
 from tests.support.cluster import Site, fast_policy, wait_until
@@ -320,12 +320,12 @@ def test_cluster_closes_while_a_session_waits_for_what_another_has(site: Site) -
 # Who has left the queue is in nobody's way: whoever comes next need not wait until its place is kept no more.
 @pytest.mark.parametrize("where", ["waiting", "given_up"])
 def test_who_raises_while_it_waits_leaves_no_waiter_behind(site: Site, where: str) -> None:
-    told: list[LeaseDenied] = []
+    told: list[Denied] = []
 
     class Wrong(Exception):
         pass
 
-    def waiting(denied: LeaseDenied) -> None:
+    def waiting(denied: Denied) -> None:
         told.append(denied)
         if where == "waiting":
             raise Wrong

@@ -12,7 +12,6 @@ from appliance.lease.client import (
     Ask,
     Giving,
     LeaseClient,
-    LeaseDenied,
     LeaseGranted,
     LeaseOver,
     LeaseUnavailable,
@@ -20,7 +19,7 @@ from appliance.lease.client import (
     contradiction,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Age, LeasePage, Refused, Reply, Request
+from appliance.lease.wire import Age, Denied, LeasePage, Refused, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
 from tests.support.transport import InProcessTransport, acquire_within
@@ -122,14 +121,14 @@ def test_acquire_whose_outcome_stayed_unknown_is_asked_again_with_its_ask(world:
     lease = granted_one(list(client.acquire([unknown.ask])))
     assert lease.witness.fence == NOW_NS + 1
     (other,) = client.acquire(["a"])
-    assert isinstance(other, LeaseDenied)
+    assert isinstance(other, Denied)
 
 
 def test_denial_carries_what_the_shard_said(world: World) -> None:
     shard = world.started()
     one(shard, acquire(world, "a", holder=RIVAL))
     (denied,) = client_of(world, InProcessTransport(shard)).acquire(["a"])
-    assert isinstance(denied, LeaseDenied)
+    assert isinstance(denied, Denied)
     assert (denied.holder, denied.until_ns, denied.domain, denied.place) == (RIVAL, NOW_NS + TERM, "a", 1)
 
 
@@ -165,7 +164,7 @@ def test_waiting_has_an_end(world: World) -> None:
     shard = world.started()
     one(shard, acquire(world, "a", holder=RIVAL))
     line = Line(shard)
-    assert isinstance(acquire_within(client_of(world, line), world.time, "a", SECOND), LeaseDenied)
+    assert isinstance(acquire_within(client_of(world, line), world.time, "a", SECOND), Denied)
     assert world.time.midpoint_ns == NOW_NS + SECOND
     assert len(line.calls) <= 12
 

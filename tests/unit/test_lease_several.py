@@ -8,8 +8,7 @@ import pytest
 
 from appliance.formats.lease import Mode
 from appliance.lease.ceiling import StoppedOrderly
-from appliance.lease.client import LeaseDenied
-from appliance.lease.wire import RenewSession, Revoke
+from appliance.lease.wire import Denied, RenewSession, Revoke
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import TryAgain
 from timeagent.units import SECOND
@@ -109,7 +108,7 @@ def test_who_is_refused_is_told_of_the_lease_that_is_in_the_way_for_longest(
     terms = [2 * SECOND, 5 * SECOND, 9 * SECOND]
     leases = [site.session().acquire("a", mode=Mode.S, term_s=terms[number] / SECOND)[0] for number in order]
     (denied,) = site.session("rival")._leasing._client(0).acquire(["a"])
-    assert isinstance(denied, LeaseDenied)
+    assert isinstance(denied, Denied)
     assert denied.until_ns == max(lease.expiry_ns for lease in leases)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.recipes.election import Election, Leader
+from appliance.recipes.exclusion import tree_of
 from appliance.recipes.fence_gate import IN_MEMORY, FenceGate
-from appliance.recipes.semaphore import tree_of
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, Damaged, Environment, LeaseLost, ShardUnavailable, TryAgain
 from timeagent.units import INSTANT_MAX, MS, SECOND

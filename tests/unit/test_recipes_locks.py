@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.lease.wire import Acquire, Inspect, Relinquish, Request
-from appliance.recipes.exclusion import Locked, Mutex, RWLock
-from appliance.recipes.semaphore import Semaphore
+from appliance.recipes.exclusion import Locked, Mutex, RWLock, Semaphore
 from appliance.session.held import Loss, LossReason
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.errors import BadRequest, LeaseLost, TryAgain

@@ -11,9 +11,8 @@ import pytest
 from appliance.cli import run as cli_run
 from appliance.cli.run import Held
 from appliance.formats.lease import Mode
-from appliance.recipes import run as module
-from appliance.recipes.processes import ProcessTree
-from appliance.recipes.run import BEAT_NS, Run
+from appliance.recipes import processes as module
+from appliance.recipes.processes import BEAT_NS, ProcessTree, Run
 from appliance.session.held import LossReason
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.mutants import Mutant, check_noticed

@@ -339,7 +339,7 @@ def test_what_readers_accept_is_what_the_audit_says_in_every_planted_tree(tmp_pa
 def test_empty_tree_has_an_empty_state() -> None:
     timeline = empty_timeline()
     state = timeline.state_at()
-    assert (state.position, state.last, dict(state.domains)) == (0, None, {})
+    assert (state.position, dict(state.domains)) == (0, {})
     assert timeline.density(0, 10, 2) == [0, 0]
 
 
@@ -377,7 +377,7 @@ def test_lease_under_a_session_stands_and_ends_with_it(tmp_path: Path) -> None:
     assert lease.witness.expiry_ns < dropped
     assert only_lease(timeline.state_at(dropped)) is LeasePhase.DROPPED
     state = timeline.state_at(dropped - 1)
-    (under,) = state.leases()
+    ((under,),) = [state.domains[name].leases for name in state.domains.standing()]
     assert state.expiry(under) == start + 30 * SECOND
 
 

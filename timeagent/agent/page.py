@@ -166,6 +166,10 @@ class PageReader:
     def __init__(self, path: Path) -> None:
         """Map the file. Raises BadTime: there is none, or it is too short."""
         self._path = path
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
         self.mapped = self._opened()
         """The file, read-only."""
         self.words = memoryview(self.mapped).cast("Q")
@@ -186,12 +190,6 @@ class PageReader:
             raise BadTime(
                 "page-absent", f"cannot read the time page {self._path}: {problem.strerror}", hint=_HINT
             ) from None
-
-    def reopen(self) -> None:
-        """Map the file anew: its directory may have been made again. Raises BadTime as the constructor does."""
-        self.mapped = self._opened()
-        self.words = memoryview(self.mapped).cast("Q")
-        self._seen = None
 
     def page(self) -> Page:
         """Return the newest whole page. Never blocks. Raises BadTime: torn all the time, or another layout."""

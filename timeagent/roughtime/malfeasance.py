@@ -17,7 +17,7 @@ import base64
 import logging
 import random
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -31,6 +31,7 @@ from ..canonical import Bytes32
 from ..console import instant_fields, note, present
 from ..errors import Damaged
 from ..keys import fingerprint
+from ..sources.port import Exchange
 from ..units import SECOND, rfc3339
 from .wire import NONCE_BYTES, RoughtimeAnswer, chained_nonce, make_request, nonce_of, open_answer
 
@@ -228,7 +229,7 @@ class RoughChain:
         self._links: list[tuple[Queried, RoughtimeAnswer]] = []
         self._reported: set[frozenset[bytes]] = set()
 
-    def ask(self, public: bytes, exchange: Callable[[bytes, Callable[[bytes], bool]], bytes]) -> RoughtimeAnswer:
+    def ask(self, public: bytes, exchange: Exchange) -> RoughtimeAnswer:
         """Ask one server, over one exchange, which may raise BadTime. Raises Damaged: it proves nothing.
 
         Blocks for the exchange, and for those of others that ask now.

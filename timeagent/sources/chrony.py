@@ -211,34 +211,6 @@ _COARSE_NS: Final[Span] = 10 * MS
 _READS_MAX: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """What the daemon says. Instants are CLOCK_MONOTONIC_COARSE."""
-
-    generation: int
-    as_of_ns: int
-    void_after_ns: int
-    bound_ns: Span
-    max_drift_ppb: int
-    status: int
-
-
-def parse_segment(data: bytes) -> Segment | None:
-    """Read a copy of the segment; None while it is being written. Raises BadTime: it is none, or another layout."""
-    if len(data) < SEGMENT_BYTES:
-        raise _garbled(f"{len(data)} bytes, not {SEGMENT_BYTES}")
-    magic, size, version, generation, as_of, as_of_rest, void, void_rest, bound, _, drift, status, _ = (
-        _SEGMENT.unpack_from(data)
-    )
-    if magic != SEGMENT_MAGIC:
-        raise _garbled(f"magic {magic.hex()}")
-    if version != SEGMENT_VERSION or size < SEGMENT_BYTES:
-        raise _garbled(f"layout version {version} of {size} bytes; version {SEGMENT_VERSION} is read")
-    if generation == 0 or generation % 2:
-        return None
-    return Segment(generation, as_of * SECOND + as_of_rest, void * SECOND + void_rest, bound, drift, status)
-
-
 class ClockBoundSource:
     """ClockBound's bound, where its daemon runs."""
 
@@ -250,43 +222,49 @@ class ClockBoundSource:
         self._path = path
 
     def sample(self) -> Sample:
-        """Read the segment. Never blocks. Raises BadTime."""
-        boot_ns = self._clock.boot_ns()
-        segment = self._read()
-        radius = segment_radius(segment, self._clock.monotonic_ns())
-        return Sample(TimeInterval(-radius, radius), boot_ns)
-
-    def _read(self) -> Segment:
-        """Read a whole segment: the same twice, so that none was half written in between."""
+        """Read the segment: the same twice, so that none was half written in between. Never blocks. Raises BadTime."""
         for _ in range(_READS_MAX):
+            boot_ns = self._clock.boot_ns()
             try:
                 data, again = self._path.read_bytes(), self._path.read_bytes()
             except OSError as problem:
                 raise BadTime(
                     "no-answer", f"cannot read {self._path}: {problem.strerror}", hint="does clockbound run?"
                 ) from None
-            segment = parse_segment(data)
-            if segment is not None and data == again:
-                return segment
+            radius = segment_radius(data, self._clock.monotonic_ns()) if data == again else None
+            if radius is not None:
+                return Sample(TimeInterval(-radius, radius), boot_ns)
         raise _garbled("it is being written all the time")
 
 
-def segment_radius(segment: Segment, monotonic_ns: int) -> Span:
-    """Return the half-width, aged to a reading of CLOCK_MONOTONIC. Raises BadTime if the segment is no bound. Pure."""
-    if segment.status != SEGMENT_SYNCHRONIZED:
-        raise BadTime(
-            "not-synchronized", f"clockbound says status {segment.status}", hint="wait for chronyd: chronyc tracking"
-        )
-    age = monotonic_ns - segment.as_of_ns
-    if age < -_COARSE_NS or age > SEGMENT_STALE_NS or monotonic_ns > segment.void_after_ns:
+def segment_radius(data: bytes, monotonic_ns: int) -> Span | None:
+    """Return what a segment says, aged to a reading of CLOCK_MONOTONIC, rounded up; None while it is being written.
+
+    Raises BadTime: it is none, has another layout, or is no bound. Pure.
+    """
+    if len(data) < SEGMENT_BYTES:
+        raise _garbled(f"{len(data)} bytes, not {SEGMENT_BYTES}")
+    magic, size, version, generation, as_of, as_of_rest, void, void_rest, bound, _, drift_ppb, status, _ = (
+        _SEGMENT.unpack_from(data)
+    )
+    if magic != SEGMENT_MAGIC:
+        raise _garbled(f"magic {magic.hex()}")
+    if version != SEGMENT_VERSION or size < SEGMENT_BYTES:
+        raise _garbled(f"layout version {version} of {size} bytes; version {SEGMENT_VERSION} is read")
+    if generation == 0 or generation % 2:
+        return None
+    if status != SEGMENT_SYNCHRONIZED:
+        raise BadTime("not-synchronized", f"clockbound says status {status}", hint="wait for chronyd: chronyc tracking")
+    age = monotonic_ns - as_of * SECOND - as_of_rest
+    if age < -_COARSE_NS or age > SEGMENT_STALE_NS or monotonic_ns > void * SECOND + void_rest:
         raise BadTime(
             "stale",
             f"clockbound wrote its bound {span_text(age)} ago; {span_text(SEGMENT_STALE_NS)} are allowed",
             hint="does clockbound run?",
         )
-    if segment.bound_ns <= 0:
-        raise BadTime("no-bound", f"clockbound claims an error of {segment.bound_ns} ns", hint="see chronyc tracking")
-    return segment.bound_ns + drift_ns(age, -(-segment.max_drift_ppb // 1000)) + 1
+    if bound <= 0:
+        raise BadTime("no-bound", f"clockbound claims an error of {bound} ns", hint="see chronyc tracking")
+    return int(bound) + drift_ns(age, -(-drift_ppb // 1000)) + 1
 
 
 def _garbled(what: str) -> BadTime:

@@ -25,7 +25,7 @@ _AGEING_US: Final = 500
 
 
 class Timex(ctypes.Structure):
-    """``struct timex`` of the 64-bit Linux ABI."""
+    """``struct timex`` of the 64-bit Linux ABI; what is not asked about is left together."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -34,24 +34,11 @@ class Timex(ctypes.Structure):
         ("maxerror", ctypes.c_long),
         ("esterror", ctypes.c_long),
         ("status", ctypes.c_int),
-        ("constant", ctypes.c_long),
-        ("precision", ctypes.c_long),
-        ("tolerance", ctypes.c_long),
-        ("time_sec", ctypes.c_long),
-        ("time_usec", ctypes.c_long),
-        ("tick", ctypes.c_long),
-        ("ppsfreq", ctypes.c_long),
-        ("jitter", ctypes.c_long),
-        ("shift", ctypes.c_int),
-        ("stabil", ctypes.c_long),
-        ("jitcnt", ctypes.c_long),
-        ("calcnt", ctypes.c_long),
-        ("errcnt", ctypes.c_long),
-        ("stbcnt", ctypes.c_long),
-        ("tai", ctypes.c_int),
-        ("padding", ctypes.c_int * 11),
+        ("rest", ctypes.c_byte * 164),
     )
 
+
+assert ctypes.sizeof(Timex) == 208  # noqa: PLR2004 - as the kernel has it
 
 type ReadTimex = Callable[[Timex], int]
 """Fills a Timex and returns adjtimex's result: the clock state, or -1."""

@@ -51,11 +51,8 @@ def offset_between(said: TimeInterval, before: Instant, after: Instant) -> TimeI
 _REPLY_BYTES_MAX = 65536
 
 
-class Exchange(Protocol):
-    """Send one packet; return the first answer that is wanted."""
-
-    def __call__(self, request: bytes, wanted: Callable[[bytes], bool], /) -> bytes:
-        """Blocks at most for its time-out. Raises BadTime when nobody answers."""
+type Exchange = Callable[[bytes, Callable[[bytes], bool]], bytes]
+"""Sends one packet; returns the first answer that is wanted. Blocks at most for its time-out. Raises BadTime."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,7 +319,7 @@ def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
     cells = []
-    for bag in state.bags_of(log, newest=max(1, width - len(label) - 1)):
+    for bag in state.bags.bags_of(log, newest=max(1, width - len(label) - 1)):
         damaged = bag.closed is not None and bag.closed.missing > 0
         mark = DAMAGED if damaged else BAG_MARKS[state.bag_phase(bag)]
         cells.append(Cell(mark, Tone.BAD if damaged else Tone.PLAIN))

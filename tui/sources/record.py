@@ -259,7 +259,7 @@ def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
 
 
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags_of(log.born.log, newest=CELLS_MAX)}
+    found = {bag.start_ns: _cell(state, bag) for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)}
     cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
     return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.recipes.exclusion import Mutex, RWLock
-from appliance.recipes.semaphore import Semaphore
+from appliance.recipes.exclusion import Mutex, RWLock, Semaphore
 from tests.simulation.actors.session import SessionKit
 from tests.simulation.cluster import LOGS
 from timeagent.errors import TenureError

@@ -93,11 +93,11 @@ class LiveSource:
         self._others: Releases | None = None
         self._shards: dict[int, AskedQuestion[ShardAnswer]] = {}
         self._clocks = NodeClocks(machine)
-        self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        """Return the mount, the sources of time; all that the mount has to tell of, once it has."""
-        return list(self._asked)
+        """Return the mount, the sources of time; all that the mount has told of so far."""
+        machines = [each for each in (self._own, self._nodes) if each is not None]
+        return [self.mount, self.times, *machines, *self._shards.values(), *self._clocks.questions()]
 
     def close(self) -> None:
         """End what the cluster keeps up; to be called when nothing is asked any more. Idempotent."""
@@ -125,7 +125,6 @@ class LiveSource:
                 self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
                 self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)
                 self._others = others
-                self._asked += [self._own, self._nodes]
             for shard, end in answer.chains.items():
                 cluster.routes.expect(shard, end.record.node)
             self._ask_shards(answer)
@@ -134,29 +133,24 @@ class LiveSource:
 
     def _ask_shards(self, answer: MountAnswer) -> None:
         """Have every shard of the map asked, and nobody about those that are of it no more."""
+        asked: dict[int, AskedQuestion[ShardAnswer]] = {}
         for shard in answer.shard_map.shards:
-            if shard not in self._shards:
-                name = f"shard {shard_text(shard)}"
-                self._shards[shard] = AskedQuestion(
-                    name, SHARD_PERIOD_NS, self._machine, partial(self._ask_shard, shard)
-                )
-                self._asked.append(self._shards[shard])
-        for shard in self._shards.keys() - set(answer.shard_map.shards):
-            self._asked.remove(self._shards.pop(shard))
+            name, ask = f"shard {shard_text(shard)}", partial(self._ask_shard, shard)
+            asked[shard] = self._shards.get(shard) or AskedQuestion(name, SHARD_PERIOD_NS, self._machine, ask)
+        self._shards = asked
 
     def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
         """Have the clock of each node asked that runs shards, and this machine's own."""
-        nodes = sorted(set(answer.shard_map.owners))
-        found = [self._clocks.question(node, cluster, partial(self._shard_at, node)) for node in nodes]
+        for node in sorted(set(answer.shard_map.owners)):
+            self._clocks.question(node, cluster, partial(self._shard_at, node))
         if answer.own_node:
-            found.append(self._clocks.own(answer.own_node, opened.time.look))
-        self._asked += [question for question in found if question is not None]
+            self._clocks.own(answer.own_node, opened.time.look)
 
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
         assert self.mount.answer is not None
         shards = self.mount.answer.shard_map
-        asked = [(shard, each.answer) for shard, each in dict(self._shards).items()]
+        asked = [(shard, each.answer) for shard, each in self._shards.items()]
         running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]
         owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
@@ -200,7 +194,7 @@ class LiveSource:
         mount = self.mount.freshness()
         if answer is None:
             return ClusterState(str(self._where.path), clock, mount)
-        asked = dict(self._shards)
+        asked = self._shards
         shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
         said = [asked[view.shard].answer if view.shard in asked else None for view in shards]
         return ClusterState(
@@ -508,10 +502,13 @@ class NodeClocks:
         self._mute: set[tuple[str, bytes]] = set()
         """Nodes and incarnations that do not know the question: asked again once another release may run there."""
 
+    def questions(self) -> list[AskedQuestion[NodeClock]]:
+        return list(self._questions.values())
+
     def question(
         self, node: str, cluster: Cluster, at: Callable[[], tuple[int, bytes] | None]
-    ) -> AskedQuestion[NodeClock] | None:
-        """Return the question about a node that runs shards, unless there is one already.
+    ) -> AskedQuestion[NodeClock]:
+        """Return the question about a node that runs shards, made when it is first asked for.
 
         ``at``: which shard to ask there, and of which incarnation it last was.
         """
@@ -529,17 +526,15 @@ class NodeClocks:
                     self._mute.add((node, shard[1]))
                 raise
 
-        return self._new(node, ask)
+        return self._asked(node, ask)
 
-    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock] | None:
-        """Return the question about this machine's own clock, unless there is one already."""
-        return self._new(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
+    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock]:
+        """Return the question about this machine's own clock, unless a shard of it is asked."""
+        return self._asked(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
 
-    def _new(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock] | None:
-        if node in self._questions:
-            return None
-        self._questions[node] = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
-        return self._questions[node]
+    def _asked(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock]:
+        question = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
+        return self._questions.setdefault(node, question)
 
     def told(self, nodes: Iterable[str], signed: Mapping[str, SignedTime], now: TimeInterval) -> Iterator[NodeClock]:
         """Yield a clock for each node: of those that answer, their interval at this instant; of others, why not.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from textual.app import App, ComposeResult, SystemCommand
@@ -23,7 +22,7 @@ from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
 from .model.state import Cell, ClusterState, DetailLine, LeaseRow, Subject, Tone, ViewKind
-from .model.tables import ExportForm, ExportSheet, sheet_text, write_export
+from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
 from .model.words import moment
 from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
 from .widgets.lines import WordsLine
@@ -250,7 +249,7 @@ class TopApp(App[None]):
         """What is looked at; None: now, or the end of a record."""
         self.archives = ArchiveLoader(feed, self.work, self.complain)
         """The evidence that was read, for the screens that show it."""
-        self.export_to = Path()
+        self.export_to = EXPORT_DIRECTORY
         self._first = first
         self._one_more = False
         self._owed = False

@@ -451,6 +451,10 @@ def _group(row: LeaseRow, group: LeaseGroup, now: TimeInterval) -> str:
             return ""
 
 
+EXPORT_DIRECTORY: Final = Path()
+"""The directory that this was started in."""
+
+
 class ExportForm(StrEnum):
     JSONL = "jsonl"
     CSV = "csv"

@@ -13,7 +13,7 @@ STAMP    := $(VENV)/.installed
 PACKAGES := tenure tui auditor appliance timeagent
 SUITES   := $(wildcard $(addprefix tests/,unit property faults golden tui simulation))
 # What the native core takes part in: `make verify` runs it with Python in its place too.
-BY_PYTHON := $(wildcard tests/golden tests/unit/test_lease_*.py tests/unit/test_shard_*.py tests/unit/test_witness*.py tests/unit/test_ledger.py tests/unit/test_merkle.py tests/unit/test_auditor_*.py tests/property/test_lease_*.py)
+BY_PYTHON := $(wildcard tests/golden tests/unit/test_lease_*.py tests/unit/test_shard_*.py tests/unit/test_witness*.py tests/unit/test_merkle.py tests/unit/test_auditor_*.py tests/property/test_lease_*.py)
 # Two for each processor: half of the time a test waits.
 WORKERS  := $(shell n=$$(( 2 * $$(nproc) )); echo $$(( n < 8 ? n : 8 )))
 PYTEST   := $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal

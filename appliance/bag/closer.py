@@ -19,7 +19,6 @@ What a lock file says is an answer only by the order of authority (sealer.py): t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -53,11 +52,6 @@ class NotDue(msgspec.Struct, frozen=True, gc=False):
     due_ns: Instant
 
 
-@dataclass(frozen=True, slots=True)
-class BagGone:
-    """The directory is not there (any more): only the rack's seal knows."""
-
-
 def read_lock(raw: bytes, bag: Bag, cluster_id: bytes) -> Closed:
     """Return a lock file's content. Raises Damaged, naming the path, also for the lock file of another bag."""
     where = f"{bag.path}/{LOCK}"
@@ -82,33 +76,32 @@ class Closer:
         self._grid = grid
         self._tmp = context.tmp(grid.birth.log)
 
-    def close(self, bag: Bag) -> Closed | NotDue | BagGone:
+    def close(self, bag: Bag) -> Closed | NotDue | None:
         """Close the bag if it is due; at once if somebody has begun. Makes the directory of a bag nobody wrote to.
 
+        None: the directory is not there (any more), and only the rack's seal knows.
         Raises BadTime, NotTrusted, Environment, Damaged, TryAgain; then nothing is decided, and anybody may try again.
         Touches the mount; does not wait.
         """
         seen = self._storage.look(bag.path, (PRELOCK, LOCK))
         if seen and LOCK in seen:
-            return self._adopt(bag) or BagGone()
+            return self._adopt(bag)
         if not seen and not self._time.now().surely_past(bag.due_ns):
             return NotDue(bag.due_ns)
         if seen is None:
             self._storage.ensure_directory(bag.path)
         return self.help(bag)
 
-    def help(self, bag: Bag) -> Closed | BagGone:
-        """Close the bag because closing has begun, of it or of its rack.
+    def help(self, bag: Bag) -> Closed | None:
+        """Close the bag because closing has begun, of it or of its rack; None as of ``close``.
 
         Asks no clock whether it is due: closing early only voids writes. Raises as ``close`` does. Makes no directory.
         """
         if not self._begin(bag):
-            return BagGone()
+            return None
         found = self._contents(bag)
-        if isinstance(found, BagGone):
-            return found
         ours = None if found is None else self._promise(bag, found)
-        return self.read(bag, ours) or BagGone()
+        return self.read(bag, ours)
 
     def read(self, bag: Bag, ours: Closed | None = None) -> Closed | None:
         """Return the lock file, or None if there is none. Raises Damaged. Touches the mount; makes nothing.
@@ -127,13 +120,11 @@ class Closer:
     def _begin(self, bag: Bag) -> bool:
         return self._storage.ensure_marker(f"{bag.path}/{PRELOCK}")
 
-    def _contents(self, bag: Bag) -> list[_Entry] | BagGone | None:
-        """List and measure; None if a lock file is there already."""
+    def _contents(self, bag: Bag) -> list[_Entry] | None:
+        """List and measure; None if a lock file is there already, or no directory."""
         for _ in range(_LISTINGS):
             names = self._storage.list_afresh(bag.path)
-            if names is None:
-                return BagGone()
-            if LOCK in names:
+            if names is None or LOCK in names:
                 return None
             entries = self._measured(bag, self._grid.data_of(names))
             if entries is not None:

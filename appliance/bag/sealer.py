@@ -31,7 +31,7 @@ from timeagent.canonical import encode_for_ever
 from timeagent.errors import Damaged, TryAgain
 from timeagent.units import Instant, Span
 
-from .closer import BagGone, Closed, Closer, NotDue, read_lock
+from .closer import Closed, Closer, NotDue, read_lock
 from .context import BagContext, signed_for_ever
 from .logs import racks_there
 
@@ -166,7 +166,7 @@ class Sealer:
         entries: list[SealEntry] = []
         for bag in bags:
             closed = self._closer.help(bag)
-            if isinstance(closed, BagGone):
+            if closed is None:
                 return None  # only what a seal covers is ever deleted
             entries.append(SealEntry(bag=bag.name, lock=closed.raw))
         return tuple(entries)
@@ -259,12 +259,12 @@ class Authority:
             return self.answer(bag, closed)
         return self.by_seal(bag) if self.rack_begun(bag.rack) else None
 
-    def answer(self, bag: Bag, closed: Closed | BagGone) -> Contents:
+    def answer(self, bag: Bag, closed: Closed | None) -> Contents:
         """Take what a bag's directory said, read before this call, as far as it may count.
 
         Raises TryAgain where only a seal could answer and the rack cannot be sealed yet.
         """
-        if isinstance(closed, BagGone) or self.rack_begun(bag.rack):
+        if closed is None or self.rack_begun(bag.rack):
             return self.by_seal(bag)
         return self._keep(bag, Contents(closed.lock))
 

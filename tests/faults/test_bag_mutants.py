@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.closer import BagGone, Closed, Closer
+from appliance.bag.closer import Closed, Closer
 from appliance.bag.horizon import Horizon
 from appliance.bag.message import MessageBatch
 from appliance.bag.reader import Files, Reader
@@ -64,25 +64,25 @@ def test_nobody_revalidates() -> None:
     assert broken(SEEDS, revalidates=False) is not None
 
 
-def list_before_prelock(self: Closer, bag: Bag) -> Closed | BagGone:
+def list_before_prelock(self: Closer, bag: Bag) -> Closed | None:
     found = self._contents(bag)
-    if isinstance(found, BagGone) or not self._begin(bag):
-        return BagGone()
+    if not self._begin(bag):
+        return None
     if found is not None:
         self._promise(bag, found)
-    return self.read(bag) or BagGone()
+    return self.read(bag)
 
 
-def trust_own_list(self: Closer, bag: Bag) -> Closed | BagGone:
+def trust_own_list(self: Closer, bag: Bag) -> Closed | None:
     if not self._begin(bag):
-        return BagGone()
+        return None
     found = self._contents(bag)
-    if isinstance(found, BagGone) or found is None:
-        return self.read(bag) or BagGone()
+    if found is None:
+        return self.read(bag)
     self._promise(bag, found)
     closed = self.read(bag)
     if closed is None:
-        return BagGone()
+        return None
     fields = {name: getattr(closed.lock, name) for name in closed.lock.__struct_fields__}
     own = tuple(LockEntry(name=name, size=size, digest=digest) for name, size, digest in found)
     return Closed(type(closed.lock)(**(fields | {"entries": own})), closed.raw)
@@ -153,14 +153,14 @@ def one_look_after_doubt(self: MaildirWriter, file: FrameFile, _: Exception) -> 
     return Unknown("cannot tell")
 
 
-def lock_without_rack(self: Authority, bag: Bag, closed: Closed | BagGone) -> Contents:
-    return self.by_seal(bag) if isinstance(closed, BagGone) else Contents(closed.lock)
+def lock_without_rack(self: Authority, bag: Bag, closed: Closed | None) -> Contents:
+    return self.by_seal(bag) if closed is None else Contents(closed.lock)
 
 
 def rack_looked_at_before_the_lock(self: Authority, bag: Bag) -> object:
     begun = self.rack_begun(bag.rack)
     closed = self.closer.close(bag)
-    if begun or isinstance(closed, BagGone):
+    if begun or closed is None:
         return self.by_seal(bag)
     return Contents(closed.lock) if isinstance(closed, Closed) else closed
 

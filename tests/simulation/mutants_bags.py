@@ -12,8 +12,8 @@ BAGS: tuple[Mutant, ...] = (
         one(
             closer,
             "Closer.help",
-            "if not self._begin(bag):\n    return BagGone()\nfound = self._contents(bag)",
-            "found = self._contents(bag)\nif not self._begin(bag):\n    return BagGone()",
+            "if not self._begin(bag):\n    return None\nfound = self._contents(bag)",
+            "found = self._contents(bag)\nif not self._begin(bag):\n    return None",
         ),
         "committed",
         "doubt",
@@ -63,8 +63,8 @@ BAGS: tuple[Mutant, ...] = (
         one(
             sealer,
             "Authority.answer",
-            "isinstance(closed, BagGone) or self.rack_begun(bag.rack)",
-            "isinstance(closed, BagGone)",
+            "closed is None or self.rack_begun(bag.rack)",
+            "closed is None",
         ),
         "finality",
         "crowd",
@@ -77,7 +77,7 @@ BAGS: tuple[Mutant, ...] = (
             "closed = self.closer.close(bag)\n"
             "return closed if isinstance(closed, NotDue) else self.answer(bag, closed)",
             "begun = self.rack_begun(bag.rack)\nclosed = self.closer.close(bag)\nif isinstance(closed, NotDue):\n"
-            "    return closed\nif begun or isinstance(closed, BagGone):\n    return self.by_seal(bag)\n"
+            "    return closed\nif begun or closed is None:\n    return self.by_seal(bag)\n"
             "return self._keep(bag, Contents(closed.lock))",
         ),
         "finality",
@@ -148,8 +148,8 @@ BAGS: tuple[Mutant, ...] = (
         one(
             closer,
             "Closer.help",
-            "return self.read(bag, ours) or BagGone()",
-            "closed = self.read(bag)\nif closed is None or found is None:\n    return closed or BagGone()\n"
+            "return self.read(bag, ours)",
+            "closed = self.read(bag)\nif closed is None or found is None:\n    return closed\n"
             "import msgspec\nreturn Closed(msgspec.structs.replace(closed.lock, entries=found), closed.raw)",
         ),
         "finality",

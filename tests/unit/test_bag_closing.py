@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 import pytest
 
-from appliance.bag.closer import BagGone, Closed, NotDue
+from appliance.bag.closer import Closed, NotDue
 from appliance.bag.context import RecordNumbers
 from appliance.bag.sealer import Contents
 from appliance.formats.framing import Kind, pack
@@ -176,7 +176,7 @@ def test_damaged_lock_file_is_named(node: Node, server: MemoryStorage, damage: s
 
 def test_closing_where_the_directory_is_gone_makes_none(node: Node, server: MemoryStorage) -> None:
     bag = node.grid.bag(T0)
-    assert node.closer.help(bag) == BagGone()
+    assert node.closer.help(bag) is None
     assert server.list_afresh(bag.rack.path) is None
 
 
@@ -310,4 +310,4 @@ def test_seal_answers_for_a_bag_whose_directory_was_made_again(node: Node, serve
 
 def test_directory_that_vanished_without_a_seal_is_no_answer(node: Node) -> None:
     with pytest.raises(TryAgain, match="seal"):
-        node.authority.answer(node.grid.bag(T0), BagGone())
+        node.authority.answer(node.grid.bag(T0), None)

@@ -15,7 +15,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Self
 from weakref import WeakSet
 
@@ -396,9 +395,7 @@ class Cluster:
         """Use it in a ``with`` block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Close it."""
         self.close()
 

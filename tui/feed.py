@@ -28,7 +28,7 @@ class StateSource(Protocol):
     """Where a screen's state comes from: a live cluster, the mount alone, or a copy."""
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        """Return what has to be asked. The sequence may grow at its end."""
+        """Return what has to be asked now: some may be added, and others left out, from one time to the next."""
 
     def state_at(self, instant: Instant | None = None) -> ClusterState:
         """Return what is known of an instant (None: now, or the end of a record) from the answers so far. Any thread.
@@ -44,6 +44,7 @@ class StateSource(Protocol):
         """The copy that was read as a whole, with its audit and its timeline; None: there is none (yet)."""
 
 
+NO_ADDRESS: Final = "no-address"
 SILENT_NS: Final[Span] = SECOND
 """An answer that is due for longer than this is none."""
 
@@ -85,6 +86,8 @@ class AskedQuestion[T]:
         now = self._clock.boot_ns()
         asked, answered, error = self._asked_ns, self._answered_ns, self.error
         age = None if answered is None else now - answered
+        if error is not None and error.code == NO_ADDRESS:
+            return Freshness(Reach.NOT_ASKED, problem="this node's settings have no address of it", way_out=error.hint)
         if error is not None:
             return Freshness(Reach.SILENT, age, now - self._since_ns, error.message, error.hint)
         if asked is not None and now - asked > SILENT_NS:
@@ -111,7 +114,7 @@ class Feed:
         self._clock = clock
         self._frame_ns = frame_ns
         self._stop = Event()
-        self._wakes: list[Event] = []
+        self._wakes: dict[AskedQuestion[Any], Event] = {}
         self._frame = Event()
         self._instant: Instant | None = None
 
@@ -126,7 +129,7 @@ class Feed:
 
     def ask_now(self) -> None:
         """Ask everything again at once that is not being asked."""
-        for wake in (*self._wakes, self._frame):
+        for wake in (*self._wakes.values(), self._frame):
             wake.set()
 
     def look_at(self, instant: Instant | None) -> None:
@@ -164,10 +167,10 @@ class Feed:
     def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
-            for question in self.source.questions()[len(self._wakes) :]:
-                wake = Event()
-                self._wakes.append(wake)
-                self._thread(f"top {question.name}", self._asking(question, wake), failed)
+            for question in self.source.questions():
+                if question not in self._wakes:
+                    wake = self._wakes[question] = Event()
+                    self._thread(f"top {question.name}", self._asking(question, wake), failed)
             state = self.source.state_at(self._instant)
             if state is not told:  # of a record, nothing is new until another instant is looked at
                 told = state
@@ -186,6 +189,8 @@ class Feed:
                 took = self._clock.boot_ns() - began
                 waited_for = wake.wait(max(question.period_ns, min(SHARE * took, REST_NS_MAX)) / SECOND)
                 wake.clear()
+                if question not in self.source.questions():
+                    return
 
         return body
 

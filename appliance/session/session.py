@@ -13,7 +13,6 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
-from types import TracebackType
 from typing import Final, Self
 
 from appliance.bag.reader import Message
@@ -426,9 +425,7 @@ class Session:
         """Use it in a ``with`` block."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         """Close it."""
         self.close()
 

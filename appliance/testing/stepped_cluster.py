@@ -22,7 +22,6 @@ import logging
 import random
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from appliance.admin.founding import found_cluster, publish_map
@@ -252,9 +251,7 @@ class SteppedCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
 

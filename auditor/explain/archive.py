@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from auditor.audit import audit_with_timeline
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import FrameReader, Signatures
 from auditor.evidence.tree import Tree
@@ -18,10 +18,12 @@ from auditor.report.result import Audit
 from auditor.rules.finding import Finding
 from auditor.timeline.events import AS_IT_WAS, NAME_THE_COPY, NEEDS_TREE, LogBorn, WhatIf
 from auditor.timeline.timeline_reader import Timeline
-from auditor.timeline.what_if import Changes, changes, judged_timeline
 from timeagent.errors import BadRequest
 
 from .context import Traces
+
+if TYPE_CHECKING:
+    from auditor.timeline.what_if import Changes
 
 type ReadingStep = Callable[[str, int, str], None]
 """Told of what goes on: which part of the work ("audit", "timeline"), how much of it is done, and what is read."""
@@ -54,6 +56,8 @@ class Archive:
 
         Costs as much as reading the tree twice.
         """
+        from auditor.timeline.what_if import changes  # noqa: PLC0415 - who only looks does not load what judges
+
         timeline, after = self._judged(lens)
         return timeline, changes(self._as_it_was, after)
 
@@ -62,6 +66,8 @@ class Archive:
         return self._judged(AS_IT_WAS)[1]
 
     def _judged(self, lens: WhatIf) -> tuple[Timeline, list[Finding]]:
+        from auditor.timeline.what_if import judged_timeline  # noqa: PLC0415 - as above
+
         return judged_timeline(self.tree, lens, root_key=self.root_key, signatures=self.signatures)
 
     @cached_property
@@ -84,6 +90,7 @@ def read_archive(tree: Tree, *, step: ReadingStep | None = None) -> Archive:
 
     ``step`` is called again and again while that goes on; what it raises ends the reading.
     """
+    from auditor.audit import audit_with_timeline  # noqa: PLC0415 - as above
 
     def audited(done: int, total: int, _messages: int, what: str) -> None:
         if step:

@@ -118,6 +118,7 @@ def log(name: str = "bank", states: str = "ssscc.coo") -> LogView:
 
 
 def state(**fields: Any) -> ClusterState:  # noqa: ANN401
+    fields = {name: LeaseRows(each) if name == "leases" else each for name, each in fields.items()}
     shards = [shard(0, "node1"), shard(1, "node2"), shard(2, "node3")]
     return replace(
         ClusterState(

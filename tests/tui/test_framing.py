@@ -7,6 +7,7 @@ import pytest
 from rich.segment import Segment
 from textual.geometry import Region
 from textual.pilot import Pilot
+from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
 import tui.widgets.lines
@@ -15,7 +16,7 @@ from tests.support.copies import drive_copy, until
 from tests.support.mutants import plant
 from tui.app import TopApp
 from tui.screens.replay import ReplayScreen
-from tui.widgets.lines import KeptLines
+from tui.widgets.lines import KeptBar, KeptLines
 
 WIDE, SMALL = (120, 36), (80, 24)
 
@@ -28,7 +29,7 @@ def eventful(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def lined(app: TopApp) -> Iterator[Widget]:
     """Yield the widgets that are seen and keep what stands around their lines."""
     for widget in app.screen._compositor.visible_widgets:
-        if isinstance(widget, KeptLines):
+        if isinstance(widget, KeptLines | KeptBar):
             yield widget
 
 
@@ -36,7 +37,10 @@ def by_the_library(widget: Widget) -> list[list[Segment]]:
     """Return how the library draws a widget, from nothing."""
     widget._styles_cache.clear()
     whole = Region(0, 0, *widget.outer_size)
-    return [strip.simplify()._segments for strip in Widget.render_lines(widget, whole)]
+    drawn = (
+        ScrollBar.render_lines(widget, whole) if isinstance(widget, ScrollBar) else Widget.render_lines(widget, whole)
+    )
+    return [strip.simplify()._segments for strip in drawn]
 
 
 def all_as_the_library(app: TopApp) -> int:
@@ -79,7 +83,11 @@ def test_lines_look_as_the_library_draws_them(eventful: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.parametrize(
     ("place", "old"),
-    [("KeptLines.kept", "width != self._drawn_width"), ("KeptLines.render_lines", "line is None")],
+    [
+        ("KeptLines.kept", "width != self._drawn_width"),
+        ("KeptLines.render_lines", "crop.y < above"),
+        ("KeptBar.notify_style_update", "self._drawn.clear()"),
+    ],
 )
 def test_what_looks_otherwise_is_caught(place: str, old: str, eventful: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, tui.widgets.lines, place, old, "False")

@@ -74,7 +74,7 @@ def test_cursor_that_does_not_stand_on_what_fails_is_caught(monkeypatch: pytest.
     plant(
         monkeypatch,
         tui.screens.findings,
-        "ChainTable.show_chain",
+        "ChainTable._lead_up",
         "self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)",
         "self.cursor = 0",
     )

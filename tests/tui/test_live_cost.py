@@ -1,7 +1,8 @@
 """What a live screen must not do anew four times a second: counted, never timed. The share is told by bench-tui."""
 
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from threading import Event
@@ -22,7 +23,7 @@ from tests.support.screens import RecordedSource, state
 from timeagent.clock import SystemClock
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 from tui.feed import AskedQuestion, Feed, ask_once
-from tui.model.state import ClusterState
+from tui.model.state import ClusterState, Reach
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 
@@ -121,6 +122,43 @@ def test_frame_for_every_answer_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     plant_in_text(monkeypatch, tui.feed, "Feed._asking", "if waited_for", "if True")
     with pytest.raises(AssertionError):
         test_answers_make_no_frames_but_the_first_and_what_was_asked_at_once()
+
+
+# A map is replaced by one of as many shards.
+def test_shards_of_a_new_map_are_asked_and_those_of_the_old_no_more() -> None:
+    old, new = (AskedQuestion(name, MS, HandMachine(), Event().set) for name in ("old shard", "new shard"))
+    source = RecordedSource(state(), questions=(old,))
+    feed = Feed(source, HandMachine(), frame_ns=MS)
+    feed.start(lambda _state: None, lambda _problem: None)
+    try:
+        until(lambda: old.freshness().reach is Reach.ANSWERS)
+        source._questions = (new,)
+        until(lambda: new.freshness().reach is Reach.ANSWERS)
+        until(lambda: all(thread.name != "top old shard" for thread in threading.enumerate()))
+    finally:
+        feed.stop()
+
+
+def until(so: Callable[[], bool]) -> None:
+    for _ in range(LOOKS_MAX * 20):
+        if so():
+            return
+        SystemClock().sleep(10 * MS)
+    raise AssertionError("it never came to be")
+
+
+@pytest.mark.parametrize(
+    ("place", "old"),
+    [("Feed._tell", "question not in self._wakes"), ("Feed._asking", "question not in self.source.questions()")],
+)
+def test_shards_that_are_not_asked_or_asked_for_ever_are_caught(
+    place: str, old: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = "len(self._wakes) < len(self.source.questions())" if place == "Feed._tell" else "False"
+    plant_in_text(monkeypatch, tui.feed, place, old, new)
+    monkeypatch.setitem(globals(), "LOOKS_MAX", 5)
+    with pytest.raises(AssertionError):
+        test_shards_of_a_new_map_are_asked_and_those_of_the_old_no_more()
 
 
 class Wake:

@@ -89,9 +89,7 @@ class OneShard:
 def asked_of(cluster: OneShard, machine: HandMachine, run: list[bytes] | None = None) -> NodeClocks:
     clocks = NodeClocks(machine)
     runs = run or [bytes(8)]
-    question = clocks.question("node1", cast("Cluster", cluster), lambda: (0, runs[0]))
-    assert question is not None
-    question.put()
+    clocks.question("node1", cast("Cluster", cluster), lambda: (0, runs[0])).put()
     return clocks
 
 

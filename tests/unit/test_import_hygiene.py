@@ -47,6 +47,13 @@ def test_audit_loads_nothing_that_it_does_not_use(repository: Path, tmp_path: Pa
     assert "auditor.report.formats" in modules
 
 
+# What judges, and what a mount in use is read with: a third of the time to the first picture of a copy.
+def test_screens_of_a_copy_load_nothing_that_they_do_not_use(repository: Path) -> None:
+    modules = modules_after("import tui.app, tui.sources.record", repository)
+    assert loaded(modules, "auditor.audit", "auditor.judging", "appliance.cluster", "appliance.lease") == []
+    assert {"textual", "auditor.explain.archive"} <= modules
+
+
 # Its threads spin: half of what loading numpy costs.
 def test_audit_starts_no_threads_for_linear_algebra(repository: Path) -> None:
     script = (

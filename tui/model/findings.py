@@ -118,9 +118,9 @@ def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
 
 def summary_cells(summary: Summary) -> list[Cell]:
     """Say what the audit came to, in one line; every number also says what of."""
-    bad = Tone.BAD if summary.violations else Tone.GOOD
+    mark, bad = ("✗", Tone.BAD) if summary.violations else ("●", Tone.GOOD)
     parts = [
-        Cell(f"{'✗' if summary.violations else '●'} {_counted(summary.violations, 'violation')}  ", bad),
+        Cell(f"{mark} {summary.violations:,} violation{'' if summary.violations == 1 else 's'}  ", bad),
         Cell(f"{summary.indeterminate} indeterminate  ", Tone.WARN if summary.indeterminate else Tone.PLAIN),
         Cell(f"{summary.unverifiable} unverifiable  ", Tone.WARN if summary.unverifiable else Tone.PLAIN),
         Cell(f"{summary.informational} to know   "),
@@ -131,10 +131,6 @@ def summary_cells(summary: Summary) -> list[Cell]:
     if summary.rejected:
         parts.insert(5, Cell(f"{summary.rejected:,} rejected  ", Tone.WARN))
     return parts
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 OPEN: Final = "▾"

@@ -415,7 +415,7 @@ class ClusterState:
     radius_ns_max: Span | None = None
     nodes: tuple[NodeView, ...] = ()
     leases: LeaseRows = NO_LEASES
-    """In order of domain. A tuple of rows is taken too."""
+    """In order of domain."""
     logs: tuple[LogView, ...] = ()
     clocks: tuple[NodeClock, ...] = ()
     times: TimeSources | None = None
@@ -428,10 +428,6 @@ class ClusterState:
     first_ns: Instant | None = None
     last_ns: Instant | None = None
     """Of a record: the first and the last instant that it tells of."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.leases, LeaseRows):
-            object.__setattr__(self, "leases", LeaseRows(self.leases))
 
     @property
     def shards(self) -> tuple[ShardView, ...]:

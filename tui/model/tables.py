@@ -390,18 +390,12 @@ class LeaseArrangement:
     shown: int
 
     def at(self, index: int) -> LeaseRow | GroupHeading:
-        place = int(self.places[index])
+        place = self.places[index]
         return self.leases[place] if place >= 0 else self.headings[-1 - place]
 
     def place_of(self, number: int) -> int | None:
-        """Return where a row of the book stands; None: it is not shown. At most a pass over all places."""
-        if isinstance(self.places, np.ndarray):
-            where = np.flatnonzero(self.places == number)
-            return int(where[0]) if len(where) else None
-        try:
-            return self.places.index(number)
-        except ValueError:
-            return None
+        """Return where a row of the book stands; None: it is not shown. At most two passes over all places."""
+        return self.places.index(number) if number in self.places else None
 
 
 _KEYS: Final[dict[LeaseOrder, Callable[[LeaseRow], tuple[object, ...]]]] = {
@@ -420,7 +414,7 @@ def arrange(leases: LeaseRows, wanted: LeaseOptions, now: TimeInterval) -> Lease
         return LeaseArrangement(wanted, leases, places, (), len(places))
     groups: dict[str, list[int]] = {}
     for place in places:
-        groups.setdefault(_group(leases[int(place)], wanted.group, now), []).append(int(place))
+        groups.setdefault(_group(leases[place], wanted.group, now), []).append(place)
     headings: list[GroupHeading] = []
     rows: list[int] = []
     for name in sorted(groups):
@@ -436,7 +430,7 @@ def _sorted(leases: LeaseRows, found: Sequence[int], wanted: LeaseOptions) -> Se
     if wanted.order is LeaseOrder.EXPIRY:
         chosen = np.asarray(found, np.int64)
         order = np.argsort(leases.expiries[chosen], kind="stable")
-        return chosen[order[::-1] if wanted.backwards else order]  # type: ignore[return-value]
+        return list(map(int, chosen[order[::-1] if wanted.backwards else order]))
     key = _KEYS[wanted.order]
     return sorted(found, key=lambda place: key(leases[place]), reverse=wanted.backwards)
 

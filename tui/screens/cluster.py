@@ -96,11 +96,8 @@ class LeaseTable(PickTable):
 
     def _at_once(self, state: ClusterState) -> bool:
         """Whether arranging takes no time: there are few rows, or the order is that of the answer, or its reverse."""
-        whole = (
-            self.wanted.order is LeaseOrder.DOMAIN
-            and self.wanted.group is LeaseGroup.NONE
-            and not self.wanted.words.split()
-        )
+        wanted = self.wanted
+        whole = (wanted.order, wanted.group) == (LeaseOrder.DOMAIN, LeaseGroup.NONE) and not wanted.words.split()
         return whole or len(state.leases) <= INLINE_MAX
 
     def _arrange_behind(self, state: ClusterState) -> None:
@@ -119,7 +116,7 @@ class LeaseTable(PickTable):
         """Show rows as they are arranged now, the cursor on the row that it is on, wherever that has gone."""
         before, self._made = self._made, made
         known = before is not None and before.leases is made.leases and self.cursor < len(before.places)
-        number = int(before.places[self.cursor]) if before is not None and known else -1
+        number = before.places[self.cursor] if before is not None and known else -1
         self._fill(made.place_of(number) if number >= 0 else None)
 
     def _fill(self, place: int | None = None) -> None:

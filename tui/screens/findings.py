@@ -117,47 +117,43 @@ class ChainTable(DetailTable):
     def __init__(self) -> None:
         super().__init__(id="chain")
         self.show_title("Evidence")
-        self._finding: Finding | None = None
-        self._root: Link | None = None
+        self._shown: tuple[Finding, Link | list[str]] | None = None
         self._shut: set[LinkPath] = set()
         self._ways: list[tuple[LinkPath, Link]] = []
-        self._explanation: tuple[Finding, Sequence[str]] | None = None
 
     def show_nothing(self, why: str) -> None:
-        self._finding, self._root, self._ways, self._explanation = None, None, [], None
+        self._shown, self._ways = None, []
         self.show_lines((), why)
 
-    def show_chain(self, finding: Finding, root: Link) -> None:
-        self._explanation = None
-        fresh = self._root is None or finding != self._finding
-        self._finding, self._root = finding, root
+    def show_evidence(self, finding: Finding, what: Link | list[str]) -> None:
+        """Show a finding's chain, or its explanation, in the width there is."""
+        before, self._shown = self._shown, (finding, what)
+        fresh = before is None or before[0] != finding or type(before[1]) is not type(what)
         if fresh:
             self._shut = set()
-        self.show_title(f"Evidence of {finding.id}: every check with its value and its limit")
-        self._fill_chain()
+        if isinstance(what, list):
+            self._ways = []
+            self.show_title(f"Explanation of {finding.id}; x: the evidence again")
+            self.show_lines(wrapped_lines(what, self.size.width - FRAME), "")
+        else:
+            rows = chain_lines(what, self._shut)
+            self._ways = [(path, link) for path, _, link in rows]
+            self.show_title(f"Evidence of {finding.id}: every check with its value and its limit")
+            self.show_lines([line for _, line, _ in rows], "")
         if fresh:
             self.cursor = next(iter(self._failing()), 0)
-            lead = max(0, min(LEAD, self.size.height - 1))
-            self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
+            self.call_after_refresh(self._lead_up)  # once there is a bar, which goes with it
 
-    def show_text(self, finding: Finding, lines: Sequence[str]) -> None:
-        fresh = self._explanation is None or self._explanation[0] != finding
-        self._explanation, self._finding, self._root, self._ways = (finding, lines), finding, None, []
-        self.show_title(f"Explanation of {finding.id}; x: the evidence again")
-        self.show_lines(wrapped_lines(lines, self.size.width - FRAME), "")
-        if fresh:
-            self.cursor = 0
+    def _lead_up(self) -> None:
+        lead = max(0, min(LEAD, self.size.height - 1))
+        self.scroll_to(y=max(0, self.cursor - lead), animate=False, immediate=True, force=True)
+
+    def _show_again(self) -> None:
+        if self._shown is not None:
+            self.show_evidence(*self._shown)
 
     def on_resize(self) -> None:
-        if self._explanation is not None:
-            self.show_text(*self._explanation)
-
-    def _fill_chain(self) -> None:
-        if self._root is None:
-            return
-        rows = chain_lines(self._root, self._shut)
-        self._ways = [(path, link) for path, _, link in rows]
-        self.show_lines([line for _, line, _ in rows], "")
+        self._show_again()
 
     @property
     def link(self) -> Link | None:
@@ -171,13 +167,13 @@ class ChainTable(DetailTable):
         if path in self._shut and path:
             path = path[:-1]
         self._shut.add(path)
-        self._fill_chain()
+        self._show_again()
         self.cursor = next(place for place, (way, _) in enumerate(self._ways) if way == path)
 
     def action_open_link(self) -> None:
         if self._ways:
             self._shut.discard(self._ways[self.cursor][0])
-            self._fill_chain()
+            self._show_again()
 
     def action_next_failing(self) -> None:
         failing = self._failing()
@@ -271,17 +267,17 @@ class FindingsScreen(EvidenceScreen):
             self._whole()
 
     def _about(self) -> None:
-        finding, archive = self.query_one(FindingTable).finding, self._archive
+        finding, archive, table = self.query_one(FindingTable).finding, self._archive, self.query_one(ChainTable)
+        known = None if finding is None else self._looked.get(finding.id)
         if finding is None or archive is None:
-            self.query_one(ChainTable).show_nothing("")
-            self._whole()
-            return
-        known = self._looked.get(finding.id)
-        if known is not None:
-            self._show_chain(finding, known)
+            table.show_nothing("")
+        elif isinstance(known, TenureError):
+            table.show_nothing(f"no answer: {known.message}")
+        elif known is not None:
+            table.show_evidence(finding, known.explanation if self._explaining else known.link)
         elif self._asked != finding.id:
             self._asked = finding.id
-            self.query_one(ChainTable).show_nothing("following the evidence …")
+            table.show_nothing("following the evidence …")
             self.top.work(lambda: evidence_of(finding, archive), lambda found: self._take(finding, archive, found))
         self._whole()
 
@@ -294,16 +290,6 @@ class FindingsScreen(EvidenceScreen):
         self._asked = None
         if self._there:
             self._about()
-
-    def _show_chain(self, finding: Finding, known: FindingEvidence | TenureError) -> None:
-        table = self.query_one(ChainTable)
-        if isinstance(known, TenureError):
-            table.show_nothing(f"no answer: {known.message}")
-        elif self._explaining:
-            table.show_text(finding, known.explanation)
-        else:
-            table.show_chain(finding, known.link)
-        self._whole()
 
     def _whole(self) -> None:
         table, finding = self.query_one(ChainTable), self.query_one(FindingTable).finding

@@ -350,6 +350,7 @@ class ReplayScreen(EvidenceScreen):
             return
         self.place = place
         self._paint()
+        self._tell()
 
     def _paint(self) -> None:
         """Draw what costs little at once; the rest comes from a thread."""
@@ -446,13 +447,11 @@ class ReplayScreen(EvidenceScreen):
         if self.timeline is not None:
             self.playing = False
             self._go(stepped(self.timeline, self.place, Step(step), back=back, follow=self.follow))
-            self._tell()
 
     def action_move(self, steps: int) -> None:
         if self.timeline is not None:
             self.playing = False
             self._go(at_instant(self.timeline, self.place.instant_ns + steps * SPANS[self._span] // 20))
-            self._tell()
 
     def action_faster(self, steps: int) -> None:
         self.speed = further(SPEEDS, self.speed, steps)
@@ -478,7 +477,6 @@ class ReplayScreen(EvidenceScreen):
             return
         if position != self.place.position and self.query_one(EventTable).has_focus:
             self._go(at_position(timeline, position))
-            self._tell()
 
     def subject(self) -> Subject | None:
         return self.query_one(EventTable).subject
@@ -531,7 +529,6 @@ class ReplayScreen(EvidenceScreen):
         timeline = self.timeline
         if timeline is not None and instant is not None:
             self._go(at_instant(timeline, instant))
-            self._tell()
             if self.place.instant_ns != instant:
                 self.notify(f"the record goes from {rfc3339(timeline.start_ns)} to {rfc3339(timeline.end_ns)}")
 

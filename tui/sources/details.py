@@ -7,7 +7,7 @@ waits for as long as it does, so it is asked off the screen's thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
 from appliance.formats.lockfile import open_lock
@@ -18,7 +18,7 @@ from auditor.evidence.tree import Tree
 from auditor.explain.words import Said, piece_says
 from timeagent.console import counted, printable
 from timeagent.errors import Damaged, TryAgain
-from timeagent.units import span_text
+from timeagent.units import MS, span_text
 
 from ..model.clocks import agreement, agreement_words
 from ..model.state import (
@@ -40,7 +40,9 @@ from ..model.state import (
     ViewKind,
 )
 from ..model.words import condition, lease_words, moment, reach_cell, shard_words, short_span
-from .mount import MountAnswer
+
+if TYPE_CHECKING:
+    from .mount import MountAnswer  # who looks at a copy does not load what a mount is read with
 
 LABEL: Final = 12
 
@@ -291,7 +293,7 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
     except Damaged:
         return  # the audit's to say
     place = PlaceSubject(path, piece.offset, piece.end - piece.offset)
-    said = f"{moment(head.signed_time(path).midpoint_ns)}"
+    said = moment(head.signed_time(path).midpoint_ns)
     for entry in entries:
         match entry:
             case Witness() if entry.domain == domain and lease in (None, entry.correlation_id.hex()):
@@ -305,22 +307,14 @@ def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[D
 
 
 def _node(state: ClusterState, node: str) -> Iterator[DetailLine]:
-    for view in state.nodes:
-        for shard in view.shards if view.name == node else ():
-            reach, said = reach_cell(shard), shard_words(shard, state.clock.now)
-            age = (
-                ""
-                if shard.freshness.age_ns is None
-                else f", heard {span_text(shard.freshness.age_ns // 1_000_000 * 1_000_000)} ago"
-            )
-            leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
-            yield fact(
-                "shard",
-                f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip(),
-                tone=reach.tone,
-            )
-            yield fact("run", shard.incarnation or "not known")
-            yield fact("ceiling", moment(shard.ceiling_ns))
+    for shard in [shard for view in state.nodes if view.name == node for shard in view.shards]:
+        reach, said, age_ns = reach_cell(shard), shard_words(shard, state.clock.now), shard.freshness.age_ns
+        age = "" if age_ns is None else f", heard {span_text(age_ns // MS * MS)} ago"
+        leases = "? leases" if shard.leases is None else counted(shard.leases, "lease")
+        text = f"{shard_text(shard.shard)}: {reach.text}{age}, {leases}  {said.text}".rstrip()
+        yield fact("shard", text, tone=reach.tone)
+        yield fact("run", shard.incarnation or "not known")
+        yield fact("ceiling", moment(shard.ceiling_ns))
     clock = next((each for each in state.clocks if each.node == node), None)
     if clock is None:
         yield fact("clock", "nothing that it signed was seen", tone=Tone.DIM)
@@ -342,9 +336,7 @@ def _clock(state: ClusterState, node: str) -> Iterator[DetailLine]:
     if clock.ahead is None:
         if clock.midpoint_ns is not None:
             yield fact("signed at", f"{moment(clock.midpoint_ns)}, in its newest ceiling record")
-        said = (
-            "no answer" if clock.reach is Reach.SILENT else "no bound" if clock.reach is Reach.ANSWERS else "not asked"
-        )
+        said = {Reach.SILENT: "no answer", Reach.ANSWERS: "no bound"}.get(clock.reach, "not asked")
         tone = Tone.DIM if clock.reach is Reach.NOT_ASKED else Tone.BAD
         yield fact("now", f"{said}: {clock.problem or 'it says no more'}", tone=tone)
         return

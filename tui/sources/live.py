@@ -62,7 +62,6 @@ OWN_PERIOD_NS: Final = SECOND
 CLOCK_PERIOD_NS: Final = SECOND
 UNKNOWN_REQUEST: Final = "call-damaged"
 """The code by which a shard refuses a call that its release does not know."""
-NO_ADDRESS: Final = "no-address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +93,11 @@ class LiveSource:
         self._others: Releases | None = None
         self._shards: dict[int, AskedQuestion[ShardAnswer]] = {}
         self._clocks = NodeClocks(machine)
-        self._asked: list[AskedQuestion[Any]] = [self.mount, self.times]
 
     def questions(self) -> Sequence[AskedQuestion[Any]]:
-        """Return the mount, the sources of time; all that the mount has to tell of, once it has."""
-        return list(self._asked)
+        """Return the mount, the sources of time; all that the mount has told of so far."""
+        machines = [each for each in (self._own, self._nodes) if each is not None]
+        return [self.mount, self.times, *machines, *self._shards.values(), *self._clocks.questions()]
 
     def close(self) -> None:
         """End what the cluster keeps up; to be called when nothing is asked any more. Idempotent."""
@@ -126,7 +125,6 @@ class LiveSource:
                 self._own = AskedQuestion("daemon", OWN_PERIOD_NS, self._machine, lambda: _ask_own(cluster, others))
                 self._nodes = AskedQuestion("nodes", LOOK_NS, self._machine, others.look)
                 self._others = others
-                self._asked += [self._own, self._nodes]
             for shard, end in answer.chains.items():
                 cluster.routes.expect(shard, end.record.node)
             self._ask_shards(answer)
@@ -135,31 +133,24 @@ class LiveSource:
 
     def _ask_shards(self, answer: MountAnswer) -> None:
         """Have every shard of the map asked, and nobody about those that are of it no more."""
+        asked: dict[int, AskedQuestion[ShardAnswer]] = {}
         for shard in answer.shard_map.shards:
-            if shard not in self._shards:
-                name = f"shard {shard_text(shard)}"
-                self._shards[shard] = AskedQuestion(
-                    name, SHARD_PERIOD_NS, self._machine, partial(self._ask_shard, shard)
-                )
-                self._asked.append(self._shards[shard])
-        for shard in self._shards.keys() - set(answer.shard_map.shards):
-            self._asked.remove(self._shards.pop(shard))
+            name, ask = f"shard {shard_text(shard)}", partial(self._ask_shard, shard)
+            asked[shard] = self._shards.get(shard) or AskedQuestion(name, SHARD_PERIOD_NS, self._machine, ask)
+        self._shards = asked
 
     def _ask_clocks(self, answer: MountAnswer, cluster: Cluster, opened: OpenMount) -> None:
         """Have the clock of each node asked that runs shards, and this machine's own."""
         for node in sorted(set(answer.shard_map.owners)):
-            question = self._clocks.question(node, cluster, partial(self._shard_at, node))
-            if question is not None:
-                self._asked.append(question)
-        question = self._clocks.own(answer.own_node, opened.time.look) if answer.own_node else None
-        if question is not None:
-            self._asked.append(question)
+            self._clocks.question(node, cluster, partial(self._shard_at, node))
+        if answer.own_node:
+            self._clocks.own(answer.own_node, opened.time.look)
 
     def _shard_at(self, node: str) -> tuple[int, bytes] | None:
         """Return a shard that a node runs, or should run, and which incarnation of it answered last."""
         assert self.mount.answer is not None
         shards = self.mount.answer.shard_map
-        asked = [(shard, each.answer) for shard, each in dict(self._shards).items()]
+        asked = [(shard, each.answer) for shard, each in self._shards.items()]
         running = [(n, said.numbers.incarnation) for n, said in asked if said and said.numbers.node == node]
         owned = [(shard, bytes(8)) for shard in shards.shards if shards.owner_of(shard) == node]
         return next(iter(running or owned), None)
@@ -203,9 +194,9 @@ class LiveSource:
         mount = self.mount.freshness()
         if answer is None:
             return ClusterState(str(self._where.path), clock, mount)
-        asked = dict(self._shards)
+        asked = self._shards
         shards = [self._shard_view(answer, shard, asked.get(shard)) for shard in answer.shard_map.shards]
-        said = {view.shard: asked[view.shard].answer if view.shard in asked else None for view in shards}
+        said = [asked[view.shard].answer if view.shard in asked else None for view in shards]
         return ClusterState(
             str(answer.root),
             clock,
@@ -217,7 +208,7 @@ class LiveSource:
                 NodeView(name, name == answer.own_node, tuple(s for s in shards if s.node == name), self._answers(name))
                 for name in sorted({*answer.nodes, *(each.node for each in shards)})
             ),
-            self._rows.rows(answer, shards, said, clock.now),
+            self._rows.rows(answer, list(zip(shards, said, strict=True)), clock.now),
             answer.logs,
             tuple(self._told_clocks(answer, clock.now)),
             self._times(),
@@ -272,9 +263,6 @@ class LiveSource:
         freshness = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
         if question is not None:
             freshness = question.freshness()
-            if question.error is not None and question.error.code == NO_ADDRESS:
-                problem = "this node's settings have no address of it"
-                freshness = Freshness(Reach.NOT_ASKED, problem=problem, way_out=question.error.hint)
         view = ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
@@ -334,6 +322,10 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
     return newest
 
 
+type SaidShards = Sequence[tuple[ShardView, ShardAnswer | None]]
+"""Each shard of the map, with the newest answer of it."""
+
+
 class LiveRows:
     """Makes rows, and keeps the newest. One thread."""
 
@@ -347,41 +339,30 @@ class LiveRows:
         self._fading = False
         """Whether there are rows that end with time alone, whatever anybody says."""
 
-    def rows(
-        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
-    ) -> LeaseRows:
+    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
-        made_from = self._told(answer, shards, said, now)
+        made_from = self._told(answer, shards, now)
         if made_from != self._made_from:
             self._processes = {}
-            found = sorted(self._leases(answer, shards, said, now), key=lambda row: (row.domain, -row.fence))
+            found = sorted(self._leases(answer, shards, now), key=lambda row: (row.domain, -row.fence))
             self._rows = LeaseRows(found)
             self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
-            made_from = self._told(answer, shards, said, now)
+            made_from = self._told(answer, shards, now)
         self._made_from = made_from  # the newest of equal values: what is the very same is compared at once
         return self._rows
 
-    def _told(
-        self, answer: MountAnswer, shards: list[ShardView], said: Mapping[int, ShardAnswer | None], now: TimeInterval
-    ) -> list[object]:
+    def _told(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> list[object]:
         """Return all that rows are made from."""
         told: list[object] = [answer.ledgers, answer.policy.takeover_ns() - answer.policy.lease_term_max_ns]
-        told += [each and (each.leases, each if each.earlier else None) for each in said.values()]
-        told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard in shards]
+        told += [each and (each.leases, each if each.earlier else None) for _, each in shards]
+        told += [(shard.freshness.reach, shard.resumes_ns, shard.incarnation) for shard, _ in shards]
         return [*told, list(self._processes.items()), now.earliest // SECOND if self._fading else None]
 
-    def _leases(
-        self,
-        answer: MountAnswer,
-        shards: list[ShardView],
-        answers_of: Mapping[int, ShardAnswer | None],
-        now: TimeInterval,
-    ) -> Iterator[LeaseRow]:
+    def _leases(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> Iterator[LeaseRow]:
         known: set[str] = set()
         after_expiry = answer.policy.takeover_ns() - answer.policy.lease_term_max_ns
-        for view in shards:
-            said = answers_of[view.shard]
+        for view, said in shards:
             if said is None:
                 continue
             answers = view.freshness.reach is Reach.ANSWERS
@@ -398,7 +379,7 @@ class LiveRows:
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:
                         continue  # the present run has granted it since, and the lease before it is no matter any more
                     yield self._row(each, view.shard, LeaseOrigin.EARLIER_RUN, view.resumes_ns, answer, said.asked_ns)
-        views = {view.shard: view for view in shards}
+        views = {view.shard: view for view, _ in shards}
         for ledger in answer.ledgers.leases:
             shard = views.get(ledger.shard)
             if shard is None or ledger.witness.domain in known:
@@ -521,10 +502,13 @@ class NodeClocks:
         self._mute: set[tuple[str, bytes]] = set()
         """Nodes and incarnations that do not know the question: asked again once another release may run there."""
 
+    def questions(self) -> list[AskedQuestion[NodeClock]]:
+        return list(self._questions.values())
+
     def question(
         self, node: str, cluster: Cluster, at: Callable[[], tuple[int, bytes] | None]
-    ) -> AskedQuestion[NodeClock] | None:
-        """Return the question about a node that runs shards, unless there is one already.
+    ) -> AskedQuestion[NodeClock]:
+        """Return the question about a node that runs shards, made when it is first asked for.
 
         ``at``: which shard to ask there, and of which incarnation it last was.
         """
@@ -542,17 +526,15 @@ class NodeClocks:
                     self._mute.add((node, shard[1]))
                 raise
 
-        return self._new(node, ask)
+        return self._asked(node, ask)
 
-    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock] | None:
-        """Return the question about this machine's own clock, unless there is one already."""
-        return self._new(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
+    def own(self, node: str, look: Callable[[], Look]) -> AskedQuestion[NodeClock]:
+        """Return the question about this machine's own clock, unless a shard of it is asked."""
+        return self._asked(node, lambda: own_clock(node, look(), self._machine.boot_ns()))
 
-    def _new(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock] | None:
-        if node in self._questions:
-            return None
-        self._questions[node] = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
-        return self._questions[node]
+    def _asked(self, node: str, ask: Callable[[], NodeClock]) -> AskedQuestion[NodeClock]:
+        question = AskedQuestion(f"clock of {node}", CLOCK_PERIOD_NS, self._machine, ask)
+        return self._questions.setdefault(node, question)
 
     def told(self, nodes: Iterable[str], signed: Mapping[str, SignedTime], now: TimeInterval) -> Iterator[NodeClock]:
         """Yield a clock for each node: of those that answer, their interval at this instant; of others, why not.
@@ -565,10 +547,8 @@ class NodeClocks:
             if question is None:
                 yield replace(last, problem="runs no shard that could be asked")
                 continue
-            freshness, said, error = question.freshness(), question.answer, question.error
-            if error is not None and error.code == NO_ADDRESS:
-                yield replace(last, problem="this node's settings have no address of it")
-            elif said is None or freshness.reach is not Reach.ANSWERS:
+            freshness, said = question.freshness(), question.answer
+            if said is None or freshness.reach is not Reach.ANSWERS:
                 yield replace(last, reach=freshness.reach, problem=freshness.problem, silent_ns=freshness.silent_ns)
             else:
                 yield replace(self._by_now(said), node=node)

@@ -298,10 +298,9 @@ class OpenMount:
         sources = time_sources(machine, self.registers.newest_policy())
         # Any radius is told: who only looks harms nobody.
         self.time = EmbeddedTime(machine, sources, NoKey(), radius_ns_max=DAY)
-        own = self.cluster.settings.node if self.cluster else ""
+        self._own_node = self.cluster.settings.node if self.cluster else ""
         self._storage = storage
-        self._context = BagContext(storage, self.time, self.registers, own or "watching")
-        self._own_node = own
+        self._context = BagContext(storage, self.time, self.registers, self._own_node or "watching")
         self._horizons: dict[str, tuple[Grid, Horizon]] = {}
         self._book = LedgerBook()
         self._tails: dict[str, LedgerTail] = {}

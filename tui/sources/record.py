@@ -32,7 +32,7 @@ from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
 from timeagent.interval import TimeInterval
-from timeagent.units import DAY, Instant, Span, span_text
+from timeagent.units import DAY, MS, Instant, Span, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (
@@ -392,10 +392,8 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
     for told in life.told:
         witness = told.witness
         said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
-        yield words(
-            f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}  {said}  by {told.clock.node}",
-            place_of(told.where),
-        )
+        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
+        yield words(f"{when}  {said}  by {told.clock.node}", place_of(told.where))
     yield BLANK
     messages = counted(sum(each.messages for each in life.frames), "message")
     yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
@@ -475,11 +473,8 @@ def _clock(record: Archive, subject: ClockSubject, at: Instant) -> Iterator[Deta
         step = before is not None and before != event.clock.clock_epoch
         before = event.clock.clock_epoch
         text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
-        yield words(
-            text + ("   then a new clock epoch" if step else ""),
-            place_of(event.where),
-            Tone.WARN if step else Tone.PLAIN,
-        )
+        text += "   then a new clock epoch" if step else ""
+        yield words(text, place_of(event.where), Tone.WARN if step else Tone.PLAIN)
         shown += 1
         if shown == READINGS_SHOWN:
             return
@@ -517,7 +512,7 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
         yield fact("prelock", "there: somebody has begun to close it" if bag.prelock else "not there")
         yield fact("closed", "not yet")
     else:
-        late = span_text((closed.instant_ns - bag.end_ns) // 1_000_000 * 1_000_000)
+        late = span_text((closed.instant_ns - bag.end_ns) // MS * MS)
         when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
         yield fact("closed", when, place_of(closed.where))
         yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)

@@ -16,6 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.style import Style
 from textual.widget import Widget
@@ -59,7 +60,7 @@ class KeptLines(Widget):
         self._styles_kept: dict[str, Drawn] = {}
         self._drawn: dict[object, Strip] = {}
         self._drawn_width = -1
-        self._framed: dict[int, tuple[Strip | None, Strip]] = {}
+        self._framed: dict[int, tuple[Strip, Strip]] = {}
         """By the identity of a line, which another theme, focus or width makes anew: the line, and all of it."""
 
     def show_title(self, title: str) -> None:
@@ -105,17 +106,16 @@ class KeptLines(Widget):
         """Return lines with what stands around them; that is kept too: the library asks a dozen styles for it."""
         if crop.x or crop.width != self.outer_size.width:
             return super().render_lines(crop)
-        above, framed = self.gutter.top, []
-        if len(self._framed) > LINES_KEPT_MAX:
-            self._framed.clear()
-        for y in crop.line_range:
-            line = self.render_line(y - above) if y >= above else None
-            known = self._framed.get(id(line))
-            if known is None or line is None:
-                (drawn,) = super().render_lines(Region(0, y, crop.width, 1))
-                known = self._framed[id(line)] = line, drawn
-            framed.append(known[1])
-        return framed
+        above = self.gutter.top
+        lines = {y: self.render_line(y - above) for y in crop.line_range if y >= above}
+        if any(id(line) not in self._framed for line in lines.values()):
+            if len(self._framed) > LINES_KEPT_MAX:
+                self._framed.clear()
+            drawn = super().render_lines(crop)
+            self._framed.update((id(line), (line, drawn[y - crop.y])) for y, line in lines.items())
+            return drawn
+        edge = super().render_lines(Region(0, crop.y, crop.width, above - crop.y)) if crop.y < above else []
+        return [*edge, *(self._framed[id(line)][1] for line in lines.values())]
 
     def strip_of(self, line: Sequence[Cell], width: int) -> Strip:
         """Draw pieces of text, cut or filled to a width."""
@@ -126,6 +126,34 @@ class KeptLines(Widget):
             size = width
         strip = Strip(drawn_as, size)
         return strip if size == width else strip.crop(0, width)
+
+
+class KeptBar(ScrollBar):
+    """Is not drawn again where it stood before: for its many lines the library asks as many styles as for a page."""
+
+    def __init__(self, thickness: int) -> None:
+        super().__init__(name="vertical", thickness=thickness)
+        self._drawn: dict[object, list[Strip]] = {}
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if len(self._drawn) > LINES_KEPT_MAX // crop.height:
+            self._drawn.clear()
+        looks = (
+            crop,
+            self.size,
+            self.window_virtual_size,
+            self.window_size,
+            self.position,
+            self.mouse_over,
+            self.grabbed,
+        )
+        if looks not in self._drawn:
+            self._drawn[looks] = super().render_lines(crop)
+        return self._drawn[looks]
 
 
 type Words = str | Cell

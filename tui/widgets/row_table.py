@@ -11,6 +11,7 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
 from timeagent.errors import TenureError
@@ -19,7 +20,7 @@ from timeagent.units import SECOND, Instant
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
 from ..model.tables import Column, ColumnWidths, Field, cut, heading, laid_out, layout
 from ..model.words import matching, short_span
-from .lines import STYLES, KeptLines
+from .lines import STYLES, KeptBar, KeptLines
 
 type LookUp = Callable[[Subject, Callable[[Sequence[DetailLine] | TenureError], None]], None]
 """Asks, and calls back on the screen's thread."""
@@ -55,6 +56,15 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         self._nothing = ""
         self._laid: tuple[object, ColumnWidths] | None = None
         self.show_title(title)
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The bar at its right; made when it is first asked for."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = KeptBar(self.scrollbar_size_vertical)
+            bar.display = False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - the library has no other door for a bar of one's own
+        return self._vertical_scrollbar
 
     @property
     def count(self) -> int:

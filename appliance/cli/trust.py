@@ -27,7 +27,7 @@ _PUBLIC_BYTES_MAX: Final = 65536
 
 
 def _newest(cluster: Cluster) -> TrustRecord:
-    return cluster.registers.trust(cluster.registers.newest().trust)
+    return cluster.registers.trust(cluster.registers.newest_trust())
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -88,7 +88,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     storage = storage_at(cluster.root)
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
-        number = cluster.registers.newest().trust
+        number = cluster.registers.newest_trust()
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
         return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
@@ -126,7 +126,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     purposes = [Purpose(each) for each in options.purpose or here]
     key = root_key(cluster, options) if options.root_key else None
     staged = stage_keys(directory, purposes)
-    number = cluster.registers.newest().trust
+    number = cluster.registers.newest_trust()
     known = {entry.public for entry in cluster.registers.trust(number).keys}
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:

@@ -410,5 +410,5 @@ def _position(log: str, after: str | Instant) -> Position:
 
 def known_nodes(registers: Registers) -> Sequence[str]:
     """Return the names of all nodes that the newest trust record knows, in order. Touches the mount."""
-    trust = registers.trust(registers.newest().trust)
+    trust = registers.trust(registers.newest_trust())
     return sorted({entry.node for entry in trust.keys})

@@ -34,7 +34,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "join": ("appliance.cli.setup", "let this machine into a cluster"),
     "leave": ("appliance.cli.setup", "take this machine, or one that is lost, out of a cluster"),
     "status": ("tui.cli", "whether the cluster works, as seen from here"),
-    "policy": ("appliance.cli.policy", "the numbers that the whole cluster shares: show, set"),
+    "policy": ("appliance.cli.trust", "the numbers that the whole cluster shares: show, set"),
     "trust": ("appliance.cli.trust", "which keys the cluster believes: ls, issue, rotate, revoke, move, delegate"),
     "node": ("appliance.cli.node", "run this node's shards, its writer and the metronome; upgrade it"),
     "shards": ("appliance.cli.shards", "which shards there are, where, and whether they answer: ls, move, reshard"),
@@ -45,7 +45,7 @@ FAMILIES: Final[dict[str, tuple[str, str]]] = {
     "publish": ("appliance.cli.messages", "write messages under a lease"),
     "read": ("appliance.cli.messages", "read a log's messages in order"),
     "tail": ("appliance.cli.messages", "follow a log: messages as they become final"),
-    "view": ("appliance.cli.views", "what settled messages add up to: ls, show, advance, prune"),
+    "view": ("appliance.cli.messages", "what settled messages add up to: ls, show, advance, prune"),
     "bag": (
         "appliance.cli.bags",
         "look at bags, close and pack what is due: ls, show, close, settle, seal, pack, retain, forecast",

@@ -80,7 +80,7 @@ def shared(newest: ShardMap, node: str) -> Layout | None:
 
 def check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
     """Raise BadRequest for nodes that the cluster does not have, or none."""
-    known = {entry.node for entry in registers.trust(registers.newest().trust).keys}
+    known = {entry.node for entry in registers.trust(registers.newest_trust()).keys}
     unknown = sorted(set(nodes) - known)
     if unknown or not nodes:
         raise BadRequest(

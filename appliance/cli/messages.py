@@ -1,22 +1,35 @@
-"""``tenure publish``, ``read`` and ``tail``: messages into a log, one a line, and out of it, in order."""
+"""``tenure publish``, ``read``, ``tail``, ``view``: messages into a log, out of it in order, and their sums."""
 
 from __future__ import annotations
 
 import base64
+import importlib
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from appliance.cluster import Cluster
 from appliance.session.open_logs import OpenLog
 from appliance.session.session import Session
-from timeagent.console import Progress, argument, command, counted, instant_fields, note, print_json
-from timeagent.errors import BadRequest, TenureError
+from timeagent.console import (
+    Argument,
+    Command,
+    Progress,
+    argument,
+    command,
+    counted,
+    instant_fields,
+    note,
+    present,
+    print_json,
+    with_verbs,
+)
+from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import SECOND, parse_instant, parse_span, rfc3339
 
 from ..bag.closedbags import RackGone
@@ -28,6 +41,8 @@ from ..doctor.machine import is_local
 from ..formats.birth import BagKind
 from ..formats.framing import check_payloads
 from ..formats.names import check_log
+from ..formats.view import VIEWS, Checkpoint, parse_fold, parse_horizon
+from ..views import Fold, View
 from .opening import add_cluster_options, cluster_command, open_cluster
 
 BATCH_MESSAGES: Final = 4096
@@ -277,6 +292,133 @@ def _wait(cluster: Cluster, log: OpenLog, until_the_end: ExitStack) -> Wait:
     return lambda span, _: cluster.time.sleep(span)
 
 
+# -- views -------------------------------------------------------------------------------------------------------------
+
+KEPT: Final = 8
+"""So many checkpoints of a fold ``prune`` leaves by default."""
+FOLDS: Final = {"balances": "appliance.demo.bank:BALANCES"}
+"""Folds that come with tenure, by the name of their view."""
+
+
+def named_fold(view: str, spec: str | None) -> Fold[Any]:
+    """Return the fold of a view: one that comes with tenure, or the one that ``spec`` names. Raises BadRequest."""
+    spec = spec or FOLDS.get(view)
+    if spec is None:
+        raise BadRequest(
+            "no-such-view",
+            f"no fold is known for the view {view!r}",
+            hint=f"name it: --fold MODULE:NAME; known: {', '.join(FOLDS)}",
+        )
+    module, _, name = spec.partition(":")
+    try:
+        fold = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise BadRequest(
+            "bad-fold",
+            f"{spec!r} cannot be imported: {problem}",
+            hint="write MODULE:NAME, with the module on PYTHONPATH",
+        ) from None
+    if not isinstance(fold, Fold) or fold.view != view:
+        kind = f"the fold of the view {fold.view}" if isinstance(fold, Fold) else f"a {type(fold).__name__}"
+        raise BadRequest("bad-fold", f"{spec!r} is {kind}, not a fold of {view}", hint="name the view as its fold does")
+    return fold
+
+
+def _list_views(cluster: Cluster, options: Namespace) -> int:
+    for view in _view_names(cluster, VIEWS):
+        for fold in _view_names(cluster, f"{VIEWS}/{view}"):
+            if parse_fold(fold) is None:
+                continue
+            path = f"{VIEWS}/{view}/{fold}"
+            horizons = [at for name in _view_names(cluster, path) if (at := parse_horizon(name)) is not None]
+            newest = max(horizons, default=None)
+            fields = {"view": view, "path": path, "checkpoints": len(horizons), **instant_fields("newest", newest)}
+            reached = "" if newest is None else f", the newest at {rfc3339(newest)}"
+            present(options, "tenure.view", fields, f"{path}  {counted(len(horizons), 'checkpoint')}{reached}")
+    return 0
+
+
+def _view_names(cluster: Cluster, directory: str) -> list[str]:
+    """Return what is in a directory; nothing for a foreign file that stands in its place."""
+    try:
+        return cluster.context.storage.list_afresh(directory) or []
+    except Environment as problem:
+        if problem.code != "not-a-directory":
+            raise
+        return []
+
+
+def _view_fields(view: View[Any], checkpoint: Checkpoint) -> dict[str, object]:
+    return {
+        "view": checkpoint.view,
+        "path": view.path,
+        "messages": checkpoint.messages,
+        "state_bytes": len(checkpoint.state),
+        **instant_fields("horizon", checkpoint.horizon_ns),
+    }
+
+
+def _show_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
+    checkpoint = view.newest()
+    if checkpoint is None:
+        note(f"tenure: {view.path} has no checkpoint yet; tenure view advance {options.view} makes one")
+        return EXIT_NO
+    if options.json:
+        try:
+            state: dict[str, object] = {"state": msgspec.json.decode(checkpoint.state)}
+        except msgspec.DecodeError:
+            state = {"state_base64": base64.b64encode(checkpoint.state).decode("ascii")}
+        print_json("tenure.view-state", {**_view_fields(view, checkpoint), **state})
+        return 0
+    reached = f"{counted(checkpoint.messages, 'message')} before {rfc3339(checkpoint.horizon_ns)}"
+    note(f"tenure: {options.view} after {reached}")
+    sys.stdout.buffer.write(checkpoint.state + b"\n")
+    return 0
+
+
+def _advance_view(cluster: Cluster, view: View[Any], options: Namespace) -> int:
+    if options.settle:
+        target = cluster.time.now().latest
+        for log in view.logs:
+            cluster.settle(log, target)
+    progress = Progress("folded")
+    checkpoint = view.advance(progress.show)
+    progress.done()
+    words = f"{view.path}/{checkpoint.horizon_ns:019d}  {counted(checkpoint.messages, 'message')}"
+    return present(options, "tenure.view-advance", _view_fields(view, checkpoint), words)
+
+
+def _prune_view(_cluster: Cluster, view: View[Any], options: Namespace) -> int:
+    deleted = view.prune(options.keep)
+    fields = {"view": options.view, "path": view.path, "deleted": deleted}
+    return present(options, "tenure.view-prune", fields, f"deleted {counted(deleted, 'checkpoint')}")
+
+
+def _on_view(help_text: str, work: Callable[[Cluster, View[Any], Namespace], int], *own: Argument) -> Command:
+    """Return a verb about one view."""
+
+    def run(cluster: Cluster, options: Namespace) -> int:
+        return work(cluster, View(cluster.context, cluster.logs, named_fold(options.view, options.fold)), options)
+
+    view = argument("view", metavar="VIEW", help=f"{', '.join(FOLDS)}, or what --fold is called here")
+    fold = argument("--fold", metavar="MODULE:NAME", help="a fold of yours, to be imported")
+    return cluster_command(help_text, run, *own, view, fold)
+
+
+_VIEW_VERBS: Final = {
+    "ls": cluster_command("the views that have checkpoints, their folds, how far they are", _list_views),
+    "show": _on_view("the state of a view at its newest checkpoint, as the fold wrote it", _show_view),
+    "advance": _on_view(
+        "take in what was settled since, and publish a checkpoint",
+        _advance_view,
+        argument("--settle", action="store_true", help="first wait until everything up to now is final"),
+    ),
+    "prune": _on_view(
+        "delete all but the newest checkpoints of a fold",
+        _prune_view,
+        argument("--keep", type=int, default=KEPT, metavar="N", help=f"how many stay (default {KEPT})"),
+    ),
+}
 _LOG: Final = argument("log", metavar="LOG")
 _EPILOG: Final = """\
 A payload is printed as it is, with a newline after it. One that holds newlines itself looks like several then: say
@@ -349,4 +491,5 @@ COMMANDS: Final = {
         ),
         _form,
     ),
+    "view": with_verbs("Materialised views: what settled messages add up to.", _VIEW_VERBS),
 }

@@ -1,4 +1,7 @@
-"""``tenure trust``: which keys the cluster believes, where its nodes answer, and changing that with the root key."""
+"""``tenure trust`` and ``tenure policy``: the records that the root key signs, shown and changed.
+
+Which keys the cluster believes and where its nodes answer; and the numbers that all of it shares.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from timeagent.keyfiles import newest_number, stage_keys, take_up
 from timeagent.keys import fingerprint, key_id, load_private_key, parse_public_line, public_line
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
 from timeagent.trust import KeyEntry, Purpose, TrustRecord
-from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339
+from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
+from ..admin.founding import next_policy, publish_policy
 from ..admin.membership import accept, asked, let_in
 from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
+from ..formats.policy import Policy
 from .opening import JSON, ROOT_KEY, cluster_command, root_key
 from .shards import WAIT, give_share
 
@@ -27,7 +32,7 @@ _PUBLIC_BYTES_MAX: Final = 65536
 
 
 def _newest(cluster: Cluster) -> TrustRecord:
-    return cluster.registers.trust(cluster.registers.newest().trust)
+    return cluster.registers.trust(cluster.registers.newest_trust())
 
 
 def _list(cluster: Cluster, options: Namespace) -> int:
@@ -88,7 +93,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     storage = storage_at(cluster.root)
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
-        number = cluster.registers.newest().trust
+        number = cluster.registers.newest_trust()
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
         return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
@@ -126,7 +131,7 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     purposes = [Purpose(each) for each in options.purpose or here]
     key = root_key(cluster, options) if options.root_key else None
     staged = stage_keys(directory, purposes)
-    number = cluster.registers.newest().trust
+    number = cluster.registers.newest_trust()
     known = {entry.public for entry in cluster.registers.trust(number).keys}
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:
@@ -233,12 +238,96 @@ def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     raise NotTrusted("no-such-key", f"node {node} has no key {name}", hint="tenure trust ls shows fingerprints")
 
 
+_NUMBERS: Final = {
+    "span_ns": "span of the bags of logs that are made from now on",
+    "grace_ns": "how long after its end a bag of such a log stays open",
+    "rack_ns": "length of a rack of such a log",
+    "seal_delay_ns": "from a rack's end to its sealing",
+    "radius_ns_max": "a clock known less well neither grants nor writes",
+    "assumed_radius_ns": "radius of a clock that nothing measures; 0: none",
+    "r1_tolerance_ns": "how far a timestamp may be from its signed time",
+    "lease_term_max_ns": "longest term of a lease",
+    "renew_period_ns": "how often a holder renews",
+    "holder_margin_ns": "how long before the expiry a holder stops",
+    "attempt_timeout_ns": "how long one request to a shard may take",
+    "batch_ns_max": "how long a writer may gather messages",
+    "ceiling_ahead_ns": "how far beyond the longest term a ceiling lies",
+    "ceiling_period_ns": "how often a ceiling is extended",
+}
+
+
+def _option(name: str) -> str:
+    """Return a number's name on the command line: ``radius_ns_max`` is ``radius-max``."""
+    return name.replace("_ns", "").replace("_", "-")
+
+
+def _show_policy(cluster: Cluster, options: Namespace) -> int:
+    newest = cluster.registers.newest_policy()
+    number = newest.number if options.number is None else options.number
+    if not 1 <= number <= newest.number:
+        raise BadRequest(
+            "no-such-policy", f"there is no policy {number}", hint=f"they are numbered from 1 to {newest.number}"
+        )
+    policy = cluster.registers.policy(number)
+    derived = _derived(policy)
+    return present(
+        options,
+        "tenure.policy",
+        {"number": number}
+        | {name: getattr(policy, name) for name in _NUMBERS}
+        | {f"{word}_ns": span for word, (span, _) in derived.items()}
+        | {"newest": newest.number},
+        f"policy {number}" + ("" if number == newest.number else f" of {newest.number}"),
+        *(f"  {_option(name):16}  {span_text(getattr(policy, name)):>9}  {what}" for name, what in _NUMBERS.items()),
+        *(f"  {word:16}  {span_text(span):>9}  {what}" for word, (span, what) in derived.items()),
+    )
+
+
+def _derived(policy: Policy) -> dict[str, tuple[int, str]]:
+    return {
+        "takeover": (policy.takeover_ns(), "how long a dead holder's domains are blocked, at most"),
+        "restart": (policy.restart_ns(), "how long the domains of a shard that died are blocked, at most"),
+    }
+
+
+def _set_policy(cluster: Cluster, options: Namespace) -> int:
+    changes = {name: parse_span(text) for name in _NUMBERS if (text := getattr(options, name)) is not None}
+    if not changes:
+        raise BadRequest("nothing-to-set", "no number is named", hint="tenure policy show names them all")
+    if options.root_key is None and not options.dry_run:
+        raise BadRequest(
+            "no-root-key", "the root key signs a policy", hint="say --root-key FILE; with --dry-run nothing is changed"
+        )
+    before = cluster.registers.newest_policy()
+    policy = next_policy(before, changes)
+    changed = {name for name in changes if getattr(before, name) != getattr(policy, name)}
+    if changed and not options.dry_run:
+        publish_policy(cluster.registers, root_key(cluster, options), policy)
+    said = {name: (getattr(before, name), getattr(policy, name)) for name in sorted(changed)}
+    words = [f"{_option(name)} {span_text(was)} -> {span_text(now)}" for name, (was, now) in said.items()]
+    present(
+        options,
+        "tenure.policy-changed",
+        {
+            "number": policy.number,
+            "dry_run": options.dry_run,
+            "changed": {name: {"before_ns": was, "after_ns": now} for name, (was, now) in said.items()},
+        },
+        f"Policy {policy.number}{' would be' if options.dry_run else ''}: {', '.join(words)}."
+        if changed
+        else f"Policy {before.number} says so already: nothing is changed.",
+    )
+    if not options.json and before.takeover_ns() != policy.takeover_ns():
+        note(f"tenure: a dead holder's domains are blocked for {span_text(policy.takeover_ns())} at most")
+    return 0
+
+
 _NODE: Final = argument("node", metavar="NODE")
 _PURPOSES: Final = [str(purpose) for purpose in Purpose]
 _OVERLAP: Final = argument(
     "--overlap", metavar="SPAN", help="how long the earlier keys stay valid beside the new ones (default: 1d)"
 )
-_VERBS: Final = {
+_TRUST_VERBS: Final = {
     "ls": cluster_command("every key of the newest trust record", _list),
     "show": cluster_command(
         "a node's public keys, as lines that --public and --key take",
@@ -296,4 +385,21 @@ _VERBS: Final = {
         JSON,
     ),
 }
-COMMANDS: Final = {"trust": with_verbs("The keys that the cluster believes, and changing that.", _VERBS)}
+_POLICY_VERBS: Final = {
+    "show": cluster_command(
+        "the policy's numbers, and what they come to",
+        _show_policy,
+        argument("--number", type=int, metavar="N", help="an earlier one (default: the newest)"),
+    ),
+    "set": cluster_command(
+        "publish the next policy, which running processes take up by themselves",
+        _set_policy,
+        *(argument(f"--{_option(name)}", dest=name, metavar="SPAN", help=words) for name, words in _NUMBERS.items()),
+        argument("--root-key", metavar="FILE", help="the cluster's root key"),
+        argument("--dry-run", action="store_true", help="only say what would change; needs no root key"),
+    ),
+}
+COMMANDS: Final = {
+    "trust": with_verbs("The keys that the cluster believes, and changing that.", _TRUST_VERBS),
+    "policy": with_verbs("The numbers that the whole cluster shares.", _POLICY_VERBS),
+}

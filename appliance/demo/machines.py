@@ -167,7 +167,7 @@ class Machine:
 
     def start_teller(self, accounts: int, *extra: str) -> None:
         self.seed += 1
-        words = ["-m", "appliance.demo.teller", "--accounts", str(accounts), "--journal", str(self.journal)]
+        words = ["-m", "appliance.demo.bank", "--accounts", str(accounts), "--journal", str(self.journal)]
         self.teller = self._start("teller", [*words, "--seed", str(self.seed), *extra], subprocess.PIPE)
 
     def freeze_teller(self) -> None:

@@ -21,8 +21,7 @@ import appliance.lease.request_handler
 import appliance.session.stamping
 from appliance.bag.storage import Published, Storage
 from appliance.cluster import Cluster
-from appliance.demo.bank import LOG, Transfer, account, encode
-from appliance.demo.teller import say
+from appliance.demo.bank import LOG, Transfer, account, encode, say
 from appliance.formats.lease import Holder
 from appliance.formats.witness import SignedWitness, sign_batch
 from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State

@@ -247,6 +247,10 @@ def save_settings(settings: Settings) -> None:
         "group": settings.group,
     }
     lines = [f"{name} = {_quoted(value)}" for name, value in entries.items() if value]
+    if not settings.pack:
+        lines.append("pack = false")
+    if settings.retention_days:
+        lines.append(f"retention_days = {settings.retention_days}")
     if settings.etcd:
         etcd = settings.etcd
         lines += ["", "[etcd]", f"endpoints = [{', '.join(map(_quoted, etcd.endpoints))}]"]

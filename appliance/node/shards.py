@@ -58,6 +58,7 @@ from ..lease.whole_shard import Suspension
 from .hosted_shard import (
     PAUSE_NS,
     START_TRIES,
+    CountedLedger,
     HostedShard,
     Running,
     ShardRuntime,
@@ -67,7 +68,6 @@ from .hosted_shard import (
     kept_turns,
     stopping_ns,
 )
-from .lease_counts import CountedLedger
 from .own_keys import OwnKeys
 from .record_watch import PAID_LOOK_NS, MapWatch, TrustWatch
 from .records import Registers, StoredChain, StoredLedger

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.node import lease_counts
+from appliance.node import hosted_shard
 from appliance.recipes import election, exclusion, fence_gate, mount_election
 from appliance.testing import stepped_cluster
 from tests.support.cluster import HandSite, hand_sites
@@ -144,14 +144,14 @@ MUTANTS = {
         stepped_tests.test_paused_holder_loses_its_lease_to_who_waits,
     ),
     "every name is a part of its own": Mutant(
-        lease_counts,
+        hosted_shard,
         "LeaseCounts._part",
         "len(self.parts) >= PARTS_MAX",
         "False",
         count_tests.test_names_of_which_too_many_come_are_counted_together,
     ),
     "what is left out of a large block is not counted": Mutant(
-        lease_counts,
+        hosted_shard,
         "LeaseCounts._count",
         "self.grants[part] += weight",
         "self.grants[part] += 1",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.formats.lease import LeaseOutcome
-from appliance.node.lease_counts import COUNTED_MAX, PARTS_MAX, REST, LeaseCounts, first_part
+from appliance.node.hosted_shard import COUNTED_MAX, PARTS_MAX, REST, LeaseCounts, first_part
 from tests.support.cluster import HandSite, hand_sites
 from timeagent.units import MS, SECOND
 

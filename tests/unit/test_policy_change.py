@@ -10,7 +10,7 @@ import pytest
 
 from appliance.admin.founding import next_policy, publish_policy
 from appliance.bag.writing import Committed
-from appliance.cli.policy import _WORDS
+from appliance.cli.trust import _NUMBERS
 from appliance.formats.framing import Kind, open_frame, pieces
 from appliance.formats.policy import Policy
 from appliance.node.record_watch import PolicyWatch
@@ -82,7 +82,7 @@ def test_one_of_two_who_change_it_at_once_is_told(site: Site) -> None:
 
 def test_every_number_of_a_policy_can_be_set_and_is_taken_up_or_said_not_to_be() -> None:
     spans = set(Policy.__struct_fields__) - {"number", "cluster_id"}
-    assert set(_WORDS) == spans
+    assert set(_NUMBERS) == spans
     at_birth = {"rack_ns"}
     asked_anew = {"seal_delay_ns"}
     nobodys = {"batch_ns_max"}

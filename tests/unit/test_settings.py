@@ -49,6 +49,13 @@ def test_settings_are_read_back_as_they_were_written(
     assert load_settings(tmp_path) == saved
 
 
+@pytest.mark.parametrize("changes", [{"pack": False}, {"retention_days": 90}, {"pack": False, "retention_days": 1}])
+def test_what_becomes_of_packs_is_read_back_as_it_was_written(tmp_path: Path, changes: dict[str, object]) -> None:
+    saved = settings(tmp_path, peers={"node2": Path("/dev/shm/x")}, **changes)
+    save_settings(saved)
+    assert load_settings(tmp_path) == saved
+
+
 @pytest.mark.parametrize(
     "etcd",
     [

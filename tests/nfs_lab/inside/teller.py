@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.cluster import Cluster
-from appliance.demo.teller import Teller, say, told_to_stop
+from appliance.demo.bank import Teller, say, told_to_stop
 from timeagent.errors import TenureError
 from timeagent.units import SECOND
 

@@ -93,7 +93,7 @@ def grown(native: NativeCore) -> int:
     def again() -> None:
         for seen in calls:
             kinds, words, ports, places, numbers, requests = seen["answered"]
-            ports = (nothing, nothing, ports[2], ports[3], random.Random(1).randbytes, nothing)
+            ports = (nothing, nothing, ports[2], ports[3], random.Random(1).randbytes, nothing, nothing)
             copies = tuple(each.copy() if isinstance(each, dict | list) else each for each in places)
             for name, arguments in (
                 ("answered", (kinds, words, ports, copies, numbers, requests)),

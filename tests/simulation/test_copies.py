@@ -61,7 +61,7 @@ def test_judge_that_takes_what_is_missing_for_a_crime_is_noticed(monkeypatch: py
         assert lost(*PRUNED_MEANWHILE)[1] > 0
 
 
-UNNAMED = ("packs", 381)
+UNNAMED = ("packs", 467)
 """The marker and all records signed by the root key are missing: what is left says of which cluster it is."""
 UNSEALED = ("packs", 565)
 """A pack is there, and the seal is missing that it was made from."""

@@ -85,7 +85,7 @@ def test_next_process_goes_on_with_the_leases_that_others_have_of_one_that_ends(
         assert second.routes.host.try_host(0, second.map)
         numbers, (lease,) = second.inspect(0)
         assert (numbers.incarnation, lease.domain, lease.holder) == (run, "a", HOLDER)
-        assert len(list(site.root.glob("ledger/*/*/*.ledger"))) == 2
+        wait_until(SystemClock(), lambda: len(list(site.root.glob("ledger/*/*/*.ledger"))) == 2)  # by its own thread
 
 
 def test_what_was_left_goes_on_whoever_waits_for_what_and_nothing_begins(

@@ -350,7 +350,8 @@ class WaitingRoom:
         self.recalls.dismiss(code, message)
 
     def dismiss_due(self, code: str, message: str) -> None:
-        """Answer those who have waited long enough while nothing can be decided."""
+        """Answer those who have waited or listened long enough while nothing can be decided."""
+        self.recalls.answer_ready()
         boot = self._time.boot_ns()
         for domain in self._due(boot):
             for place in list(self.domains.get(domain, {}).values()):
@@ -359,5 +360,5 @@ class WaitingRoom:
                 if place.waiter is not None:
                     place.waiter.answer(Unavailable(request_id=place.request.request_id, code=code, message=message))
                 self._remove(domain, place)
-            if domain in self.domains:
-                self._look_at(domain, boot + _RETRY_NS)
+            for place in self.domains.get(domain, {}).values():
+                self._look_at(domain, min(boot + _RETRY_NS, place.until_boot_ns))

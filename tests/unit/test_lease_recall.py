@@ -14,6 +14,8 @@ from appliance.lease.shard import Shard
 from appliance.lease.wire import Age, Attend, Denied, Over, Recalled, Refused, Reply, Revoke, Unavailable
 from tests.support.shards import HOLDER, RIVAL, Caller, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.unit.test_lease_waiting import wait_for, waiting
+from timeagent.errors import BadTime
+from timeagent.interval import TimeInterval
 from timeagent.units import SECOND
 
 OTHER = Holder(node="node-o", process=9, boot=bytes(16), incarnation=bytes(8), purpose="other")
@@ -30,6 +32,23 @@ def listen(shard: Shard, request: Attend) -> Caller:
     caller = Caller()
     assert shard.serve([request], {0: caller}) == [None]
     return caller
+
+
+def test_who_listens_is_answered_in_time_even_while_there_is_no_usable_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = world.started()
+    caller = listen(shard, attend(world, wait_ns=SECOND))
+
+    def no_time() -> TimeInterval:
+        raise BadTime("no-time", "no source has a bound")
+
+    monkeypatch.setattr(world.time, "now", no_time)
+    assert shard.due_in() == SECOND
+    world.time.advance(SECOND)
+    assert shard.serve([]) == []
+    assert heard(caller).wanted == ()
+    assert shard.due_in() is None, "or the server's loop does not rest"
 
 
 def heard(caller: Caller) -> Recalled:

@@ -450,6 +450,7 @@ def test_wait_ends_even_while_there_is_no_usable_time(world: World, monkeypatch:
     shard = world.started()
     granted(shard, acquire(world, "a"))
     caller = wait_for(shard, waiting(world, wait_ns=SECOND))
+    next_one = wait_for(shard, waiting(world, wait_ns=SECOND + 10 * MS))
     behind = wait_for(shard, waiting(world, wait_ns=8 * SECOND))
 
     def no_time() -> TimeInterval:
@@ -461,5 +462,9 @@ def test_wait_ends_even_while_there_is_no_usable_time(world: World, monkeypatch:
     (reply,) = caller.replies
     assert isinstance(reply, Unavailable)
     assert reply.code == "bad-time"
+    assert shard.due_in() == 10 * MS
+    world.time.advance(10 * MS)
+    look(shard)
+    assert len(next_one.replies) == 1
     assert behind.replies == []
     assert shard.due_in()

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from appliance.doctor.check import CheckVerdict, HealthCheck, not_well, passed, unknown, worst
 from appliance.doctor.health import (
     ASSUMED_WORDS,
+    CheckVerdict,
+    HealthCheck,
     judge_clock,
     judge_clocks,
     judge_ends,
@@ -18,6 +19,10 @@ from appliance.doctor.health import (
     judge_mount,
     judge_shard,
     judge_silent_shard,
+    not_well,
+    passed,
+    unknown,
+    worst,
 )
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text

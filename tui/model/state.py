@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from appliance.bag.survey import ClosingState
-    from appliance.doctor.check import HealthCheck
+    from appliance.doctor.health import HealthCheck
     from auditor.rules.finding import Finding
     from timeagent.showing import SourceView
 

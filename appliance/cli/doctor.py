@@ -29,10 +29,9 @@ from timeagent import VERSION, core
 from timeagent.clock import SystemClock
 from timeagent.console import Progress, argument, command, present, say
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TenureError
-from timeagent.interval import TimeInterval
 from timeagent.keys import Verifier
 from timeagent.showing import known_by_agent, known_without_agent
-from timeagent.units import SECOND, Span
+from timeagent.units import SECOND, Span, TimeInterval
 
 from ..admin.founding import read_marker
 from ..bag.logs import names_there

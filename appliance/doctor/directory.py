@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from timeagent.errors import BadRequest
-from timeagent.interval import TimeInterval
-from timeagent.units import MINUTE, SECOND, Instant, span_text
+from timeagent.units import MINUTE, SECOND, Instant, TimeInterval, span_text
 
 from .check import HealthCheck, failed, judged, passed, unsure
 

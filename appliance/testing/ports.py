@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 from appliance.bag.storage import Published
 from timeagent.errors import Environment
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.units import MS, Instant, Span
+from timeagent.units import MS, Instant, Span, TimeInterval
 
 
 class HandTime:

@@ -27,8 +27,7 @@ from tests.support.screens import (
 from tests.support.shares import sampled
 from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
-from timeagent.interval import TimeInterval
-from timeagent.units import HOUR, MS, SECOND
+from timeagent.units import HOUR, MS, SECOND, TimeInterval
 from tui.model.clocks import Agreement, ClockRows, agreement_words
 from tui.model.overview import health
 from tui.model.state import NodeClock, Reach, ViewKind

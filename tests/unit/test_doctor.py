@@ -30,8 +30,7 @@ from appliance.doctor.machine import (
 from tenure.__main__ import main
 from tests.support.cluster import Site
 from timeagent.errors import Environment
-from timeagent.interval import TimeInterval
-from timeagent.units import MINUTE, MS, SECOND
+from timeagent.units import MINUTE, MS, SECOND, TimeInterval
 
 MOUNTINFO = """\
 22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw

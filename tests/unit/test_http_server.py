@@ -25,8 +25,7 @@ from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable, TryAgain
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

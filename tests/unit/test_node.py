@@ -26,7 +26,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timeagent.interval import TimeInterval
+    from timeagent.units import TimeInterval
 
 
 def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from appliance.lease.wire import Request
     from appliance.session.held import Lease
     from appliance.session.session import Session
-    from timeagent.interval import TimeInterval
+    from timeagent.units import TimeInterval
 from timeagent.signedtime import SignedTime
 
 

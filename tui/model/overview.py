@@ -22,7 +22,7 @@ from appliance.doctor.health import (
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
-from timeagent.interval import TimeInterval
+from timeagent.units import TimeInterval
 
 from .clocks import Agreement, agreement, agreement_words
 from .state import (

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from appliance.recipes.election import Leadership
     from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, TimeInterval
 
 NAME = "billing"
 BEATS = 40

@@ -32,7 +32,7 @@ from timeagent.clock import NodeTime
 from timeagent.errors import BadConfiguration, Damaged, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND, Instant, Span
 
-from ..formats.ceiling import CeilingKind, CeilingRecord
+from ..formats.chains import CeilingKind, CeilingRecord
 from .domain import Free, Memory, SessionRecord, State, Taken
 from .store import FORM, LeaseStore
 from .whole_shard import Suspension

@@ -22,7 +22,7 @@ from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TryAgain
 from timeagent.units import MS, SECOND, Instant, Span
 
-from ..bag.storage import Storage
+from ..bag.ports import Storage
 from ..formats.framing import pieces
 from ..formats.lease import LeaseOutcome
 from ..formats.policy import PolicyNumbers

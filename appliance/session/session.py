@@ -32,7 +32,7 @@ from timeagent.errors import (
 )
 from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
-from ..bag.context import BagContext
+from ..bag.ports import BagContext
 from .asking import (
     Leases,
     PendingAcquires,

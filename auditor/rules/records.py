@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.policy import Policy

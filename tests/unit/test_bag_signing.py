@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.bag.closer import Closed
+from appliance.bag.closing import Closed
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 import numpy as np
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
 from timeagent.console import printable

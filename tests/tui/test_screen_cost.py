@@ -154,7 +154,7 @@ def test_lines_that_are_drawn_again_and_again_are_caught(monkeypatch: pytest.Mon
 
 
 def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.screens.cluster, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.widgets.row_table, "INLINE_MAX", 5)
 
     async def course(pilot: Pilot[None]) -> None:
         await pilot.press("2", "j")
@@ -173,8 +173,8 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.screens.cluster, "LeaseTable._at_once", old, "len(state.leases) <= INLINE_MAX")
+    old = "rows <= INLINE_MAX or (found and (not wanted.words.split()))"
+    plant(monkeypatch, tui.widgets.row_table, "ListTable._at_once", old, "rows <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 

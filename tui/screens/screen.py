@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, cast
 
 from textual.app import ComposeResult
@@ -19,7 +20,7 @@ from timeagent.units import Instant
 
 from ..feed import ArchiveLoader
 from ..model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject
-from ..model.tables import ExportSheet, ListOptions
+from ..model.tables import ExportSheet, Listing, ListOptions
 from ..model.words import BAG_LEGEND, CONDITION_CELLS
 from ..widgets.lines import FilterField, KeysLine, TabLine, TitleBar, WordsLine
 from ..widgets.row_table import DetailTable, PickTable, RowTable
@@ -157,7 +158,7 @@ class TopScreen(Screen[None], inherit_bindings=False):
     # Filter.
 
     def filter_words(self, words: str) -> None:
-        self.want(self.options.narrowed(words))
+        self.want(replace(self.options, words=words.strip()))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
@@ -199,22 +200,24 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     # Lists.
 
-    options: ListOptions[Any, Any]
-    """How the rows should be arranged, of a screen that has some that can be."""
+    LISTING: ClassVar[Listing[Any, Any]]
+    options: ListOptions
+    """By what its rows can be arranged, and how they should be, of a screen that has some that can be."""
 
-    def want(self, options: ListOptions[Any, Any]) -> None:
+    def want(self, options: ListOptions) -> None:
         self.options = options
         if self.state is not None:
             self.draw(self.state)
 
     def action_sort(self) -> None:
-        self.want(self.options.next_order())
+        order = _after([*self.LISTING.orders], self.options.order)
+        self.want(replace(self.options, order=order, backwards=False))
 
     def action_turn(self) -> None:
-        self.want(self.options.turned())
+        self.want(replace(self.options, backwards=not self.options.backwards))
 
     def action_group(self) -> None:
-        self.want(self.options.next_group())
+        self.want(replace(self.options, group=_after([*self.LISTING.groups], self.options.group)))
 
     # What the cursor is on.
 
@@ -256,6 +259,10 @@ class TopScreen(Screen[None], inherit_bindings=False):
 
     def action_export(self) -> None:
         self.top.export(self.exported())
+
+
+def _after(names: Sequence[str], name: str) -> str:
+    return names[(names.index(name) + 1) % len(names)]
 
 
 class EvidenceScreen(TopScreen):

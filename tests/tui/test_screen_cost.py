@@ -18,7 +18,6 @@ import tests.support.copies
 import tui.app
 import tui.screens.cluster
 import tui.screens.replay
-import tui.screens.screen
 import tui.sources.record
 import tui.widgets.lines
 import tui.widgets.row_table
@@ -125,7 +124,7 @@ def test_theme_that_was_changed_elsewhere_is_that_of_every_screen() -> None:
 def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.screen,
+        tui.app,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = True",
@@ -137,7 +136,7 @@ def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch
 def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.screen,
+        tui.app,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = False",

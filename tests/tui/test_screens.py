@@ -20,9 +20,9 @@ from tests.support.screens import (
 from tests.support.shares import sampled
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
+from tui.app import SCREENS, DetailScreen
 from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
 from tui.screens.cluster import BagsScreen, LeaseList, LeasesScreen, OverviewScreen
-from tui.screens.screen import SCREENS, DetailScreen
 from tui.widgets.lines import FilterField
 from tui.widgets.row_table import INLINE_MAX
 

@@ -12,6 +12,7 @@ from timeagent.console import counted
 from timeagent.interval import TimeInterval
 from timeagent.units import span_text
 
+from ..app import LEASE_LEGEND, TopScreen
 from ..model.clocks import (
     AXIS_COLUMN,
     CLOCK_LEGEND,
@@ -55,7 +56,6 @@ from ..model.words import clock_text, lease_row, lease_words, log_words, many_le
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.lines import ClockLine, HealthLine, WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
-from .screen import LEASE_LEGEND, TopScreen
 
 
 class LeaseTable(ListTable[LeaseRow, TimeInterval]):

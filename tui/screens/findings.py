@@ -14,6 +14,7 @@ from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
+from ..app import EvidenceScreen
 from ..model.findings import (
     EVIDENCE_LEGEND,
     FINDING_COLUMNS,
@@ -32,7 +33,6 @@ from ..model.state import Cell, FindingSubject, Subject
 from ..model.tables import ExportSheet, ListOptions
 from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
-from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
@@ -310,7 +310,10 @@ class FindingsScreen(EvidenceScreen):
         domains = (
             [] if not isinstance(known, FindingEvidence) else [each.domain for each in known.link.walk() if each.domain]
         )
-        self.top.replay_at(instant, domains[0] if domains else None)
+        from .replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
+
+        self.top.action_go("replay")
+        self.app.get_screen("replay", ReplayScreen).begin_at(instant, domains[0] if domains else None)
 
     def chosen(self) -> None:
         if self.query_one(ChainTable).has_focus:

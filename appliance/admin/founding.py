@@ -18,9 +18,18 @@ from typing import Final
 import msgspec
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
-from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
-from timeagent.keys import Signer, Verifier, fingerprint, key_id, load_private_key, save_private_key
-from timeagent.trust import Purpose
+from timeagent.keys import (
+    NodeKeys,
+    Purpose,
+    Signer,
+    Verifier,
+    fingerprint,
+    key_file_name,
+    key_id,
+    load_private_key,
+    make_node_keys,
+    save_private_key,
+)
 from timeagent.units import Instant
 
 from ..bag.roots import Root

@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
-from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
-from timeagent.keys import Signer, parse_public_line, public_line
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer, load_node_key, make_node_keys, newest_number, parse_public_line, public_line
 from timeagent.units import Instant
 
 from ..bag.storage import Storage

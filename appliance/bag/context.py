@@ -15,7 +15,8 @@ from appliance.formats.policy import Policy
 from appliance.formats.stamped import stamp_and_time
 from timeagent.clock import NodeTime
 from timeagent.errors import NotTrusted
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 
 from .storage import Storage
 

@@ -13,8 +13,7 @@ from typing import Final
 
 from appliance.formats.paths import LOCK, Bag, Grid, Rack
 from timeagent.errors import TryAgain
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, Instant, Span, rfc3339
+from timeagent.units import MS, Instant, Span, TimeInterval, rfc3339
 
 from .closer import NotDue
 from .context import BagContext

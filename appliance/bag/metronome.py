@@ -13,8 +13,7 @@ from typing import Final
 
 from appliance.formats.paths import Bag, Grid, Rack
 from timeagent.errors import Damaged, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import HOUR, INSTANT_MAX, MINUTE, SECOND, Instant, Span
+from timeagent.units import HOUR, INSTANT_MAX, MINUTE, SECOND, Instant, Span, TimeInterval
 
 from .closer import NotDue
 from .context import BagContext

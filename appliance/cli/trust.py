@@ -13,10 +13,19 @@ from appliance.cluster import Cluster
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
 from timeagent.errors import BadRequest, Environment, NotTrusted
-from timeagent.keyfiles import newest_number, stage_keys, take_up
-from timeagent.keys import fingerprint, key_id, load_private_key, parse_public_line, public_line
+from timeagent.keys import (
+    Purpose,
+    fingerprint,
+    key_id,
+    load_private_key,
+    newest_number,
+    parse_public_line,
+    public_line,
+    stage_keys,
+    take_up,
+)
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..admin.founding import next_policy, publish_policy

@@ -27,9 +27,8 @@ from appliance.formats.witness import SignedWitness, sign_batch
 from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
 from appliance.lease.state import decide
 from timeagent.errors import LeaseLost
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.units import HOUR
+from timeagent.units import HOUR, TimeInterval
 
 from ..bag.roots import parse_root, storage_at
 from ..daemon.daemon import Node

@@ -134,7 +134,7 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        from ..lease.etcd import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
+        from ..lease.turn_log import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
 
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)

@@ -14,8 +14,9 @@ from typing import ClassVar, Final
 
 from timeagent.clock import Clock
 from timeagent.errors import BadRequest, BadTime, TenureError
+from timeagent.keys import Purpose
 from timeagent.keys import key_id as id_of
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import SECOND, Instant, Span
 
 from ..formats.framing import Kind

@@ -19,8 +19,7 @@ from typing import Final
 
 from timeagent.clock import NodeTime
 from timeagent.errors import ShardUnavailable, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import Span
+from timeagent.units import Span, TimeInterval
 
 from ..bag.storage import Storage
 from ..formats.paths import chain_path

@@ -34,9 +34,8 @@ from appliance.lease.ceiling import RECORDS_KEPT, ChainPort, InDoubt, Overtaken,
 from appliance.node.records import StoredChain
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
-from timeagent.interval import TimeInterval
 from timeagent.keys import KeyInUse, Signer
-from timeagent.units import MS, SECOND, Instant, Seconds, Span, rfc3339, span_of
+from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, rfc3339, span_of
 
 from .election import Leader
 from .exclusion import PATIENCE_S, never

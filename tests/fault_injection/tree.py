@@ -23,8 +23,8 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
 from tests.support.clocks import HandTime
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.keys import Purpose, Signer
+from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import SECOND
 
 from .history import begin

@@ -19,7 +19,7 @@ from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Server
 from timeagent.errors import Damaged, TenureError
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import DAY
 
 if TYPE_CHECKING:

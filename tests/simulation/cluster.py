@@ -22,8 +22,7 @@ from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Server
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
 from tests.simulation.server import Server
 from tests.simulation.trace import told
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from appliance.formats.witness import (
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
 from timeagent.errors import Damaged
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Keyring, Purpose
+from timeagent.keys import Purpose, Signer
+from timeagent.trust import KeyEntry, Keyring
 from timeagent.units import INSTANT_MAX, MS, SECOND
 
 if TYPE_CHECKING:

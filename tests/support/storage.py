@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from appliance.bag.storage import Published
-from appliance.testing.ports import MemoryStorage
+from appliance.testing.stepped_cluster import MemoryStorage
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:

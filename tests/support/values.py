@@ -35,11 +35,10 @@ from appliance.formats.witness import (
 )
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
-from timeagent.interval import TimeInterval
-from timeagent.keys import Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
-from timeagent.units import DAY, INSTANT_MAX, MS, SECOND
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
+from timeagent.units import DAY, INSTANT_MAX, MS, SECOND, TimeInterval
 
 NOW_NS = 1_795_212_607_500_000_000
 """2026-11-20T22:10:07.5Z."""

@@ -10,8 +10,7 @@ from tests.support.bags import T0, Node
 from tests.support.mutants import plant
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged
-from timeagent.interval import TimeInterval
-from timeagent.units import MINUTE, SECOND
+from timeagent.units import MINUTE, SECOND, TimeInterval
 
 
 @pytest.fixture

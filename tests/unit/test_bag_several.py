@@ -31,7 +31,8 @@ from tests.support.bags import (
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.canonical import decode, encode
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from tests.support.bags import POLICY, SHARD_KEY, STRANGER, T0, TIME_KEY, Node, 
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage
 from timeagent.errors import NotTrusted
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 from timeagent.units import SECOND
 
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from appliance.bag.metronome import PackingReport
     from appliance.bag.storage import Storage
     from appliance.formats.paths import Bag
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, TimeInterval
 
 OPENS_MAX_PER_RACK = 7.5
 """Of one of three nodes for one idle log: its rack's seal, its packing, and old racks again; 0.012 a second."""

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from appliance.doctor.check import CheckVerdict, HealthCheck, not_well, passed, unknown, worst
 from appliance.doctor.health import (
     ASSUMED_WORDS,
+    CheckVerdict,
+    HealthCheck,
     judge_clock,
     judge_clocks,
     judge_ends,
@@ -19,11 +20,15 @@ from appliance.doctor.health import (
     judge_mount,
     judge_shard,
     judge_silent_shard,
+    not_well,
+    passed,
+    unknown,
+    worst,
 )
 from appliance.formats.ceiling import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
-from timeagent.interval import TimeInterval
+from timeagent.units import TimeInterval
 
 from .clocks import Agreement, agreement, agreement_words
 from .state import (

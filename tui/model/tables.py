@@ -24,8 +24,7 @@ import msgspec
 
 from appliance.formats.shardmap import shard_text
 from timeagent.errors import Environment
-from timeagent.interval import TimeInterval
-from timeagent.units import Instant, rfc3339
+from timeagent.units import Instant, TimeInterval, rfc3339
 
 from .state import Cell, LeaseRow, Tone
 from .words import condition, matching

@@ -9,8 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from timeagent.console import counted
-from timeagent.interval import TimeInterval
-from timeagent.units import span_text
+from timeagent.units import TimeInterval, span_text
 
 from ..app import LEASE_LEGEND, TopScreen
 from ..model.clocks import (

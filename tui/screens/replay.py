@@ -17,8 +17,7 @@ from textual.widgets import Input, Static
 from auditor.timeline.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.errors import TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import Instant, rfc3339, span_text
+from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
 from ..app import EvidenceScreen
 from ..model.gantt import Scrubber

@@ -25,9 +25,8 @@ from appliance.bag.storage import Storage
 from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
-from appliance.doctor.check import HealthCheck
 from appliance.doctor.directory import room_of
-from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
+from appliance.doctor.health import HealthCheck, judge_keys, judge_space, judge_tmpfs
 from appliance.formats.ceiling import CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind, Piece, pack, piece_at, pieces
 from appliance.formats.lease import LeaseOutcome

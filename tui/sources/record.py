@@ -31,8 +31,7 @@ from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import DAY, MS, Instant, Span, span_text
+from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (

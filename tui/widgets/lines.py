@@ -23,7 +23,7 @@ from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Input
 
-from appliance.doctor.check import not_well
+from appliance.doctor.health import not_well
 
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
 from ..model.state import Cell, ClusterState, Tone

@@ -27,10 +27,9 @@ from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from tests.support.explorer import Port, Request
-    from timeagent.interval import TimeInterval
     from timeagent.keys import Signer
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant, Span, TimeInterval
 
 type Absent = frozenset[str]
 """What one client remembers not to be there."""

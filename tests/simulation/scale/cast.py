@@ -42,7 +42,7 @@ from tests.simulation.store import MemoryStore
 from tests.simulation.world import Conditions, World, silence
 from tests.support.storage import WrappedStorage
 from timeagent.canonical import decode
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:

@@ -212,13 +212,9 @@ def serve(words: Sequence[str], port: int) -> int:
         say(f"tenure top: {server.public_url} until Ctrl-C")
         sys.stdout.flush()
 
-    server._make_app, server.on_startup, server.initialize_logging = guarded, begun, _quiet  # noqa: SLF001 - as above
+    server._make_app, server.on_startup, server.initialize_logging = guarded, begun, lambda: None  # noqa: SLF001 - as above
     server.serve()
     return 0
-
-
-def _quiet() -> None:
-    """Leave logging as it is."""
 
 
 def _only_our_pages(web: Any, port: int) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:  # noqa: ANN401 - an extra

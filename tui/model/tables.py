@@ -440,16 +440,10 @@ def sheet_text(sheet: ExportSheet, form: ExportForm) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for row in sheet.rows:
-        writer.writerow([_field(row.get(name)) for name in names])
+        values = [row.get(name) for name in names]
+        plain = [each if isinstance(each, str | None) else msgspec.json.encode(each).decode() for each in values]
+        writer.writerow(plain)
     return out.getvalue()
-
-
-def _field(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
 
 
 def write_export(directory: Path, name: str, instant: Instant, form: ExportForm, text: str) -> Path:

@@ -188,7 +188,7 @@ class EventTable(PickTable):
             return None
         if not event.where.path:
             return None if self.domain is None else DomainSubject(printable(self.domain))
-        return PlaceSubject(event.where.path, event.where.offset, event.where.length)
+        return PlaceSubject.of(event.where)
 
 
 SWITCH_COLUMNS = (Column("", 3), Column("switch", 20, most=40), Column("taken to have been", 20))

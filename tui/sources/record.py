@@ -23,7 +23,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive
 from auditor.explain.context import LeaseTrace, leases_until
-from auditor.rules.finding import Evidence, Finding, Verdict
+from auditor.rules.finding import Finding, Verdict
 from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
@@ -208,7 +208,7 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         messages=lease.messages,
         watermark_ns=lease.newest_ns,
         session=None if witness.session_id is None else witness.session_id.hex(),
-        where=PlaceSubject(where.path, where.offset, where.length),
+        where=PlaceSubject.of(where),
     )
 
 
@@ -309,10 +309,6 @@ def record_details(record: Archive, shown: ClusterState, subject: Subject, at: I
             return list(_finding(record, subject))
 
 
-def place_of(where: Evidence) -> PlaceSubject:
-    return PlaceSubject(where.path, where.offset, where.length)
-
-
 # -- domains and leases ------------------------------------------------------------------------------------------------
 
 
@@ -380,7 +376,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
     yield fact("lease", subject.identifier)
     yield from _grant(life)
-    yield fact("ended", _end_words(life), place_of(life.ended.where) if life.ended else None, _life_tone(life))
+    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
     order = list(lives)
     place = order.index(bytes.fromhex(subject.identifier))
     for label, index in (("before it", place - 1), ("after it", place + 1)):
@@ -392,7 +388,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
         witness = told.witness
         said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
         when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
-        yield words(f"{when}  {said}  by {told.clock.node}", place_of(told.where))
+        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
     yield BLANK
     messages = counted(sum(each.messages for each in life.frames), "message")
     yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
@@ -426,7 +422,7 @@ def _frame_line(event: FrameWritten) -> DetailLine:
     void = event.void_because or ("" if event.listed is not False else "not listed")
     fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
     text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
-    return words(text, place_of(event.where), Tone.BAD if void else Tone.PLAIN)
+    return words(text, PlaceSubject.of(event.where), Tone.BAD if void else Tone.PLAIN)
 
 
 # -- holders, nodes, clocks --------------------------------------------------------------------------------------------
@@ -438,7 +434,7 @@ def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[Detail
         linked = shard.record
         if linked.node == node:
             since = f", run {linked.incarnation.hex()} since {moment(shard.started_ns)}"
-            yield fact("shard", shard_text(shard_number(*name)) + since, place_of(shard.linked.where))
+            yield fact("shard", shard_text(shard_number(*name)) + since, PlaceSubject.of(shard.linked.where))
             if shard.half_ns is not None:
                 yield fact("move", f"{shard.half} since {moment(shard.half_ns)}, by map {shard.going_by}")
             yield fact("ceiling", f"{moment(linked.ceiling_ns)}, record {linked.number} ({linked.kind})")
@@ -473,7 +469,7 @@ def _clock(record: Archive, subject: ClockSubject, at: Instant) -> Iterator[Deta
         before = event.clock.clock_epoch
         text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
         text += "   then a new clock epoch" if step else ""
-        yield words(text, place_of(event.where), Tone.WARN if step else Tone.PLAIN)
+        yield words(text, PlaceSubject.of(event.where), Tone.WARN if step else Tone.PLAIN)
         shown += 1
         if shown == READINGS_SHOWN:
             return
@@ -513,7 +509,7 @@ def _steps(bag: BagState) -> Iterator[DetailLine]:
     else:
         late = span_text((closed.instant_ns - bag.end_ns) // MS * MS)
         when = f"{moment(closed.instant_ns, bag.start_ns)} by {closed.closer}, {late} after its end"
-        yield fact("closed", when, place_of(closed.where))
+        yield fact("closed", when, PlaceSubject.of(closed.where))
         yield fact("closer", closed.closer, NodeSubject(closed.closer) if closed.closer else None)
         tone = Tone.BAD if closed.rejected else Tone.PLAIN
         yield fact("accepted", f"{counted(closed.accepted, 'message')}; {closed.rejected} rejected", None, tone)
@@ -529,12 +525,12 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
     name = printable(file.rpartition("/")[2])
     messages = sum(each.messages for each in wrote)
     tone = Tone.BAD if wrote[0].listed is False else Tone.PLAIN
-    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", place_of(wrote[0].where), tone)
+    yield words(f"{wrote[0].writer:12} {listed:10} {messages:>6} msgs  {name}", PlaceSubject.of(wrote[0].where), tone)
     for each in wrote:
         under = ", ".join(printable(name) for name, _ in each.leases)
         void = f"   {each.void_because}" if each.void_because else ""
         text = f"  {moment(each.first_ns, each.bag_ns)}  {each.messages:>5} msgs under {under}{void}"
-        yield words(text, place_of(each.where), Tone.BAD if void else Tone.DIM)
+        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.DIM)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------------
@@ -553,4 +549,4 @@ def _finding(record: Archive, subject: NamedSubject) -> Iterator[DetailLine]:
     yield BLANK
     yield heading("Rests on")
     for each in finding.evidence:
-        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", place_of(each))
+        yield words(f"{printable(each.path)} at {each.offset}, {each.length} bytes", PlaceSubject.of(each))

@@ -7,6 +7,7 @@ waits for as long as it does, so it is asked off the screen's thread.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, overload
 
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
@@ -65,8 +66,8 @@ BLANK: Final = DetailLine((Cell(""),))
 LEASES_SHOWN: Final = 1_000
 
 
-def domain_rows(state: ClusterState, domain: DomainSubject) -> Iterator[DetailLine]:
-    rows = [row for row in state.leases if row.domain == domain.name]
+def domain_rows(state: ClusterState, domain: str) -> Iterator[DetailLine]:
+    rows = [row for row in state.leases if row.domain == domain]
     yield BLANK
     yield heading("Holds it now" if rows else "Nobody is known to hold it")
     for row in rows:
@@ -125,23 +126,19 @@ def place_details(tree: Tree, subject: PlaceSubject) -> Sequence[DetailLine]:
         return said
     if frame is None:
         return said
-    return FrameLines(frame, [fact("file", printable(path), PlaceSubject(path)), *_lock_beside(path), *said, BLANK])
+    file, bag = [fact("file", printable(path), PlaceSubject(path))], path.rpartition("/")[0]
+    if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
+        file.append(fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock")))
+    return FrameLines(frame, [*file, *said, BLANK])
 
 
 def _leads_to(line: Said) -> Subject | None:
-    match line.what:
-        case "node":
-            return NodeSubject(line.name)
-        case "clock":
-            return ClockSubject(line.name)
-        case "domain":
-            return DomainSubject(printable(line.name))
-        case "lease":
-            return LeaseSubject(printable(line.name), line.lease)
-        case "file":
-            return PlaceSubject(line.name)
-        case _:
-            return None
+    if line.what == "lease":
+        return LeaseSubject(printable(line.name), line.lease)
+    if line.what == "file":
+        return PlaceSubject(line.name)
+    named = {"node": NodeSubject, "clock": ClockSubject, "domain": DomainSubject}.get(line.what)
+    return None if named is None else named(printable(line.name))
 
 
 def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
@@ -152,12 +149,6 @@ def _pieces(data: bytes, path: str) -> Iterator[DetailLine]:
         offset = piece.end
     if offset < len(data):
         yield words(f"{len(data) - offset} bytes that are no whole record: {piece}", tone=Tone.WARN)
-
-
-def _lock_beside(path: str) -> Iterator[DetailLine]:
-    bag = path.rpartition("/")[0]
-    if bag.count("/") >= 4:  # noqa: PLR2004 - else the file is a pack
-        yield fact("lock file", f"{printable(bag)}/lock", PlaceSubject(f"{bag}/lock"))
 
 
 class FrameLines(Sequence[DetailLine]):
@@ -227,7 +218,7 @@ def _domain(state: ClusterState, answer: MountAnswer, tree: Tree, domain: str) -
     for shard in shards:
         node = answer.shard_map.owner_of(shard) or ""
         yield fact("shard", f"{shard_text(shard)} on {node}", NodeSubject(node))
-    yield from domain_rows(state, DomainSubject(domain))
+    yield from domain_rows(state, domain)
     yield BLANK
     yield heading("Witnesses in the newest ledger files, newest first")
     for shard in shards:
@@ -264,23 +255,15 @@ def _chain(answer: MountAnswer, tree: Tree, shard: int, domain: str, lease: str 
         return
     directory = ledger_path(*chain_of(shard), end.record.incarnation, 0).rpartition("/")[0]
     names = sorted((key, name) for name, _ in tree.names(directory) if (key := parse_ledger_name(name)) is not None)
-    shown = 0
-    for (run, _), name in reversed(names[-LEDGERS_READ:]):
-        del run
-        path = f"{directory}/{name}"
-        found = [
-            line
-            for piece in tree.pieces(path)
-            if isinstance(piece, Piece)
-            for line in _said(piece, path, domain, lease)
-        ]
-        for line in reversed(found):
-            yield line
-            shown += 1
-            if shown == CHAIN_SHOWN:
-                return
-    if not shown:
-        yield words("none", tone=Tone.DIM)
+    newest = (
+        line
+        for _, name in reversed(names[-LEDGERS_READ:])
+        for path in [f"{directory}/{name}"]
+        for piece in reversed([each for each in tree.pieces(path) if isinstance(each, Piece)])
+        for line in reversed([*_said(piece, path, domain, lease)])
+    )
+    found = [*islice(newest, CHAIN_SHOWN)]
+    yield from found or [words("none", tone=Tone.DIM)]
 
 
 def _said(piece: Piece, path: str, domain: str, lease: str | None) -> Iterator[DetailLine]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -23,7 +24,7 @@ from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
 from auditor.explain.archive import Archive
 from auditor.explain.context import LeaseTrace, leases_until
-from auditor.rules.finding import Finding, Verdict
+from auditor.rules.finding import Verdict
 from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.making import make_index
 from auditor.timeline.state import BagPhase, BagState, DomainState, LeaseState, LogState, StateAt
@@ -232,7 +233,11 @@ def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardVie
 
 
 def _clocks(state: StateAt) -> Iterator[NodeClock]:
-    remarks = _remarks(state.findings)
+    remarks = {  # what violations say about the time of the node that their subject names
+        each.subject.split()[-1]: each.title
+        for each in state.findings
+        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
+    }
     for name, each in sorted(state.clocks.items()):
         reading = each.reading
         yield NodeClock(
@@ -248,24 +253,20 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
         )
 
 
-def _remarks(findings: Sequence[Finding]) -> dict[str, str]:
-    """Return what violations say about the time of the node that their subject names."""
-    return {
-        each.subject.split()[-1]: each.title
-        for each in findings
-        if each.verdict is Verdict.VIOLATION and each.code.startswith("TIME")
-    }
-
-
 def _log(state: StateAt, log: LogState) -> LogView:
-    found = {bag.start_ns: _cell(state, bag) for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)}
+    found = {
+        bag.start_ns: BagCell(
+            bag.start_ns,
+            bag.due_ns,
+            _BAG_STATES[state.bag_phase(bag)],
+            bag.written,
+            bag.closed.path if bag.closed else "",
+            damage_words(bag),
+        )
+        for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)
+    }
     cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
     return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
-
-
-def _cell(state: StateAt, bag: BagState) -> BagCell:
-    path = bag.closed.path if bag.closed else ""
-    return BagCell(bag.start_ns, bag.due_ns, _BAG_STATES[state.bag_phase(bag)], bag.written, path, damage_words(bag))
 
 
 def damage_words(bag: BagState) -> str:
@@ -298,15 +299,15 @@ def record_details(record: Archive, shown: ClusterState, subject: Subject, at: I
         case DomainSubject():
             return list(_domain(record, shown, subject, at))
         case NodeSubject():
-            return [*_node(record, subject, at), *held_on(shown, subject.name)]
+            return list(_node(record, shown, subject.name, at))
         case LeaseSubject():
             return list(_lease(record, subject, at))
         case ClockSubject():
-            return list(_clock(record, subject, at))
+            return list(_clock(record, subject.name, at))
         case BagSubject():
             return list(_bag(record, subject, at))
         case NamedSubject():
-            return list(_finding(record, subject))
+            return list(_finding(record, subject.name))
 
 
 # -- domains and leases ------------------------------------------------------------------------------------------------
@@ -333,11 +334,13 @@ def _domain(record: Archive, shown: ClusterState, subject: DomainSubject, at: In
     if known is None:
         yield words("the copy tells of no lease on it by then", tone=Tone.WARN)
         return
-    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {_node_of(state, known.shard)}")
+    runs = state.shards.get(known.shard)
+    node = "a node that is not known" if runs is None else runs.record.node
+    yield fact("shard", f"{shard_text(shard_number(*known.shard))}, on {node}")
     yield fact("floor", f"{moment(known.floor_ns)}   who comes next writes above this")
     yield fact("settle_to", f"{moment(known.settle_to_ns)}   and settles a log up to here before its first use")
     yield fact("fence", f"{known.fence}   ({fence_text(known.fence)})")
-    yield from domain_rows(shown, subject)
+    yield from domain_rows(shown, subject.name)
     lives = leases_until(record.timeline, name, at)
     yield BLANK
     yield heading(f"Its {counted(len(lives), 'lease')}, newest first: the chain of witnesses")
@@ -361,11 +364,6 @@ def _life_tone(life: LeaseTrace) -> Tone:
     return Tone.WARN if life.end is not None and life.end.outcome in ("expired", "revoked", "unknown") else Tone.PLAIN
 
 
-def _node_of(state: StateAt, shard: tuple[int, int]) -> str:
-    known = state.shards.get(shard)
-    return "a node that is not known" if known is None else known.record.node
-
-
 def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[DetailLine]:
     name = _real_name(record, subject.domain)
     lives = leases_until(record.timeline, name, at)
@@ -375,29 +373,6 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
         return
     yield fact("domain", subject.domain, DomainSubject(subject.domain))
     yield fact("lease", subject.identifier)
-    yield from _grant(life)
-    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
-    order = list(lives)
-    place = order.index(bytes.fromhex(subject.identifier))
-    for label, index in (("before it", place - 1), ("after it", place + 1)):
-        if 0 <= index < len(order):
-            yield fact(label, _life_line(lives[order[index]], at), LeaseSubject(subject.domain, order[index].hex()))
-    yield BLANK
-    yield heading("1 witness" if len(life.told) == 1 else f"{len(life.told)} witnesses")
-    for told in life.told:
-        witness = told.witness
-        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
-        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
-        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
-    yield BLANK
-    messages = counted(sum(each.messages for each in life.frames), "message")
-    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
-    state = record.timeline.state_at(at)
-    for each in life.frames:
-        yield _frame_line(_by_then(each, state))
-
-
-def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
     first = life.told[0].witness
     holder = first.holder
     text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
@@ -408,6 +383,28 @@ def _grant(life: LeaseTrace) -> Iterator[DetailLine]:
     yield fact("floor", moment(first.floor_ns))
     yield fact("settle_to", moment(first.settle_to_ns))
     yield fact("expiry", moment(life.told[-1].witness.expiry_ns))
+    yield fact("ended", _end_words(life), PlaceSubject.of(life.ended.where) if life.ended else None, _life_tone(life))
+    order = [None, *lives, None]
+    place = order.index(bytes.fromhex(subject.identifier))
+    for label, other in (("before it", order[place - 1]), ("after it", order[place + 1])):
+        if other is not None:
+            yield fact(label, _life_line(lives[other], at), LeaseSubject(subject.domain, other.hex()))
+    yield BLANK
+    yield heading(f"{len(life.told)} witness{'' if len(life.told) == 1 else 'es'}")
+    for told in life.told:
+        witness = told.witness
+        said = f"{witness.kind:8} {witness.phase:9} expiry {moment(witness.expiry_ns, told.instant_ns)}"
+        when = f"{moment(told.instant_ns)} ±{span_text(told.clock.radius_ns)}"
+        yield words(f"{when}  {said}  by {told.clock.node}", PlaceSubject.of(told.where))
+    yield BLANK
+    messages = counted(sum(each.messages for each in life.frames), "message")
+    yield heading(f"{messages} in {counted(len(life.frames), 'frame')}")
+    state = record.timeline.state_at(at)
+    for each in (_by_then(event, state) for event in life.frames):
+        void = each.void_because or ("not listed" if each.listed is False else "")
+        fate = void or ("open bag" if each.listed is None else f"{each.accepted_count} accepted")
+        text = f"{moment(each.first_ns)}  {each.log}  {each.messages:>5} msgs of {each.writer}, {fate}"
+        yield words(text, PlaceSubject.of(each.where), Tone.BAD if void else Tone.PLAIN)
 
 
 def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
@@ -418,18 +415,11 @@ def _by_then(event: FrameWritten, state: StateAt) -> FrameWritten:
     return replace(event, listed=None, void_because=event.void_because if event.listed else "")
 
 
-def _frame_line(event: FrameWritten) -> DetailLine:
-    void = event.void_because or ("" if event.listed is not False else "not listed")
-    fate = "open bag" if event.listed is None and not void else void or f"{event.accepted_count} accepted"
-    text = f"{moment(event.first_ns)}  {event.log}  {event.messages:>5} msgs of {event.writer}, {fate}"
-    return words(text, PlaceSubject.of(event.where), Tone.BAD if void else Tone.PLAIN)
-
-
 # -- holders, nodes, clocks --------------------------------------------------------------------------------------------
 
 
-def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[DetailLine]:
-    node, state = subject.name, record.timeline.state_at(at)
+def _node(record: Archive, shown: ClusterState, node: str, at: Instant) -> Iterator[DetailLine]:
+    state = record.timeline.state_at(at)
     for name, shard in sorted(state.shards.items()):
         linked = shard.record
         if linked.node == node:
@@ -442,37 +432,31 @@ def _node(record: Archive, subject: NodeSubject, at: Instant) -> Iterator[Detail
     if known is None:
         yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
     else:
-        reading = known.reading
-        text = f"±{span_text(reading.radius_ns)}, said at {moment(known.as_of_ns)}"
+        text = f"±{span_text(known.reading.radius_ns)}, said at {moment(known.as_of_ns)}"
         yield fact("clock", text, ClockSubject(node))
+    yield from held_on(shown, node)
 
 
-def _clock(record: Archive, subject: ClockSubject, at: Instant) -> Iterator[DetailLine]:
-    node = subject.name
+def _clock(record: Archive, node: str, at: Instant) -> Iterator[DetailLine]:
     known = record.timeline.state_at(at).clocks.get(node)
     if known is None:
         yield words("nothing in the copy is signed by this node by then", tone=Tone.WARN)
         return
     reading = known.reading
-    status = reading.status.word
     yield fact("node", node, NodeSubject(node))
-    yield fact("status", status + (", assumed: stated by the policy" if reading.assumed else ""))
+    yield fact("status", reading.status.word + (", assumed: stated by the policy" if reading.assumed else ""))
     yield fact("radius", f"±{span_text(reading.radius_ns)}; at most ±{span_text(known.widest_ns)} until then")
     yield fact("epochs", f"{len(known.epochs)}   each after the first is a step, a suspend, a boot or a long stall")
     yield BLANK
     yield heading(f"What it signed, newest first, the last {READINGS_SHOWN}")
-    shown, before = 0, None
-    for event in record.timeline.signed_by(node, record.timeline.position(at)):
-        if event.clock is None:
-            continue
-        step = before is not None and before != event.clock.clock_epoch
-        before = event.clock.clock_epoch
-        text = f"{moment(event.instant_ns)} ±{span_text(event.clock.radius_ns)}  {event_words(event)}"
+    before = None
+    signed = record.timeline.signed_by(node, record.timeline.position(at))
+    for event, clock in islice(((each, each.clock) for each in signed if each.clock is not None), READINGS_SHOWN):
+        step = before not in (None, clock.clock_epoch)
+        before = clock.clock_epoch
+        text = f"{moment(event.instant_ns)} ±{span_text(clock.radius_ns)}  {event_words(event)}"
         text += "   then a new clock epoch" if step else ""
         yield words(text, PlaceSubject.of(event.where), Tone.WARN if step else Tone.PLAIN)
-        shown += 1
-        if shown == READINGS_SHOWN:
-            return
 
 
 # -- bags --------------------------------------------------------------------------------------------------------------
@@ -536,8 +520,8 @@ def _file(file: str, wrote: list[FrameWritten]) -> Iterator[DetailLine]:
 # -- findings ----------------------------------------------------------------------------------------------------------
 
 
-def _finding(record: Archive, subject: NamedSubject) -> Iterator[DetailLine]:
-    finding = next((each for each in record.audit.findings if each.id == subject.name), None)
+def _finding(record: Archive, name: str) -> Iterator[DetailLine]:
+    finding = next((each for each in record.audit.findings if each.id == name), None)
     if finding is None:
         yield words("the audit of this copy has no such finding", tone=Tone.WARN)
         return

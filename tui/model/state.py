@@ -164,6 +164,10 @@ class DetailLine:
     cells: tuple[Cell, ...]
     subject: Subject | None = None
 
+    @property
+    def text(self) -> str:
+        return "".join(cell.text for cell in self.cells)
+
 
 class LeaseRows(tuple["LeaseRow", ...]):  # noqa: SLOT001 - it keeps its columns
     """Rows that never change, and columns of them, each made once."""

@@ -24,7 +24,7 @@ from ..model.clocks import (
     outside_words,
     source_lines,
 )
-from ..model.overview import leases_count, leases_title, not_known, nothing_words
+from ..model.overview import leases_count, leases_title, not_known, nothing_words, time_line
 from ..model.state import (
     BagCell,
     Cell,
@@ -53,7 +53,7 @@ from ..model.tables import (
 )
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
-from ..widgets.lines import ClockLine, HealthLine, WordsLine
+from ..widgets.lines import HealthLine, WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 
@@ -102,9 +102,6 @@ class LeaseList(LeaseTable):
         return LeaseSubject(row.domain, row.correlation_id)
 
 
-NOBODY_SAYS = "not known"
-
-
 class LeaseFacts(WordsLine):
     """The lease under the cursor: a line each, cut where it is too long, so that none pushes another out."""
 
@@ -121,11 +118,10 @@ class LeaseFacts(WordsLine):
         instants = row.granted_ns, row.floor_ns, row.settle_to_ns, row.expiry_ns, row.resumes_ns
         granted, floor, settle_to, expiry, free_by = (moment(instant, near) for instant in instants)
         holder = f"{row.node}/{row.process}"
-        waiting = NOBODY_SAYS if row.waiting is None else str(row.waiting)
+        waiting, before = ("not known" if each is None else each for each in (row.waiting, row.previous))
         session = "" if row.session is None else f"   under session {row.session[-8:]}"
         written = "" if row.messages is None else f"   {counted(row.messages, 'message')}"
         written += "" if row.watermark_ns is None else f", up to {moment(row.watermark_ns, near)}"
-        before = NOBODY_SAYS if row.previous is None else str(row.previous)
         lines = (
             ("holder", f"{holder}  {row.purpose or '-'}   shard {row.shard}   mode {row.mode}{session}"),
             ("lease", f"{row.correlation_id}   fence {row.fence}"),
@@ -205,14 +201,14 @@ class OverviewScreen(LeaseScreen):
     AUTO_FOCUS = "#leases"
 
     def parts(self) -> Iterable[Widget]:
-        return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), ClockLine()
+        return HealthLine(), NodeTable(), LeaseTable(), BagStrip(), WordsLine(id="clock", title="Time")
 
     def draw(self, state: ClusterState) -> None:
         self.query_one(HealthLine).show(state)
         self.query_one(NodeTable).show(state)
         self.table.show(state, self.options)
         self.query_one(BagStrip).show(state)
-        self.query_one(ClockLine).show(state)
+        self.query_one("#clock", WordsLine).say(*time_line(state))
 
 
 class LeasesScreen(LeaseScreen):
@@ -258,7 +254,7 @@ class BagsScreen(TopScreen):
         return WordsLine(id="log", cut=True), BagGrid(), DetailTable(id="bag")
 
     def draw(self, state: ClusterState) -> None:
-        log = self._chosen(state)
+        log = next((each for each in state.logs if each.name == self._log), next(iter(state.logs), None))
         grid = self.query_one(BagGrid)
         nothing = "there are no logs yet" if state.cluster_id else not_known(state)
         grid.show_log(log, nothing)
@@ -267,10 +263,6 @@ class BagsScreen(TopScreen):
             self.query_one("#log", WordsLine).say(self._heading(state, log))
         self._ask_about(grid.bag)
         self.query_one(DetailTable).tick(state)
-
-    def _chosen(self, state: ClusterState) -> LogView | None:
-        named = [log for log in state.logs if log.name == self._log]
-        return named[0] if named else state.logs[0] if state.logs else None
 
     def _heading(self, state: ClusterState, log: LogView) -> str:
         """Say in one line which log it is and how far it is closed; a long name gives way."""
@@ -292,7 +284,11 @@ class BagsScreen(TopScreen):
             return
         self._shown = bag
         pane = self.query_one(DetailTable)
-        pane.show_title("" if bag is None else _bag_title(bag))
+        if bag is None:
+            pane.show_title("")
+        else:
+            damage = f"   ✗ {bag.damage}" if bag.damage else ""
+            pane.show_title(f"bag {clock_text(bag.start_ns, 3)}   {bag.state or 'nobody wrote'}{damage}")
         pane.ask(self.query_one(BagGrid).subject, self.top.look_up)
 
     def action_next_log(self) -> None:
@@ -316,11 +312,6 @@ class BagsScreen(TopScreen):
             self.top.open(subject)
 
 
-def _bag_title(bag: BagCell) -> str:
-    damage = f"   ✗ {bag.damage}" if bag.damage else ""
-    return f"bag {clock_text(bag.start_ns, 3)}   {bag.state or 'nobody wrote'}{damage}"
-
-
 SIGNED_WORDS: Final = "each about its own middle: signed at different instants, they cannot be compared"
 
 
@@ -337,7 +328,7 @@ class TimeScreen(TopScreen):
 
     def parts(self) -> Iterable[Widget]:
         return (
-            ClockLine(),
+            WordsLine(id="clock", title="Time"),
             ClockTable(),
             WordsLine(id="agreed"),
             WordsLine(id="sources", cut=True),
@@ -345,7 +336,7 @@ class TimeScreen(TopScreen):
         )
 
     def draw(self, state: ClusterState) -> None:
-        self.query_one(ClockLine).show(state)
+        self.query_one("#clock", WordsLine).say(*time_line(state))
         rows = ClockRows(state, self._words)
         self._history.take(state.clocks, rows.agreed.common)
         table = self.query_one(ClockTable)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from auditor.timeline.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
+from auditor.timeline.events import NAME_THE_COPY, Event, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
@@ -41,7 +41,6 @@ from ..model.replaying import (
     further,
     instant_near,
     moment_of,
-    speed_text,
     status_words,
     stepped,
     switch_rows,
@@ -245,8 +244,8 @@ TICK: Final = 0.1
 """Seconds; as long as replaying.TICK_NS, so that the speed of 1 is that of the record."""
 WAITED: Final = 0.05
 """Seconds for which bars are waited for: mostly they are there by then, and all is drawn at once."""
-SPAN_AT_FIRST, SPAN_AT_FINDING = 4, 2
-"""Which of replaying.SPANS the bars show."""
+SPAN_AT_FIRST, SPAN_AT_FINDING = SPANS[4], SPANS[2]
+"""How much the bars show."""
 PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events", "lens", "instant")
 
 
@@ -361,8 +360,8 @@ class ReplayScreen(EvidenceScreen):
             line.say("the copy tells of no event")
             return
         findings = line.show(timeline, self.place.instant_ns)
-        mark = f"▶ {speed_text(self.speed)}" if self.playing else f"‖ {speed_text(self.speed)}"
         here = f"  ◈ {findings} here" if findings else ""
+        mark = f"{'▶' if self.playing else '‖'} {self.speed:g}×"
         self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         lens = self.query_one("#lens", WordsLine)
@@ -387,7 +386,7 @@ class ReplayScreen(EvidenceScreen):
 
     def _wish(self) -> MomentRequest:
         width, rows, deliveries = self.query_one(MomentParts).room(self._logs)
-        return MomentRequest(self.place, SPANS[self._span], width, rows, self.follow, deliveries)
+        return MomentRequest(self.place, self._span, width, rows, self.follow, deliveries)
 
     def _ask(self) -> None:
         reading, wish = self._reading, self._wish()
@@ -450,14 +449,14 @@ class ReplayScreen(EvidenceScreen):
     def action_move(self, steps: int) -> None:
         if self.timeline is not None:
             self.playing = False
-            self._go(at_instant(self.timeline, self.place.instant_ns + steps * SPANS[self._span] // 20))
+            self._go(at_instant(self.timeline, self.place.instant_ns + steps * self._span // 20))
 
     def action_faster(self, steps: int) -> None:
         self.speed = further(SPEEDS, self.speed, steps)
         self._paint()
 
     def action_widen(self, steps: int) -> None:
-        self._span = max(0, min(self._span + steps, len(SPANS) - 1))
+        self._span = further(SPANS, self._span, steps)
         self._paint()
 
     def action_follow(self) -> None:
@@ -499,11 +498,12 @@ class ReplayScreen(EvidenceScreen):
             self._show_reading(reading)
             return
         self._paint()
-        self.top.work(lambda: reading.archive.changed(lens), lambda found: self._otherwise(reading, lens, found))
 
-    def _otherwise(self, reading: ReplayedCopy, lens: WhatIf, found: tuple[Timeline, Changes] | TenureError) -> None:
-        if reading is self._reading and reading.take(lens, found) and self._whole:
-            self._show_reading(reading)
+        def take(found: tuple[Timeline, Changes] | TenureError) -> None:
+            if reading is self._reading and reading.take(lens, found) and self._whole:
+                self._show_reading(reading)
+
+        self.top.work(lambda: reading.archive.changed(lens), take)
 
     def _show_reading(self, reading: ReplayedCopy) -> None:
         self._moment = None

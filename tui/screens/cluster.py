@@ -12,18 +12,8 @@ from timeagent.console import counted
 from timeagent.units import TimeInterval, span_text
 
 from ..app import LEASE_LEGEND, TopScreen
-from ..model.clocks import (
-    AXIS_COLUMN,
-    CLOCK_LEGEND,
-    COMMON,
-    LIVE_COLUMNS,
-    SIGNED_COLUMNS,
-    ClockHistory,
-    ClockRows,
-    agreement_words,
-    outside_words,
-    source_lines,
-)
+from ..model import clocks, tables
+from ..model.clocks import AXIS_COLUMN, CLOCK_LEGEND, COMMON, LIVE_COLUMNS, SIGNED_COLUMNS, ClockHistory, ClockRows
 from ..model.overview import leases_count, leases_title, not_known, nothing_words, time_line
 from ..model.state import (
     BagCell,
@@ -38,19 +28,7 @@ from ..model.state import (
     Subject,
     Tone,
 )
-from ..model.tables import (
-    LEASE_COLUMNS,
-    LEASE_OPTIONS,
-    LEASES,
-    MANY_LEASE_COLUMNS,
-    NODE_COLUMNS,
-    Column,
-    Field,
-    ListOptions,
-    cells_of,
-    fitted,
-    heading,
-)
+from ..model.tables import LEASE_COLUMNS, LEASE_OPTIONS, LEASES, MANY_LEASE_COLUMNS, NODE_COLUMNS, Field, cells_of
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.lines import HealthLine, WordsLine
@@ -63,10 +41,10 @@ class LeaseTable(ListTable[LeaseRow, TimeInterval]):
     LISTING = LEASES
     _state: ClusterState
 
-    def __init__(self, columns: Sequence[Column] = LEASE_COLUMNS, name: str = "leases") -> None:
+    def __init__(self, columns: Sequence[tables.Column] = LEASE_COLUMNS, name: str = "leases") -> None:
         super().__init__(columns, LEASE_OPTIONS, id=name)
 
-    def show(self, state: ClusterState, wanted: ListOptions) -> None:
+    def show(self, state: ClusterState, wanted: tables.ListOptions) -> None:
         self._state = state
         self.show_list(state.leases, wanted, state.clock.now)
 
@@ -173,7 +151,7 @@ class ClockTable(PickTable):
 
     @property
     def _heading(self) -> Sequence[Field]:
-        fields = heading(self._columns)
+        fields = tables.heading(self._columns)
         if self._rows is not None:
             fields[AXIS_COLUMN] = Cell(self._rows.heading(self._axis_width), Tone.DIM)
         return fields
@@ -270,7 +248,7 @@ class BagsScreen(TopScreen):
         which = f" ({place} of {len(state.logs)})" if len(state.logs) > 1 else ""
         rest = f"{which}   bags of {span_text(log.span_ns)}   {log_words(log, state.clock.now).text}"
         room = max(NAME_LEAST, self.size.width - cells_of(f" log {rest} "))
-        return f"log {log.name if cells_of(log.name) <= room else fitted(log.name, room)}{rest}"
+        return f"log {log.name if cells_of(log.name) <= room else tables.fitted(log.name, room)}{rest}"
 
     def on_bag_grid_bag_changed(self) -> None:
         self._ask_about(self.query_one(BagGrid).bag)
@@ -347,7 +325,7 @@ class TimeScreen(TopScreen):
         table.show(rows, "nothing that a node signed was seen yet" if state.cluster_id else not_known(state))
         agreed = self.query_one("#agreed", WordsLine)
         agreed.display = bool(rows.agreed.compared)
-        agreed.say(Cell(agreement_words(rows.agreed), Tone.PLAIN if rows.agreed.good else Tone.BAD))
+        agreed.say(Cell(clocks.agreement_words(rows.agreed), Tone.PLAIN if rows.agreed.good else Tone.BAD))
         self._show_sources(state)
         self._show_history()
 
@@ -355,8 +333,8 @@ class TimeScreen(TopScreen):
         widget = self.query_one("#sources", WordsLine)
         who = "by its agent" if state.times is not None and state.times.agent else "asked for here; no agent runs"
         widget.show_title("This machine's sources" + ("" if state.times is None else f"   {who}"))
-        lines = list(source_lines(state.times, max(20, widget.size.width - 2)))
-        outside = outside_words(state)
+        lines = list(clocks.source_lines(state.times, max(20, widget.size.width - 2)))
+        outside = clocks.outside_words(state)
         if outside.text:
             lines.append(outside)
         widget.say_lines([cell] for cell in lines)

@@ -20,31 +20,9 @@ from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
 from ..app import EvidenceScreen
+from ..model import replaying
 from ..model.gantt import Scrubber
-from ..model.replaying import (
-    BAG_MARK_WORDS,
-    EVENT_MARKS,
-    REPLAY_LEGENDS,
-    SPANS,
-    SPEEDS,
-    TICK_NS,
-    MomentRequest,
-    ReplayedCopy,
-    ReplayMoment,
-    ReplayPlace,
-    Step,
-    Switches,
-    at_instant,
-    at_position,
-    event_tone,
-    events_shown,
-    further,
-    instant_near,
-    moment_of,
-    status_words,
-    stepped,
-    switch_rows,
-)
+from ..model.replaying import SPANS, MomentRequest, ReplayedCopy, ReplayMoment, ReplayPlace, Switches, at_instant
 from ..model.state import Cell, DomainSubject, PlaceSubject, Subject, Tone
 from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
@@ -112,7 +90,7 @@ class MomentParts(Vertical):
         bars.show_title(f"Leases, {span_text(found.wish.span_ns)}{follow}")
         strips = _filled(found.bags, logs)
         if self.content_size.height >= LOW:
-            strips.append([Cell(BAG_MARK_WORDS, Tone.DIM)])
+            strips.append([Cell(replaying.BAG_MARK_WORDS, Tone.DIM)])
         bags = self.query_one("#bag-lines", WordsLine)
         bags.say_lines(strips)
         bags.show_title("Bags")
@@ -167,8 +145,8 @@ class EventTable(PickTable):
     def line_of(self, index: int, room: int) -> list[Cell]:
         event = self._events[index]
         aside = self._follow is not None and not about_domain(event, self._follow)
-        tone = Tone.DIM if aside or index > self.cursor else event_tone(event)
-        mark = EVENT_MARKS.get(event_tone(event), "  ")
+        tone = Tone.DIM if aside or index > self.cursor else replaying.event_tone(event)
+        mark = replaying.EVENT_MARKS.get(replaying.event_tone(event), "  ")
         return cut((Cell(f"{clock_text(event.instant_ns, 6)} {mark}", Tone.DIM), Cell(event_words(event), tone)), room)
 
     @property
@@ -225,7 +203,7 @@ class WhatIfScreen(ModalScreen[Switches | None]):
         self._fill()
 
     def _fill(self) -> None:
-        rows = switch_rows(self._switches, self._clocks)
+        rows = replaying.switch_rows(self._switches, self._clocks)
         self.query_one(PickTable).show_picks(len(rows), rows.__getitem__, "", lambda place: place)
 
     def action_turn(self, steps: int) -> None:
@@ -252,7 +230,7 @@ PARTS: Final = ("scrubber", "where", "bars", "bag-lines", "delivered", "events",
 class ReplayScreen(EvidenceScreen):
     NAME = "replay"
     READS_STATE = False
-    LEGENDS = REPLAY_LEGENDS
+    LEGENDS = replaying.REPLAY_LEGENDS
     AUTO_FOCUS = "#events"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "play", "Play", key_display="space"),
@@ -362,7 +340,7 @@ class ReplayScreen(EvidenceScreen):
         findings = line.show(timeline, self.place.instant_ns)
         here = f"  ◈ {findings} here" if findings else ""
         mark = f"{'▶' if self.playing else '‖'} {self.speed:g}×"
-        self.query_one("#where", WordsLine).say(f"{mark}   {status_words(timeline, self.place)}{here}")
+        self.query_one("#where", WordsLine).say(f"{mark}   {replaying.status_words(timeline, self.place)}{here}")
         self.query_one(EventTable).show(timeline.events, self.place.position, self.follow, "")
         lens = self.query_one("#lens", WordsLine)
         lens.display = bool(reading.words)
@@ -394,7 +372,7 @@ class ReplayScreen(EvidenceScreen):
             return
         timeline, leases, copy = reading.timeline, reading.leases, reading.archive.copy
         self._busy = True
-        asked = partial(moment_of, timeline, leases, copy, wish)
+        asked = partial(replaying.moment_of, timeline, leases, copy, wish)
         self.top.work(asked, lambda found: self._take(timeline, found), WAITED)
 
     def _take(self, timeline: Timeline, found: ReplayMoment | TenureError) -> None:
@@ -428,7 +406,7 @@ class ReplayScreen(EvidenceScreen):
         timeline = self.timeline
         if timeline is None:
             return
-        self.place = at_instant(timeline, self.place.instant_ns + int(TICK_NS * self.speed))
+        self.place = at_instant(timeline, self.place.instant_ns + int(replaying.TICK_NS * self.speed))
         self.playing = self.place.instant_ns < timeline.end_ns
         self._paint()
 
@@ -444,7 +422,7 @@ class ReplayScreen(EvidenceScreen):
     def action_step(self, step: str, back: bool) -> None:  # noqa: FBT001 - as bindings call it
         if self.timeline is not None:
             self.playing = False
-            self._go(stepped(self.timeline, self.place, Step(step), back=back, follow=self.follow))
+            self._go(replaying.stepped(self.timeline, self.place, replaying.Step(step), back=back, follow=self.follow))
 
     def action_move(self, steps: int) -> None:
         if self.timeline is not None:
@@ -452,11 +430,11 @@ class ReplayScreen(EvidenceScreen):
             self._go(at_instant(self.timeline, self.place.instant_ns + steps * self._span // 20))
 
     def action_faster(self, steps: int) -> None:
-        self.speed = further(SPEEDS, self.speed, steps)
+        self.speed = replaying.further(replaying.SPEEDS, self.speed, steps)
         self._paint()
 
     def action_widen(self, steps: int) -> None:
-        self._span = further(SPANS, self._span, steps)
+        self._span = replaying.further(SPANS, self._span, steps)
         self._paint()
 
     def action_follow(self) -> None:
@@ -474,7 +452,7 @@ class ReplayScreen(EvidenceScreen):
         if timeline is None or not timeline.events or self.playing:
             return
         if position != self.place.position and self.query_one(EventTable).has_focus:
-            self._go(at_position(timeline, position))
+            self._go(replaying.at_position(timeline, position))
 
     def subject(self) -> Subject | None:
         return self.query_one(EventTable).subject
@@ -520,7 +498,7 @@ class ReplayScreen(EvidenceScreen):
         """Go to the instant. What is none is refused by name, and stays to be mended."""
         text = event.value.strip()
         try:
-            instant = instant_near(text, self.place.instant_ns) if text else None
+            instant = replaying.instant_near(text, self.place.instant_ns) if text else None
         except TenureError as problem:
             self.notify(problem.message, severity="warning", markup=False)
             return
@@ -546,4 +524,6 @@ class ReplayScreen(EvidenceScreen):
         self.set_focus(self.query_one(EventTable))
 
     def exported(self) -> ExportSheet:
-        return ExportSheet("events", [] if self.timeline is None else events_shown(self.timeline, self._wish()))
+        return ExportSheet(
+            "events", [] if self.timeline is None else replaying.events_shown(self.timeline, self._wish())
+        )

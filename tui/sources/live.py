@@ -34,23 +34,8 @@ from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.units import MS, SECOND, Instant, TimeInterval
 
 from ..feed import AskedQuestion
-from ..model.state import (
-    NOT_ASKED,
-    ClockView,
-    ClusterState,
-    DetailLine,
-    Freshness,
-    LeaseOrigin,
-    LeaseRow,
-    LeaseRows,
-    NodeClock,
-    NodeView,
-    Reach,
-    ShardView,
-    Subject,
-    TimeSources,
-    ViewKind,
-)
+from ..model import state as model
+from ..model.state import NOT_ASKED, ClockView, ClusterState, LeaseOrigin, LeaseRow, NodeClock, Reach, TimeSources
 from .details import live_details
 from .mount import MountAnswer, MountLocation, OpenMount
 
@@ -198,7 +183,7 @@ class LiveSource:
             answer.offline,
             answer.policy.radius_ns_max,
             tuple(
-                NodeView(
+                model.NodeView(
                     name,
                     name == answer.own_node,
                     tuple(shard for shard in shards if shard.node == name),
@@ -210,7 +195,7 @@ class LiveSource:
             answer.logs,
             tuple(clocks),
             replace(self.times.answer or TimeSources(NOT_ASKED), freshness=self.times.freshness()),
-            ViewKind.OFFLINE if answer.offline else ViewKind.LIVE,
+            model.ViewKind.OFFLINE if answer.offline else model.ViewKind.LIVE,
             tuple(self._checks(answer)),
         )
 
@@ -221,7 +206,7 @@ class LiveSource:
             yield from self._own.answer or [unknown("daemon", "no answer yet", "wait a moment")]
             yield from self._others.checks()
 
-    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+    def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[model.DetailLine]:
         """Return what is known of a subject now. Reads the mount where bytes are asked for."""
         del instant
         return live_details(self.state_at(), self.mount.answer, subject)
@@ -242,11 +227,11 @@ class LiveSource:
         return ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem=problem)
 
     @staticmethod
-    def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> ShardView:
+    def _shard_view(answer: MountAnswer, shard: int, question: AskedQuestion[ShardAnswer] | None) -> model.ShardView:
         chain, shards = answer.chains.get(shard), answer.shard_map
-        unheard = NOT_ASKED if answer.offline else Freshness(Reach.WAITING)
+        unheard = NOT_ASKED if answer.offline else model.Freshness(Reach.WAITING)
         freshness = unheard if question is None else question.freshness()
-        view = ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
+        view = model.ShardView(shard, shards.owner_of(shard) or "", freshness, half=shards.half_of(shard) or Half.WHOLE)
         after_ceiling = answer.policy.restart_ns() - answer.policy.lease_term_max_ns - answer.policy.ceiling_ahead_ns
         if chain is not None:
             record = chain.record
@@ -305,7 +290,7 @@ def _signed(answer: MountAnswer) -> dict[str, SignedTime]:
     return newest
 
 
-type SaidShards = Sequence[tuple[ShardView, ShardAnswer | None]]
+type SaidShards = Sequence[tuple[model.ShardView, ShardAnswer | None]]
 """Each shard of the map, with the newest answer of it."""
 
 
@@ -318,18 +303,18 @@ class LiveRows:
         self._boot = boot_id()
         self._processes: dict[int, bool] = {}
         self._made_from: list[object] = []
-        self._rows = LeaseRows()
+        self._rows = model.LeaseRows()
         self._fading = False
         """Whether there are rows that end with time alone, whatever anybody says."""
 
-    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> LeaseRows:
+    def rows(self, answer: MountAnswer, shards: SaidShards, now: TimeInterval) -> model.LeaseRows:
         """Return the leases in order of domain; the same value as before where nothing is new."""
         self._processes = {process: self._present(process) for process in self._processes}
         made_from = self._told(answer, shards, now)
         if made_from != self._made_from:
             self._processes = {}
             found = sorted(self._leases(answer, shards, now), key=lambda row: (row.domain, -row.fence))
-            self._rows = LeaseRows(found)
+            self._rows = model.LeaseRows(found)
             self._fading = any(row.origin in (LeaseOrigin.LEDGER, LeaseOrigin.EARLIER_RUN) for row in found)
             made_from = self._told(answer, shards, now)
         self._made_from = made_from  # the newest of equal values: what is the very same is compared at once

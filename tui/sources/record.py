@@ -35,35 +35,8 @@ from timeagent.errors import Environment, TenureError
 from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
-from ..model.state import (
-    NOT_ASKED,
-    BagCell,
-    BagSubject,
-    Cell,
-    ClockSubject,
-    ClockView,
-    ClusterState,
-    DetailLine,
-    DomainSubject,
-    Freshness,
-    HolderSubject,
-    LeaseOrigin,
-    LeaseRow,
-    LeaseRows,
-    LeaseSubject,
-    LogView,
-    NamedSubject,
-    NodeClock,
-    NodeSubject,
-    NodeView,
-    PlaceSubject,
-    Reach,
-    ShardView,
-    Subject,
-    Tone,
-    ViewKind,
-    newest_bags,
-)
+from ..model import state as model
+from ..model.state import ClusterState, DetailLine, DomainSubject, LeaseSubject, NodeSubject, PlaceSubject, Tone
 from ..model.words import fence_text, moment
 from .details import BLANK, LEASES_SHOWN, domain_rows, fact, heading, held_on, holder_details, place_details, words
 
@@ -137,11 +110,13 @@ class RecordSource:
         record = self.record
         if record is None:
             now = TimeInterval.around(self._machine.realtime_ns(), 0)
-            clock = ClockView(now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy")
+            clock = model.ClockView(
+                now, bounded=False, source="none", status="unknown", assumed=False, problem="a copy"
+            )
             error = self.reading.error
-            reading = Freshness(Reach.WAITING, problem=self._words)  # however long it takes
-            mount = reading if error is None else Freshness(Reach.SILENT, None, 0, error.message)
-            return ClusterState(self._path, clock, mount, view=ViewKind.RECORD)
+            reading = model.Freshness(model.Reach.WAITING, problem=self._words)  # however long it takes
+            mount = reading if error is None else model.Freshness(model.Reach.SILENT, None, 0, error.message)
+            return ClusterState(self._path, clock, mount, view=model.ViewKind.RECORD)
         timeline = record.timeline
         at = timeline.end_ns if instant is None else max(timeline.start_ns, min(instant, timeline.end_ns))
         with self._lock:
@@ -150,7 +125,7 @@ class RecordSource:
                 self._last = at, _state(record, self._policy, self._path, at)
             return self._last[1]
 
-    def details(self, subject: Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
+    def details(self, subject: model.Subject, instant: Instant | None = None) -> Sequence[DetailLine]:
         """Return what the copy tells of a subject, as of an instant. Reads the copy."""
         record = self.record
         if record is None:
@@ -168,26 +143,26 @@ def _state(record: Archive, policy: Policy, path: str, at: Instant) -> ClusterSt
     nodes = sorted({*(each.node for each in clocks), *(each.node for each in shards)})
     return ClusterState(
         path,
-        ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
-        Freshness(Reach.ANSWERS, 0),
+        model.ClockView(TimeInterval.around(at, 0), bounded=True, source="the copy", status="recorded", assumed=False),
+        model.Freshness(model.Reach.ANSWERS, 0),
         record.audit.cluster_id.hex(),
         "a copy",
         policy.radius_ns_max,
-        tuple(NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
-        LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
+        tuple(model.NodeView(name, own=False, shards=tuple(s for s in shards if s.node == name)) for name in nodes),
+        model.LeaseRows(_row(state, domain, lease, after) for domain in domains for lease in domain.leases),
         tuple(_log(state, each) for _, each in sorted(state.logs.items())),
         clocks,
-        view=ViewKind.RECORD,
+        view=model.ViewKind.RECORD,
         findings=state.findings if at < record.timeline.end_ns else record.audit.findings,
         first_ns=record.timeline.start_ns,
         last_ns=record.timeline.end_ns,
     )
 
 
-def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> LeaseRow:
+def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) -> model.LeaseRow:
     witness, expiry, where = lease.witness, state.expiry(lease), lease.told.where
     previous = domain.previous.ending if domain.previous is not None else None
-    return LeaseRow(
+    return model.LeaseRow(
         printable(witness.domain),
         witness.mode,
         witness.phase,
@@ -198,7 +173,7 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
         witness.fence,
         expiry,
         shard_number(*lease.told.shard),
-        LeaseOrigin.EARLIER_RUN if lease.run_over else LeaseOrigin.RECORD,
+        model.LeaseOrigin.EARLIER_RUN if lease.run_over else model.LeaseOrigin.RECORD,
         max(expiry, domain.settle_to_ns) + after,
         as_of_ns=lease.told.instant_ns,
         previous=previous.outcome if previous is not None else None,
@@ -213,16 +188,16 @@ def _row(state: StateAt, domain: DomainState, lease: LeaseState, after: Span) ->
     )
 
 
-def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardView]:
+def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[model.ShardView]:
     """Return the shards whose chains go on. ``domains``: those with leases."""
     counts = Counter(lease.told.shard for domain in domains for lease in domain.leases)
     for name, each in sorted(state.shards.items()):
         record = each.record
         if record.kind is not CeilingKind.TERMINAL:
-            yield ShardView(
+            yield model.ShardView(
                 shard_number(*name),
                 record.node,
-                NOT_ASKED,
+                model.NOT_ASKED,
                 record.incarnation.hex(),
                 leases=counts[name],
                 ceiling_ns=record.ceiling_ns,
@@ -232,7 +207,7 @@ def _shards(state: StateAt, domains: Sequence[DomainState]) -> Iterator[ShardVie
             )
 
 
-def _clocks(state: StateAt) -> Iterator[NodeClock]:
+def _clocks(state: StateAt) -> Iterator[model.NodeClock]:
     remarks = {  # what violations say about the time of the node that their subject names
         each.subject.split()[-1]: each.title
         for each in state.findings
@@ -240,7 +215,7 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
     }
     for name, each in sorted(state.clocks.items()):
         reading = each.reading
-        yield NodeClock(
+        yield model.NodeClock(
             name,
             reading.midpoint_ns,
             reading.radius_ns,
@@ -253,9 +228,9 @@ def _clocks(state: StateAt) -> Iterator[NodeClock]:
         )
 
 
-def _log(state: StateAt, log: LogState) -> LogView:
+def _log(state: StateAt, log: LogState) -> model.LogView:
     found = {
-        bag.start_ns: BagCell(
+        bag.start_ns: model.BagCell(
             bag.start_ns,
             bag.due_ns,
             _BAG_STATES[state.bag_phase(bag)],
@@ -265,8 +240,8 @@ def _log(state: StateAt, log: LogState) -> LogView:
         )
         for bag in state.bags.bags_of(log.born.log, newest=CELLS_MAX)
     }
-    cells = newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
-    return LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
+    cells = model.newest_bags(found, log.born.span_ns, log.born.grace_ns, CELLS_MAX)
+    return model.LogView(printable(log.born.log), cells, log.horizon_ns, span_ns=log.born.span_ns)
 
 
 def damage_words(bag: BagState) -> str:
@@ -286,7 +261,7 @@ def damage_words(bag: BagState) -> str:
 READINGS_SHOWN: Final = 500
 
 
-def record_details(record: Archive, shown: ClusterState, subject: Subject, at: Instant) -> Sequence[DetailLine]:
+def record_details(record: Archive, shown: ClusterState, subject: model.Subject, at: Instant) -> Sequence[DetailLine]:
     """Return what is known at an instant, which ``shown`` is of.
 
     Reads the tree where bytes are asked for; goes over all events of what it is about.
@@ -294,7 +269,7 @@ def record_details(record: Archive, shown: ClusterState, subject: Subject, at: I
     match subject:
         case PlaceSubject():
             return place_details(record.tree, subject)
-        case HolderSubject():
+        case model.HolderSubject():
             return list(holder_details(shown, subject))
         case DomainSubject():
             return list(_domain(record, shown, subject, at))
@@ -302,11 +277,11 @@ def record_details(record: Archive, shown: ClusterState, subject: Subject, at: I
             return list(_node(record, shown, subject.name, at))
         case LeaseSubject():
             return list(_lease(record, subject, at))
-        case ClockSubject():
+        case model.ClockSubject():
             return list(_clock(record, subject.name, at))
-        case BagSubject():
+        case model.BagSubject():
             return list(_bag(record, subject, at))
-        case NamedSubject():
+        case model.NamedSubject():
             return list(_finding(record, subject.name))
 
 
@@ -376,7 +351,7 @@ def _lease(record: Archive, subject: LeaseSubject, at: Instant) -> Iterator[Deta
     first = life.told[0].witness
     holder = first.holder
     text = f"{holder.node}/{holder.process} {printable(holder.purpose)}"
-    yield fact("holder", text, HolderSubject(holder.node, holder.process))
+    yield fact("holder", text, model.HolderSubject(holder.node, holder.process))
     yield fact("node", holder.node, NodeSubject(holder.node))
     yield fact("mode", first.mode.value)
     yield fact("fence", str(first.fence))
@@ -433,7 +408,7 @@ def _node(record: Archive, shown: ClusterState, node: str, at: Instant) -> Itera
         yield fact("clock", "nothing in the copy is signed by it by then", tone=Tone.WARN)
     else:
         text = f"±{span_text(known.reading.radius_ns)}, said at {moment(known.as_of_ns)}"
-        yield fact("clock", text, ClockSubject(node))
+        yield fact("clock", text, model.ClockSubject(node))
     yield from held_on(shown, node)
 
 
@@ -462,7 +437,7 @@ def _clock(record: Archive, node: str, at: Instant) -> Iterator[DetailLine]:
 # -- bags --------------------------------------------------------------------------------------------------------------
 
 
-def _bag(record: Archive, subject: BagSubject, at: Instant) -> Iterator[DetailLine]:
+def _bag(record: Archive, subject: model.BagSubject, at: Instant) -> Iterator[DetailLine]:
     state = record.timeline.state_at(at)
     bag = state.bags.get((subject.log, subject.start_ns))
     if bag is None:
@@ -480,7 +455,7 @@ def _bag(record: Archive, subject: BagSubject, at: Instant) -> Iterator[DetailLi
     yield BLANK
     listed = f", {closed.files} listed, {closed.missing} of those missing or altered" if closed else ""
     tone = Tone.BAD if closed and closed.missing else Tone.STRONG
-    yield DetailLine((Cell(f"{counted(len(files), 'file')}{listed}", tone),))
+    yield DetailLine((model.Cell(f"{counted(len(files), 'file')}{listed}", tone),))
     for file, wrote in sorted(files.items()):
         yield from _file(file, wrote)
 

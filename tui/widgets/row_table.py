@@ -18,23 +18,9 @@ from textual.style import Style
 from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
+from ..model import tables
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
-from ..model.tables import (
-    OPEN,
-    Arrangement,
-    Column,
-    ColumnWidths,
-    Field,
-    GroupHeading,
-    Listing,
-    ListOptions,
-    arrange,
-    cut,
-    heading,
-    laid_out,
-    layout,
-    pieces_of,
-)
+from ..model.tables import OPEN, Arrangement, Column, ColumnWidths, Field, GroupHeading, ListOptions, arrange, cut
 from ..model.words import matching, short_span
 from .lines import STYLES, KeptBar, KeptLines
 
@@ -109,7 +95,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         """Return its rows as text, by the titles of the columns; at most ROWS_WRITTEN_MAX."""
         names = [column.title or "mark" for column in self._columns] or ["line"]
         rows = map(self._row_at, range(min(self._count, ROWS_WRITTEN_MAX)))
-        texts = [["".join(cell.text for cell in pieces_of(field)) for field in row] for row in rows]
+        texts = [["".join(cell.text for cell in tables.pieces_of(field)) for field in row] for row in rows]
         return [dict(zip(names, row, strict=False)) for row in texts]
 
     def render_line(self, y: int) -> Strip:
@@ -119,7 +105,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         lead = Cell(" " * self.indent)
         row = y - self.headed
         if row < 0:
-            return self._kept("heading", width, lambda: [lead, *laid_out(self._columns, as_laid, self._heading)])
+            return self._kept("heading", width, lambda: [lead, *tables.laid_out(self._columns, as_laid, self._heading)])
         if not self._count and row == 0:
             return self._kept("nothing", width, lambda: [lead, Cell(self._nothing, Tone.DIM)])
         row += self.scroll_offset.y
@@ -132,11 +118,11 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         return self._kept(index, width, lambda: self.line_of(index, room))
 
     def line_of(self, index: int, room: int) -> list[Cell]:
-        return laid_out(self._columns, self.columns_in(room), self._row_at(index))
+        return tables.laid_out(self._columns, self.columns_in(room), self._row_at(index))
 
     @property
     def _heading(self) -> Sequence[Field]:
-        return heading(self._columns)
+        return tables.heading(self._columns)
 
     def _kept(self, name: object, width: int, line: Callable[[], list[Cell]]) -> Strip:
         return self.kept(name, width, lambda: self.strip_of(line(), width))
@@ -147,7 +133,7 @@ class RowTable(KeptLines, ScrollView, can_focus=True, inherit_bindings=False):
         sight = range(top, min(self._count, top + self.size.height))
         key = width, sight
         if self._laid is None or self._laid[0] != key:
-            found = layout(self._columns, width, [self.in_sight(index) for index in sight])
+            found = tables.layout(self._columns, width, [self.in_sight(index) for index in sight])
             if self._laid is not None and self._laid[1] != found:
                 self.forget_lines()
             self._laid = key, found
@@ -293,7 +279,7 @@ INLINE_MAX: Final = 5_000
 class ListTable[R, C](PickTable):
     """Rows in an order and in groups, narrowed; the cursor stays on its row, wherever that goes."""
 
-    LISTING: ClassVar[Listing[Any, Any]]
+    LISTING: ClassVar[tables.Listing[Any, Any]]
 
     def __init__(self, columns: Sequence[Column], options: ListOptions, **settings: str) -> None:
         super().__init__(columns, "", **settings)

@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from appliance.bag.storage import Storage
 from appliance.cluster import Cluster
-from appliance.formats.ceiling import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
+from appliance.formats.ceiling import ELECTIONS, EpochKind, EpochRecord, opened_epoch
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
 from appliance.formats.stamped import sign
@@ -74,9 +74,7 @@ class MountElection:
         self._signer = signer
         self._random = randomness
         self._own: MountLeadership | None = None
-        self.chain: ChainPort = StoredChain(
-            storage, f"{ELECTIONS}/{name}", lambda data, where: open_epoch(data, where).number
-        )
+        self.chain: ChainPort = StoredChain(storage, f"{ELECTIONS}/{name}", self._opened)
 
     @classmethod
     def on(cls, cluster: Cluster, name: str, candidate: str = "", *, term_s: Seconds | None = None) -> Self:
@@ -144,7 +142,7 @@ class MountElection:
             raise TryAgain("unreadable", found.reason, hint="try again")
         if found is None:
             return None
-        return self._opened(*found)
+        return self._found(*found)
 
     def follower(self, number: int) -> EpochRecord | None:
         """Return the record that follows a number, looked at afresh; None: there is none yet, or it cannot be read."""
@@ -153,10 +151,12 @@ class MountElection:
             data = self.chain.read(number + 1) if numbers and numbers[-1] > number else None
         except (Environment, TryAgain):
             return None
-        return None if data is None else self._opened(number + 1, data)
+        return None if data is None else self._found(number + 1, data)
 
-    def _opened(self, number: int, data: bytes) -> EpochRecord:
-        where = f"record {number} of the election {self.name!r}"
+    def _found(self, number: int, data: bytes) -> EpochRecord:
+        return self._opened(data, f"record {number} of the election {self.name!r}", number)
+
+    def _opened(self, data: bytes, where: str, number: int) -> EpochRecord:
         return opened_epoch(data, where, self._of[0], self.name, number)
 
     def record(

@@ -34,7 +34,7 @@ from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import SECOND, Instant, rfc3339
 
-from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.ceiling import CeilingKind, CeilingRecord, ceiling_of, open_ceiling
 from ..formats.framing import Kind
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import shard_number
@@ -272,16 +272,10 @@ class CeilingChain:
 
     def _before(self, number: int, data: bytes) -> _Before | Deposed:
         mine = self._identity
-        where = f"record {number} of the chain of shard {mine.shard}, map {mine.map_number}"
-        record, _ = open_ceiling(data, where)
-        found = (record.cluster_id, record.map_number, record.shard, record.number)
-        if found != (mine.cluster_id, mine.map_number, mine.shard, number):
-            raise Damaged(
-                "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
-            )
+        record = ceiling_of(data, (mine.cluster_id, mine.map_number, mine.shard), number)
         match record.kind:
             case CeilingKind.TERMINAL:
-                return self._depose(f"{where} is terminal: read the map anew")
+                return self._depose(f"record {number} of the chain is terminal: read the map anew")
             case CeilingKind.ORDERLY:
                 return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
             case CeilingKind.RUNNING:

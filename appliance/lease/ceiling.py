@@ -133,29 +133,20 @@ class _Before(msgspec.Struct, frozen=True, gc=False):
     settle_to_ns: Instant
 
 
+@dataclass(eq=False, repr=False)
 class CeilingChain:
-    """Links records for one incarnation. Not thread-safe; every verb that links touches the mount."""
+    """Links records for one incarnation. Made without touching anything; every verb that links touches the mount."""
 
-    def __init__(
-        self,
-        port: ChainPort,
-        time: NodeTime,
-        signer: Signer | KeyInUse,
-        policy: PolicyNumbers,
-        identity: ShardIdentity,
-        origin: Callable[[], Beginning | InDoubt] | None = None,
-    ) -> None:
-        """Take the ports. Touches nothing yet.
+    _port: ChainPort
+    _time: NodeTime
+    _signer: Signer | KeyInUse
+    _policy: PolicyNumbers
+    _identity: ShardIdentity
+    _origin: Callable[[], Beginning | InDoubt] | None = None
+    """What a chain of a later map than the first begins with, once all chains of the map before have ended
+    (``succession.py``). Asked only when the chain is empty."""
 
-        ``origin``: what a chain of a later map than the first begins with, once all chains of the map before have
-        ended (``succession.py``). It is asked only when the chain is empty.
-        """
-        self._port = port
-        self._time = time
-        self._signer = signer
-        self._policy = policy
-        self._identity = identity
-        self._origin = origin
+    def __post_init__(self) -> None:
         self._newest: _Before | None = None
         self._linked = b""
         self._pending: tuple[CeilingRecord, bytes] | None = None

@@ -49,8 +49,7 @@ from .session.asking import check_in_time, denial_text
 if TYPE_CHECKING:
     import random
 
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, TimeInterval
 
     from .cluster import Cluster
     from .lease.wire import LeaseView, Reply, Request

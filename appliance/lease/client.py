@@ -21,9 +21,8 @@ import msgspec
 
 from timeagent.canonical import decode
 from timeagent.errors import BadTime, Damaged, ShardUnavailable
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import INSTANT_MAX, MS, rfc3339, span_text
+from timeagent.units import INSTANT_MAX, MS, TimeInterval, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase

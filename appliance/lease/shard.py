@@ -19,10 +19,9 @@ import msgspec
 
 from timeagent.clock import NodeTime
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.keys import KeyInUse, Signer
 from timeagent.signedtime import SignedTime
-from timeagent.units import Instant, Span, rfc3339
+from timeagent.units import Instant, Span, TimeInterval, rfc3339
 
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap

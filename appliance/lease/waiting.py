@@ -21,8 +21,7 @@ from typing import Final
 import msgspec
 
 from timeagent.clock import NodeTime
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND, Instant, Span
+from timeagent.units import MS, SECOND, Instant, Span, TimeInterval
 
 from ..formats.lease import Holder
 from .domain import Ahead

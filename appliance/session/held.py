@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from appliance.lease.client import Ask, LeaseGranted
     from appliance.lease.wire import Age, Relinquish
     from timeagent.clock import NodeTime
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant, Seconds, Span
+    from timeagent.units import Instant, Seconds, Span, TimeInterval
 
     from ..formats.hints import HintedFile
 

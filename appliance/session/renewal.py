@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from appliance.lease.wire import Age
     from timeagent.units import Instant, Span
 
-    from ..bag.context import Parallel
+    from ..bag.ports import Parallel
 
 
 _log = logging.getLogger(__name__)

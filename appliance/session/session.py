@@ -30,10 +30,9 @@ from timeagent.errors import (
     check_callable,
     check_type,
 )
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, Instant, Seconds, Span, span_of
+from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
-from ..bag.context import BagContext
+from ..bag.ports import BagContext
 from .asking import (
     Leases,
     PendingAcquires,

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import Instant, bound_text, rfc3339, span_text
+from timeagent.units import Instant, TimeInterval, bound_text, rfc3339, span_text
 
 ID_CHARACTERS: Final = 12
 

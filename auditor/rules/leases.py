@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text

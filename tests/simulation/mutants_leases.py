@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.formats import ceiling as ceiling_format
+from appliance.formats import chains
 from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
@@ -215,7 +215,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a successor holds the newest record against the number of its own",
         one(
-            ceiling_format,
+            chains,
             "ceiling_of",
             "if found != (cluster_id, map_number, shard, number):",
             "if found != (cluster_id, map_number, shard, number + 1):",

@@ -25,9 +25,8 @@ from tests.support.transport import InProcessTransport, acquire_within
 from tests.support.values import NOW_NS, TIME_KEY, page_token
 from timeagent.canonical import decode, encode
 from timeagent.errors import BadTime, ShardUnavailable
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 
 class Line:

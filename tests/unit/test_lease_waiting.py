@@ -27,8 +27,7 @@ from tests.support.shards import (
 )
 from tests.support.values import NOW_NS
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 
 def waiting(

@@ -20,9 +20,8 @@ from tests.support.bags import CLUSTER, POLICY
 from tests.support.clocks import HandTime
 from tests.support.explorer import Explorer, Kind
 from timeagent.errors import LeaseLost, TryAgain
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import TimeFlags, sign_time
-from timeagent.units import SECOND
+from timeagent.units import SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

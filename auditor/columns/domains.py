@@ -555,5 +555,5 @@ def _unsettled(rows: Rows, uses: RowBucket, cluster: ClusterFacts) -> Flags:
     of = log[rows["path"]]
     for name, number in logs.items():
         chosen = np.flatnonzero(of == number)
-        found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
+        found[chosen] = cluster.closings.of(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
     return found

@@ -14,7 +14,7 @@ from auditor.evidence.tree import PIECE_BYTES_MAX
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
+from .finding import Check, Evidence, Finding, Times, Verdict, compared, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
@@ -50,7 +50,7 @@ def closing_time(
     reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
     if lost:
         reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
-    times = [NamedInterval.of("the stamp", stamp), NamedInterval.at("the end", end_ns)]
+    times: Times = {"the stamp": stamp, "the end": end_ns}
     verdict = Verdict.VIOLATION if lost else None
     title = f"a {what} was {CLOSED[what]} before its time"
     yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
@@ -64,7 +64,7 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
     title = "a rack was sealed before a bag in it was closed"
-    yield signed_before(("the lock file", lock), ("the seal", seal), bag.path, reason, [where], title)
+    yield found("r2-breach", bag.path, reason, [where], {"the lock file": lock, "the seal": seal}, title=title)
 
 
 def file_checks(
@@ -121,7 +121,7 @@ def listed_file(
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
     one. ``digest``: of the listed bytes, from who knows it already.
     """
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    times: Times = {} if closed is None else {"the closing": closed}
     broken = next((check for check in file_checks(entry, data, digest=digest) if not check.holds), None)
     if data is None:
         assert broken is not None
@@ -163,7 +163,7 @@ def unlisted_files(
     bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
 ) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    times: Times = {} if closed is None else {"the closing": closed}
     for name in sorted(names):
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
@@ -202,8 +202,7 @@ def hidden_bag(
         f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
         f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
     )
-    times = [NamedInterval.of("the lock file", stamp), NamedInterval.of("the seal", sealed)]
-    yield found("hidden-bag", bag.path, reason, where, times)
+    yield found("hidden-bag", bag.path, reason, where, {"the lock file": stamp, "the seal": sealed})
 
 
 def pack_without_seal(rack: Rack) -> Iterator[Finding]:

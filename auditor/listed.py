@@ -250,10 +250,10 @@ class FrameJudge:
         except (NotPlain, Damaged, ValueError):
             return None
         clean = tokens.clean & batch.within_bags(tokens)
-        staying = frames.check_witnesses(batch, witnesses, tokens, clean)
+        frames.check_witnesses(batch, witnesses, tokens, clean)
         chosen = np.flatnonzero(clean)
         self._keep_frames(batch, tokens, chosen, rank)
-        self._keep_uses(batch, witnesses, tokens, clean, staying, rank)
+        self._keep_uses(batch, witnesses, tokens, clean, rank)
         self._tell_heads(batch, witnesses, clean, rank)
         self._part.counts.messages += int(batch.counts[chosen].sum())
         self._part.trust_named.update(np.unique(batch.trust_number[chosen]).tolist())
@@ -280,15 +280,7 @@ class FrameJudge:
         rows["offset"], rows["length"], rows["rank"] = batch.places[chosen], batch.length[chosen], rank + chosen
         self._rows.add(rows)
 
-    def _keep_uses(
-        self,
-        batch: FrameBatch,
-        witnesses: Witnesses,
-        tokens: FrameTokens,
-        clean: Flags,
-        staying: Flags,
-        rank: int,
-    ) -> None:
+    def _keep_uses(self, batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags, rank: int) -> None:
         chosen = np.flatnonzero(clean[witnesses.frame])
         if not len(chosen):
             return
@@ -300,10 +292,9 @@ class FrameJudge:
         rows["head"] = uses.heads.all_of(witnesses.head_names())[witnesses.batch[which]]
         rows["cid"] = witnesses.correlation[which]
         rows["position"], rows["settle_to"] = witnesses.position[which], witnesses.settle_to[which]
-        rows["plain"], rows["proven"], rows["accepted"] = True, True, batch.counts[frame]
+        rows["plain"], rows["proven"], rows["staying"], rows["accepted"] = True, True, True, batch.counts[frame]
         rows["messages"], rows["first"], rows["last"] = batch.counts[frame], batch.first[frame], batch.last[frame]
         rows["signed"], rows["sequence"] = tokens.latest[frame], batch.sequence[frame]
-        rows["staying"] = staying[chosen]
         if self._reading.hashed:
             rows["digest"] = batch.digests[frame]
         rows["offset"], rows["length"], rows["rank"] = batch.places[frame], batch.length[frame], rank + frame

@@ -28,7 +28,7 @@ from .evidence.records import Stranger
 from .evidence.signatures import FrameEvidence, HeldWitness
 from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
-from .rules.finding import Evidence, found
+from .rules.finding import Evidence
 from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
 from .timeline.events import FrameColumns
@@ -95,7 +95,7 @@ class FrameJudge:
             if isinstance(piece, str):  # nobody looked at its checksum before
                 where = Evidence(file.where.path, file.where.offset + offset, len(file.data) - offset)
                 reason = f"{where.path}, offset {where.offset}: {piece}"
-                self._told.report(found("damaged-frame", where.path, reason, [where], title=NO_FRAME))
+                self._told.found("damaged-frame", where.path, reason, [where], title=NO_FRAME)
                 continue
             self._frame(self._reading.frames.frame(piece, file.where, file.by.keyring), file, self._rank + number)
         if self._timeline and written:
@@ -105,7 +105,7 @@ class FrameJudge:
     def _one_by_one(self, file: JudgedFile) -> None:
         several, damage = self._reading.frames.frames(file.data, file.where.path, file.by.keyring, file.where.offset)
         for where, reason in damage:
-            self._told.report(found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME))
+            self._told.found("damaged-frame", file.where.path, reason, [where], title=NO_FRAME)
         for number, frame in enumerate(several):
             self._frame(frame, file, self._rank + number)
         self._rank += len(several)

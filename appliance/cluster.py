@@ -29,13 +29,12 @@ from timeagent.units import Instant
 
 from .admin.founding import read_marker
 from .bag.closedbags import ListedFiles
-from .bag.context import BagContext, Threads
 from .bag.horizon import Horizon
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
+from .bag.ports import BagContext, Storage, Threads
 from .bag.reader import Follower, Message, Reading, checked_level
 from .bag.roots import Root, cluster_storage_at, parse_root
-from .bag.storage import Storage
 from .bag.writing import Writer
 from .doctor.machine import is_local
 from .doctor.probes import refuse_unfit
@@ -410,5 +409,5 @@ def _position(log: str, after: str | Instant) -> Position:
 
 def known_nodes(registers: Registers) -> Sequence[str]:
     """Return the names of all nodes that the newest trust record knows, in order. Touches the mount."""
-    trust = registers.trust(registers.newest_trust())
+    trust = registers.newest_trust()
     return sorted({entry.node for entry in trust.keys})

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Kind, Piece
 from appliance.formats.paths import record_name
 from appliance.formats.witness import (

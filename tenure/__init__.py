@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         TryAgain,
         UnknownOutcome,
     )
-    from timeagent.interval import TimeInterval
+    from timeagent.units import TimeInterval
 
 _HOMES: Final = {
     "BadConfiguration": "timeagent.errors",
@@ -75,7 +75,7 @@ _HOMES: Final = {
     "Session": "appliance.session.session",
     "ShardUnavailable": "timeagent.errors",
     "TenureError": "timeagent.errors",
-    "TimeInterval": "timeagent.interval",
+    "TimeInterval": "timeagent.units",
     "TryAgain": "timeagent.errors",
     "Unknown": "appliance.bag.writing",
     "UnknownOutcome": "timeagent.errors",

@@ -19,9 +19,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from .interval import TimeInterval
 from .signedtime import SignedTime
-from .units import MS, SECOND, Instant, Span
+from .units import MS, SECOND, Instant, Span, TimeInterval
 
 
 class Clock(Protocol):

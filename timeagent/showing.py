@@ -21,13 +21,12 @@ from .agent.page import AgentTime
 from .clock import MachineClock
 from .console import instant_fields
 from .errors import BadTime
-from .interval import TimeInterval
 from .keys import NoKey
 from .signedtime import ClockStatus
 from .sources.local import NOTHING_ASSUMED, AssumedSource
 from .sources.nonce import NonceClient
 from .sources.port import Source
-from .units import DAY, Span, span_text
+from .units import DAY, Span, TimeInterval, span_text
 
 UNBOUNDED_RADIUS_NS: Final[Span] = DAY
 """What is shown where nothing is known: so wide that nobody mistakes it for a bound."""

@@ -15,9 +15,8 @@ import msgspec
 
 from .canonical import DIGEST_BYTES, signed_bytes
 from .errors import Damaged
-from .interval import TimeInterval
 from .keys import Signer, Verifier
-from .units import MS, SECOND, Instant, Span
+from .units import MS, SECOND, Instant, Span, TimeInterval
 
 PAGE_CONTEXT: Final = "signed time"
 NONCE_CONTEXT: Final = "signed time over digest"

@@ -24,10 +24,9 @@ from appliance.formats.paths import LOCK, RETAINED, SEAL, Bag, Grid, Rack
 from timeagent.errors import BadRequest, Damaged, TryAgain
 from timeagent.units import Instant, rfc3339
 
-from .closer import read_lock
+from .closing import Authority, read_lock
 from .logs import is_there
-from .sealer import Authority
-from .storage import Storage
+from .ports import Storage
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """How much of a pack is read at a time, so that bags in a row cost few requests."""

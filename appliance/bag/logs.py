@@ -19,8 +19,7 @@ from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment
 from timeagent.trust import Keyring
 from timeagent.units import Instant
 
-from .context import BagContext, signed_for_ever
-from .storage import NOT_A_DIRECTORY, Storage
+from .ports import NOT_A_DIRECTORY, BagContext, Storage, signed_for_ever
 
 
 def is_there(storage: Storage, directory: str) -> bool:

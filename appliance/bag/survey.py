@@ -12,8 +12,8 @@ from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Ra
 from timeagent.units import DAY
 
 from .closedbags import lists_files
-from .context import BagContext
 from .logs import racks_there
+from .ports import BagContext
 
 
 class ClosingState(StrEnum):

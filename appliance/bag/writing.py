@@ -24,10 +24,8 @@ from timeagent.errors import Damaged, Environment, TenureError, TryAgain
 from timeagent.units import MS
 
 from .closedbags import ListedFiles
-from .closer import NotDue
-from .context import BagContext
-from .sealer import Authority, Contents
-from .storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+from .closing import Authority, Contents, NotDue
+from .ports import PATH_ABSENT, SIZE_NOT_EXPECTED, BagContext, Published
 
 
 @dataclass(frozen=True, slots=True)

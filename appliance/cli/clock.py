@@ -40,7 +40,6 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, BadTime, Damaged, Environment, TenureError
-from timeagent.interval import TimeInterval
 from timeagent.keys import Verifier, fingerprint, parse_public_line
 from timeagent.showing import (
     ASCII,
@@ -57,11 +56,11 @@ from timeagent.showing import (
 from timeagent.signedtime import TOKEN_BYTES, SignedTime, TimeFlags
 from timeagent.sources.nonce import DOOR_NAME, Exchanged
 from timeagent.sources.port import Source
-from timeagent.units import MS, SECOND, Span, parse_span, rfc3339, span_text
+from timeagent.units import MS, SECOND, Span, TimeInterval, parse_span, rfc3339, span_text
 
 from ..admin.founding import read_marker
 from ..bag.roots import parse_root, storage_at
-from ..formats.marker import ROOT_VARIABLE
+from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
 from .opening import JSON, add_cluster_options, registers_at

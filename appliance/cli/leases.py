@@ -26,8 +26,7 @@ from timeagent.console import (
     with_verbs,
 )
 from timeagent.errors import BadRequest, ShardUnavailable
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND, Instant, Span, parse_span, rfc3339, span_text
+from timeagent.units import MS, SECOND, Instant, Span, TimeInterval, parse_span, rfc3339, span_text
 
 from ..formats.lease import Holder, LeaseOutcome, Mode
 from ..formats.shardmap import shard_text

@@ -19,7 +19,6 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.bag.storage import Published, Storage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode, say
 from appliance.formats.lease import Holder
@@ -27,10 +26,10 @@ from appliance.formats.witness import SignedWitness, sign_batch
 from appliance.lease.domain import Bounds, Break, Command, Decision, Free, Grant, State
 from appliance.lease.state import decide
 from timeagent.errors import LeaseLost
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
-from timeagent.units import HOUR
+from timeagent.units import HOUR, TimeInterval
 
+from ..bag.ports import Published, Storage
 from ..bag.roots import parse_root, storage_at
 from ..daemon.daemon import Node
 from ..session.open_logs import LogBook

@@ -32,7 +32,7 @@ from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import SECOND, Instant, rfc3339
 
-from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import shard_number

@@ -21,15 +21,14 @@ import msgspec
 
 from timeagent.canonical import decode
 from timeagent.errors import BadTime, Damaged, ShardUnavailable
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import INSTANT_MAX, MS, rfc3339, span_text
+from timeagent.units import INSTANT_MAX, MS, TimeInterval, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .wire import REQUESTS_MAX, Age, Denied, Refused
+from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Refused, Relinquish
 
 if TYPE_CHECKING:
     import random
@@ -142,21 +141,6 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 
 
 type About = Ask | Named
-
-
-class Giving(msgspec.Struct, frozen=True, gc=False):
-    """A lease to give back, with the holder's word about what it wrote. Nothing written: leave the rest out."""
-
-    domain: str
-    correlation_id: bytes
-    watermark_ns: Instant | None = None
-    watermark_time: bytes | None = None
-    messages: int = 0
-    chain_head: bytes | None = None
-    hints: Hints | None = None
-    """With what renewals said, about all that was written; None: nothing is known about it."""
-    abandoned: bool = False
-    """Nothing can be said about what was written: it ends as if it were broken."""
 
 
 class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
@@ -370,25 +354,15 @@ class LeaseClient:
         ]
         return self._exchange(requests, leases, sent.token, wait_ns)[0]
 
-    def relinquish(self, givings: Sequence[Giving], give_up_ns: Instant | None = None) -> list[Result]:
-        """Give leases of one shard back: they are over for the holder before this is called.
+    def relinquish(self, givings: Sequence[Relinquish], give_up_ns: Instant | None = None) -> list[Result]:
+        """Give leases of one shard back, by requests without an id: they are over for the holder before this is called.
 
         Ended says what the shard made of it: ``expired`` if it had broken the lease before.
         ``give_up_ns``: as for ``renew``; only then the clock is read, and BadTime raised.
         """
+        names = self._request_ids(len(givings))
         requests: list[wire.Request] = [
-            wire.Relinquish(
-                request_id=request_id,
-                domain=each.domain,
-                correlation_id=each.correlation_id,
-                watermark_ns=each.watermark_ns,
-                watermark_time=each.watermark_time,
-                messages=each.messages,
-                chain_head=each.chain_head,
-                hints=each.hints,
-                abandoned=each.abandoned,
-            )
-            for each, request_id in zip(givings, self._request_ids(len(givings)), strict=True)
+            msgspec.structs.replace(each, request_id=name) for each, name in zip(givings, names, strict=True)
         ]
         return self._exchange(requests, givings, None, give_up_ns=give_up_ns, patient=True)[0]
 
@@ -403,7 +377,7 @@ class LeaseClient:
         give_up_ns: Instant | None = None,
         *,
         patient: bool = False,
-    ) -> tuple[list[Result], list[Giving]]:
+    ) -> tuple[list[Result], list[Relinquish]]:
         """Ask in calls of bounded size, and judge each reply. One call failing leaves the others what they are.
 
         ``before``: this node's signed time by which witnesses are judged that belong to no Ask; None: none can come.
@@ -434,7 +408,7 @@ class LeaseClient:
 
     def _without_late(
         self, results: list[Result], asked: Sequence[About], came: ClockLook
-    ) -> tuple[list[Result], list[Giving]]:
+    ) -> tuple[list[Result], list[Relinquish]]:
         """Return what can be used, and what is to be given back.
 
         By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
@@ -450,7 +424,7 @@ class LeaseClient:
                     continue
                 why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
                 results[place] = LeaseUnavailable(witness.domain, "late", why, _as_ask(asked[place]))
-            useless.append(Giving(witness.domain, witness.correlation_id))
+            useless.append(Relinquish(NO_REQUEST, witness.domain, witness.correlation_id))
         return results, useless
 
     def _call(
@@ -573,7 +547,7 @@ def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:
     """Yield where each call of bounded size begins and ends."""
     start = size = 0
     for number, request in enumerate(requests):
-        hints = request.hints if isinstance(request, wire.Renew | wire.Relinquish) else None
+        hints = request.hints if isinstance(request, wire.Renew | Relinquish) else None
         bytes_more = 0 if hints is None or hints is NOTHING_WRITTEN else hints.bytes
         if number - start == REQUESTS_MAX or size + bytes_more > _HINT_BYTES_MAX:
             yield start, number

@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 
 from timeagent.canonical import U64, Bytes16, Bytes32, Record
-from timeagent.interval import TimeInterval
-from timeagent.units import Instant, Span
+from timeagent.units import Instant, Span, TimeInterval
 
 from ..formats.hints import NOTHING_WRITTEN, PLACES_MAX, Hints, capped, joined, nothing_known
 from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase

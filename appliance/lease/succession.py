@@ -26,7 +26,7 @@ from timeagent.clock import NodeTime
 from timeagent.errors import Damaged, Environment, TryAgain
 from timeagent.keys import KeyInUse, Signer
 
-from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.framing import Kind
 from ..formats.shardmap import chain_of
 from ..formats.stamped import sign

@@ -19,9 +19,8 @@ from timeagent.errors import Damaged, Environment, NotTrusted
 from timeagent.keys import Signer, Verifier
 from timeagent.trust import Keyring, TrustRecord
 
-from ..bag.context import RecordNumbers
-from ..bag.storage import SIZE_NOT_EXPECTED, Published, Storage
-from ..formats.ceiling import open_ceiling
+from ..bag.ports import SIZE_NOT_EXPECTED, Published, RecordNumbers, Storage
+from ..formats.chains import open_ceiling
 from ..formats.framing import Kind
 from ..formats.paths import ledger_path, parse_ledger_name, parse_record_name, record_name
 from ..formats.policy import Policy, check_policy
@@ -61,10 +60,6 @@ class Registers:
         """Return the newest trust and policy numbers; both directories are opened afresh. Touches the mount."""
         return RecordNumbers(trust=self._newest(Kind.TRUST), policy=self._newest(Kind.POLICY))
 
-    def newest_trust(self) -> int:
-        """Return the newest trust number alone, its directory opened afresh. Touches the mount."""
-        return self._newest(Kind.TRUST)
-
     def policy(self, number: int) -> Policy:
         """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
         if number not in self._policies:
@@ -72,6 +67,7 @@ class Registers:
         return self._policies[number]
 
     def newest_policy(self) -> Policy:
+        """Return the newest policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount."""
         return self.policy(self._newest(Kind.POLICY))
 
     def trust(self, number: int) -> TrustRecord:
@@ -79,6 +75,10 @@ class Registers:
         if number not in self._trust:
             self._trust[number] = self._read(Kind.TRUST, number, TrustRecord)
         return self._trust[number]
+
+    def newest_trust(self) -> TrustRecord:
+        """Return the newest trust record. Raises Damaged, NotTrusted. Touches the mount."""
+        return self.trust(self._newest(Kind.TRUST))
 
     def keyring(self, number: int) -> Keyring:
         if number not in self._keyrings:

@@ -19,10 +19,9 @@ from typing import Final
 
 from timeagent.clock import NodeTime
 from timeagent.errors import ShardUnavailable, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import Span
+from timeagent.units import Span, TimeInterval
 
-from ..bag.storage import Storage
+from ..bag.ports import Storage
 from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text

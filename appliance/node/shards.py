@@ -33,8 +33,8 @@ from timeagent.errors import Damaged, Environment, ShardUnavailable, TenureError
 from timeagent.notify import Pulse
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
-from ..bag.storage import Storage
-from ..formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from ..bag.ports import Storage
+from ..formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text

@@ -18,7 +18,6 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
-from appliance.bag.sealer import Authority
 from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
 from appliance.formats.framing import pieces
 from appliance.formats.paths import Bag, Grid
@@ -27,6 +26,7 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.units import SECOND, span_text
 
 from ..bag.closedbags import ListedFiles
+from ..bag.closing import Authority
 from ..bag.writing import FrameFile, Writer
 from ..formats.policy import PolicyNumbers
 from .writer_wire import (

@@ -24,9 +24,7 @@ from collections.abc import Callable
 from threading import Event, RLock, Thread
 from typing import Final, Self
 
-from appliance.bag.storage import Storage
 from appliance.cluster import Cluster
-from appliance.formats.ceiling import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
 from appliance.formats.stamped import sign
@@ -34,10 +32,11 @@ from appliance.lease.ceiling import RECORDS_KEPT, ChainPort, InDoubt, Overtaken,
 from appliance.node.records import StoredChain
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
-from timeagent.interval import TimeInterval
 from timeagent.keys import KeyInUse, Signer
-from timeagent.units import MS, SECOND, Instant, Seconds, Span, rfc3339, span_of
+from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, rfc3339, span_of
 
+from ..bag.ports import Storage
+from ..formats.chains import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
 from .election import Leader
 from .exclusion import PATIENCE_S, never
 

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase, covers
-from appliance.formats.policy import PolicyNumbers
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.client import (
     PAUSE_NS_MAX,
@@ -31,7 +28,6 @@ from appliance.lease.client import (
     AcquireDeadline,
     Ask,
     ClockLook,
-    Giving,
     LeaseGranted,
     LeaseOver,
     LeaseUnavailable,
@@ -43,6 +39,7 @@ from appliance.lease.transport import Transport
 from appliance.lease.wire import (
     MAP_NOT_YET,
     NEWER_MAP,
+    NO_REQUEST,
     PAGE_LEASES_MAX,
     Above,
     Age,
@@ -52,15 +49,15 @@ from appliance.lease.wire import (
     LeasePage,
     LeaseView,
     Recalled,
+    Relinquish,
 )
-from timeagent.clock import NodeTime, boot_id
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
-from .held import Lease, SessionLease, lease_of
+from .held import Keeper, Lease, lease_of
 from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
@@ -90,6 +87,8 @@ class _AcquireAttempt:
     wanted: Mapping[str, Mode]
     term_ns: Span
     deadline: AcquireDeadline
+    map: ShardMap
+    """The map that it goes by."""
     together: bool = False
     """Under a session lease with each shard."""
     waiting: Callable[[Denied], object] = lambda _: None
@@ -97,50 +96,27 @@ class _AcquireAttempt:
     age: Age | None = None
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
-    by: ShardMap | None = None
     came: ClockLook | None = None
     """What the clock said when the last grant had come."""
     tentative: list[Lease] = field(default_factory=list)
     """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""
 
-    @property
-    def map(self) -> ShardMap:
-        """The map that it goes by, once it has begun."""
-        assert self.by is not None
-        return self.by
-
 
 class Leasing:
     """One session's dealings with all shards."""
 
-    def __init__(
-        self,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        routes: Routes,
-        node: str,
-        incarnation: bytes,
-        purpose: str,
-        randomness: random.Random,
-        lock: AbstractContextManager[object],
-    ) -> None:
-        """Call nothing yet. ``lock``: the session's, for what its session leases are."""
-        self._time = time
-        self._policy = policy
+    def __init__(self, keeper: Keeper, routes: Routes, holder: Holder, randomness: random.Random) -> None:
+        """Call nothing yet. ``holder``: how leases name this holder."""
+        self._keeper = keeper
+        self._time, self._policy = keeper.time, keeper.policy
         self._routes = routes
         self._random = randomness
-        self._holder = Holder(
-            node=node,
-            process=os.getpid(),
-            boot=boot_id(),
-            incarnation=incarnation,
-            purpose=purpose,
-        )
+        self.holder = holder
         self._clients: dict[int, SessionClient] = {}
-        self._lock = lock
-        self.session_leases = SessionLeases(time, policy, self._client, lock, self._maps_to_name)
-        self._halves = SecondHalves(lambda: routes.map, self._client, self.session_leases, lock)
+        self.session_leases = SessionLeases(keeper, self._client)
+        self._halves = SecondHalves(keeper, lambda: routes.map, self._client, self.session_leases)
+        self.session_leases.prepared = self._halves.maps_to_name
 
     def acquire(
         self,
@@ -159,7 +135,8 @@ class Leasing:
         what. Returns too what the clock said when the last answer had come. Raises TryAgain, BadRequest, BadTime.
         """
         deadline = AcquireDeadline(self._time, self._policy, timeout_ns, lambda: given_up() or stuck(attempt.age))
-        attempt = _AcquireAttempt(dict(sorted(wanted.items())), term_ns, deadline, together, waiting)
+        in_order = dict(sorted(wanted.items()))
+        attempt = _AcquireAttempt(in_order, term_ns, deadline, self._routes.map, together, waiting)
         pause = PAUSE_NS_MIN
         while True:
             got = self._try(attempt)
@@ -175,7 +152,7 @@ class Leasing:
 
     def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.by, attempt.tentative = self._routes.map, []
+        attempt.map, attempt.tentative = self._routes.map, []
         taken: list[Lease] = []
         try:
             obstacle = self._take_all(attempt, taken)
@@ -187,7 +164,7 @@ class Leasing:
             return obstacle
         if len(taken) == len(attempt.wanted):
             return taken
-        with self._lock:
+        with self._keeper.lock:
             return joined(taken)
 
     def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> Obstacle | None:
@@ -255,7 +232,7 @@ class Leasing:
     def _overtaken(self, attempt: _AcquireAttempt) -> LeaseUnavailable | None:
         """Return that a newer map says otherwise where the domains are held: then all begins anew."""
         newest = self._routes.map
-        if newest is attempt.by or all(
+        if newest is attempt.map or all(
             newest.shards_of(each) == attempt.map.shards_of(each) for each in attempt.wanted
         ):
             return None
@@ -272,8 +249,7 @@ class Leasing:
         taken: list[Lease],
     ) -> list[Result]:
         """Ask a shard once for each domain. What is granted is taken."""
-        self.session_leases.asking(shard)
-        try:
+        with self.session_leases.asking(shard):
             going_by = attempt.map.number
             session_lease = self.session_leases.ready(shard, going_by) if attempt.together else None
             if isinstance(session_lease, LeaseUnavailable):
@@ -308,17 +284,15 @@ class Leasing:
             ):
                 self.session_leases.retire(session_lease)
             return results
-        finally:
-            self.session_leases.told(shard)
 
     def _without_stale(self, shard: int, results: Sequence[Result], above: Mapping[str, Above]) -> list[Result]:
         """Give back second halves that were granted beside an earlier first half, whose answer was lost then."""
         found: list[Result] = []
-        stale: list[Giving] = []
+        stale: list[Relinquish] = []
         for each in results:
             first = above.get(each.witness.domain) if isinstance(each, LeaseGranted) else None
             if isinstance(each, LeaseGranted) and first is not None and each.witness.fence < first.fence:
-                stale.append(Giving(each.witness.domain, each.witness.correlation_id))
+                stale.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
                 why = "its second half was granted beside an earlier first half"
                 found.append(LeaseUnavailable(each.witness.domain, "stale-half", why))
             else:
@@ -376,7 +350,7 @@ class Leasing:
             newest = self._routes.map
             if newest.half_of(lease.shard) is Half.LEAVING:
                 self._halves.take([lease], newest)
-            with self._lock:
+            with self._keeper.lock:
                 halves = (lease,) if lease.second is None else (lease, lease.second)
                 half = next((each for each in halves if not covers(each.own_mode, mode)), lease)
                 name = half.correlation_id
@@ -396,7 +370,7 @@ class Leasing:
                     above=above_of(half.shard, [lease]),
                 )
             if isinstance(result, LeaseGranted | LeaseOver):
-                with self._lock:
+                with self._keeper.lock:
                     standing = half.standing()
                     if standing.correlation_id != name:
                         pass  # the lease has gone on with its other half meanwhile
@@ -530,7 +504,7 @@ class Leasing:
     def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> Recalled | None:
         """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
         request = Attend(
-            request_id=self._random.randbytes(16), holder=self._holder, run=run, heard=heard, wait_ns=wait_ns
+            request_id=self._random.randbytes(16), holder=self.holder, run=run, heard=heard, wait_ns=wait_ns
         )
         try:
             (reply,) = self._routes.transport(shard).call([request], self._policy.attempt_timeout_ns + wait_ns)
@@ -547,19 +521,11 @@ class Leasing:
             attempt.asks[shard, domain] = ask
         return ask
 
-    def _maps_to_name(self, session_lease: SessionLease) -> Sequence[int]:
-        return self._halves.maps_to_name(session_lease)
-
     def _client(self, shard: int) -> SessionClient:
         if shard not in self._clients:
             transport = self._routes.transport(shard)
-            self._clients[shard] = SessionClient(transport, self._time, self._policy, self._holder, self._random)
+            self._clients[shard] = SessionClient(transport, self._time, self._policy, self.holder, self._random)
         return self._clients[shard]
-
-    @property
-    def holder(self) -> Holder:
-        """How leases name this holder."""
-        return self._holder
 
     @staticmethod
     def _grouped(leases: Iterable[Lease]) -> list[tuple[int, list[Lease]]]:
@@ -574,10 +540,11 @@ def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
     return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
 
 
-def _giving(lease: Lease, *, abandoned: bool) -> Giving:
+def _giving(lease: Lease, *, abandoned: bool) -> Relinquish:
     if abandoned:
-        return Giving(lease.domain, lease.correlation_id, abandoned=True)
-    return Giving(
+        return Relinquish(NO_REQUEST, lease.domain, lease.correlation_id, abandoned=True)
+    return Relinquish(
+        NO_REQUEST,
         lease.domain,
         lease.correlation_id,
         lease.watermark_ns,

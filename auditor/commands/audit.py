@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.formats.marker import ROOT_VARIABLE
+from appliance.formats.birth import ROOT_VARIABLE
 from auditor.audit import Options, audit
 from auditor.evidence.opening import TarTree, open_tree, whereabouts
 from auditor.evidence.tree import Tree

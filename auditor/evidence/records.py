@@ -16,11 +16,10 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.birth import LogBirth, check_grid, open_birth
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.birth import LogBirth, Marker, check_grid, decode_marker, open_birth
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Kind, Piece
 from appliance.formats.lockfile import RECORDS_LAG_NS
-from appliance.formats.marker import Marker, decode_marker
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Rack, record_name
 from appliance.formats.policy import Policy

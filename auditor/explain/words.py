@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from appliance.formats.birth import open_birth, store_of
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
 from appliance.formats.lockfile import open_lock, open_seal

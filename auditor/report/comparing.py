@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import Piece
 from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.pack import PACK

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord
+from appliance.formats.chains import CeilingKind, CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, record_name
 from appliance.formats.shardmap import ShardMap, chain_of

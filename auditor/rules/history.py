@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path
 from appliance.formats.shardmap import ShardMap, shard_number

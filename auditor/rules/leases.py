@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text

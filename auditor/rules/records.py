@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.policy import Policy
@@ -21,9 +21,9 @@ from auditor.evidence.signatures import (
     refusal_code,
 )
 from timeagent.errors import Damaged
-from timeagent.keys import fingerprint
+from timeagent.keys import Purpose, fingerprint
 from timeagent.signedtime import STALENESS_NS, SignedTime, TimeFlags
-from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 
 from .finding import (

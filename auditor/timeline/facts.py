@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from appliance.formats.birth import LogBirth
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.lockfile import LockFile, open_seal
 from appliance.formats.paths import Bag, Grid, parse_data_name

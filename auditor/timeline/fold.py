@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.witness import WitnessKind
 from auditor.index import Database
 from auditor.parts import Value

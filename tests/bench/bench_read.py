@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.bag.message import Message
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.bag.writing import FrameFile
     from appliance.formats.paths import Rack
 

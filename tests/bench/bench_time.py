@@ -53,7 +53,7 @@ from timeagent.agent.discipline import Weight
 from timeagent.agent.daemon import Daemon, QueuedEvidence
 from timeagent.agent.evidence import EvidenceFiles
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
-from timeagent.interval import TimeInterval
+from timeagent.units import TimeInterval
 from timeagent.keys import Signer
 from timeagent.sources.nonce import bind_unix, nonce_door
 from timeagent.notify import Notifier

@@ -119,12 +119,12 @@ def live(leases: int, seconds: int) -> dict[str, object]:
         )
         try:
             assert holder.stdout is not None
-            assert holder.stdout.readline().strip() == "held"
+            root = Path(holder.stdout.readline().strip())
             found: dict[str, object] = {}
 
             async def run() -> None:
                 clock = SystemClock()
-                app = TopApp(Feed(LiveSource(MountLocation(Path(directory) / "place", allow_root=True), clock), clock))
+                app = TopApp(Feed(LiveSource(MountLocation(root, allow_root=True), clock), clock))
                 async with app.run_test(size=(WIDTH, HEIGHT)) as pilot:
                     await until(pilot, lambda: len(app.state.leases if app.state else ()) >= leases, "all leases")
                     await pilot.press("2")
@@ -142,7 +142,7 @@ def live(leases: int, seconds: int) -> dict[str, object]:
 
 
 def hold(directory: str, leases: int) -> None:
-    """Hold leases until a line comes."""
+    """Hold leases until a line comes; say the cluster's root once they are held."""
     import random
 
     from appliance.cluster import Cluster
@@ -158,7 +158,7 @@ def hold(directory: str, leases: int) -> None:
             step = 100
             for first in range(0, leases, step):
                 session.acquire(*(f"account/{n:05d}" for n in range(first, min(leases, first + step))))
-            print("held", flush=True)
+            print(place.root, flush=True)
             sys.stdin.readline()
     finally:
         place.forget()

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.closer import Closed, Closer
+from appliance.bag.closing import Authority, Closed, Closer, Contents, Sealer
 from appliance.bag.horizon import Horizon
 from appliance.bag.message import MessageBatch
+from appliance.bag.ports import Published
 from appliance.bag.reader import Files, Reader
-from appliance.bag.sealer import Authority, Contents, Sealer
-from appliance.bag.storage import Published
 from appliance.bag.writing import Committed, LogFileWriter, LookingWriter, MaildirWriter, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import pieces
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from appliance.bag.message import Position
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.bag.writing import FrameFile, Outcome
     from appliance.formats.lockfile import RackSeal
     from appliance.formats.paths import Bag, Rack

@@ -144,6 +144,20 @@ MUTANTS = {
         "False",
         waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
     ),
+    "nobody looks who is behind a closed connection": Mutant(
+        waiting,
+        "WaitingRoom.abandon",
+        "self._look_at(domain, self._time.boot_ns())",
+        "pass",
+        waiting_tests.test_those_behind_a_closed_connection_are_looked_at_at_once,
+    ),
+    "who was woken in a turn that raises is told of it in the next": Mutant(
+        waiting,
+        "WaitingRoom.waking",
+        "self._woken.clear()",
+        "pass",
+        waiting_tests.test_who_was_woken_in_a_turn_that_raises_is_told_nothing_of_it,
+    ),
     "nobody follows a place that was kept in vain": Mutant(
         waiting,
         "WaitingRoom._send_away",

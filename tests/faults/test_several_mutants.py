@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from appliance.bag import acceptance, closedbags, closer, horizon, message, packer, reader
+from appliance.bag import acceptance, closedbags, closing, horizon, message, packer, reader
 from appliance.bag.acceptance import Refusal
 from appliance.bag.writing import Committed, Unknown
 from appliance.formats import hints
@@ -150,7 +150,7 @@ MUTANTS: dict[str, Fault] = {
         (Refusal.FLOOR, (0, 1, 2, 3), {"floor_ns": 1}, b"23"),
     ),
     "closer that keeps the records of before": (
-        closer,
+        closing,
         "Closer._promise",
         "looked, named = (self._time.now(), self._records.newest())",
         "looked, named = (self._time.now(), self.__dict__.setdefault('_first', self._records.newest()))",

@@ -8,10 +8,9 @@ from tests.support.values import TIME_KEY
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.clock import DRIFT_PPM
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import STALENESS_NS
 from timeagent.sources.port import Sample
-from timeagent.units import DAY, HOUR, MS, SECOND
+from timeagent.units import DAY, HOUR, MS, SECOND, TimeInterval
 
 STEPS = st.one_of(st.integers(-2 * MS, 2 * MS), st.integers(-100 * MS, 100 * MS), st.integers(-HOUR, HOUR))
 SPANS = st.one_of(st.integers(0, 60 * MS), st.integers(0, 3 * SECOND), st.integers(0, HOUR))

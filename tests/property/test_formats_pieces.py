@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import (
     Attempt,
     Kind,

@@ -5,9 +5,8 @@ from hypothesis import strategies as st
 
 from tests.support.values import TIME_KEY
 from timeagent.errors import Damaged
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import BODY_BYTES, TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, r1_range, sign_time
-from timeagent.units import INSTANT_MAX, parse_instant, parse_span, rfc3339
+from timeagent.units import INSTANT_MAX, TimeInterval, parse_instant, parse_span, rfc3339
 
 INSTANTS = st.integers(0, INSTANT_MAX)
 U64 = st.integers(0, 2**64 - 1)

@@ -21,13 +21,12 @@ from timeagent.agent import discipline as discipline_module
 from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.discipline import OWN_GROUP, Listed, Verdict, Voice
 from timeagent.clock import DRIFT_PPM
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.sources import chrony as chrony_module
 from timeagent.sources.chrony import ChronySource, Tracking
 from timeagent.sources.nonce import PeerSource, decode_question, encode_answer, peer_digest
-from timeagent.units import HOUR, MS, SECOND, Span
+from timeagent.units import HOUR, MS, SECOND, Span, TimeInterval
 
 THERE = Signer(b"the time key of all hand peers..")
 WORLDS = 400

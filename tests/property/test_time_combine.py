@@ -9,7 +9,7 @@ import pytest
 from tests.support.shares import shares
 from timeagent.agent import discipline as combining
 from timeagent.agent.discipline import Agreed, Contradicted, Voice, Weight, combine, tolerated
-from timeagent.interval import TimeInterval
+from timeagent.units import TimeInterval
 
 TRUTH = 1_000
 SETS, SHARES = 100_000, 5

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.units import MS
+from timeagent.units import MS, TimeInterval
 
 if TYPE_CHECKING:
     from tests.simulation.scheduler import Scheduler

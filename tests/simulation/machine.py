@@ -14,8 +14,8 @@ from tests.simulation.history import Said
 from tests.simulation.lock import SimulatedLock
 from timeagent.agent.bounded_clock import EmbeddedTime
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.port import Sample
+from timeagent.units import TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -99,9 +99,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             leasing,
             "_giving",
-            "Giving(lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
+            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
             "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
-            "Giving(lease.domain, lease.correlation_id)",
+            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id)",
         ),
         "exclusion",
         "stalls",

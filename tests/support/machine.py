@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.port import Sample
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 START_NS = 1_795_212_607_000_000_000
 """2026-11-20T22:10:07Z."""

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from appliance.formats.birth import LogBirth, PlacedBirth
-from appliance.formats.ceiling import CeilingRecord, EpochRecord
+from appliance.formats.chains import CeilingRecord, EpochRecord
 from appliance.formats.framing import FrameHead
 from appliance.formats.lockfile import LockFile, RackSeal
 from appliance.formats.policy import Policy

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.bag.survey import ClosingState
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
 from tests.support.machine import HandMachine
 from timeagent.errors import TenureError
-from timeagent.interval import TimeInterval
 from timeagent.showing import SourceView
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 from tui.feed import AskedQuestion, Feed
 from tui.model.state import (
     BagCell,

@@ -12,11 +12,10 @@ from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.discipline import OWN_GROUP, Listed, Rules
 from timeagent.agent.page import Page, PageFields
 from timeagent.clock import boot_id
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.sources.nonce import PeerSource, answer
-from timeagent.units import MS, Span
+from timeagent.units import MS, Span, TimeInterval
 
 BOOT = boot_id()
 KEY = Signer(b"the time key of the hand agent..")

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 import tui.model.clocks
 import tui.sources.live
 from appliance.cluster import Cluster
-from appliance.doctor.check import CheckVerdict, not_well, worst
+from appliance.doctor.health import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
 from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine
@@ -27,8 +27,7 @@ from tests.support.screens import (
 from tests.support.shares import sampled
 from tests.tui.piloting import drive, press, seen
 from timeagent.errors import ShardUnavailable
-from timeagent.interval import TimeInterval
-from timeagent.units import HOUR, MS, SECOND
+from timeagent.units import HOUR, MS, SECOND, TimeInterval
 from tui.model.clocks import Agreement, ClockRows, agreement_words
 from tui.model.overview import health
 from tui.model.state import NodeClock, Reach, ViewKind

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.doctor.check import CheckVerdict, not_well, worst
+from appliance.doctor.health import CheckVerdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.shardmap import shard_number
 from tests.support.screens import (
@@ -19,8 +19,7 @@ from tests.support.screens import (
     state,
     with_shards,
 )
-from timeagent.interval import TimeInterval
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, TimeInterval
 from tui.model.overview import health, leases_count, nothing_words, numbers_words
 from tui.model.state import Cell, ClusterState, Freshness, LeaseOrigin, NodeView, Reach
 from tui.model.tables import (

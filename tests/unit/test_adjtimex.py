@@ -5,9 +5,8 @@ import pytest
 
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.local import SLEW_ALLOWANCE_NS, KernelSource, ReadTimex, Timex, read_timex
-from timeagent.units import MS, US
+from timeagent.units import MS, US, TimeInterval
 
 UNSYNC = 0x0040
 NANO = 0x2000

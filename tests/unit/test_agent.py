@@ -10,10 +10,9 @@ from tests.support.timeagent import KEY, HandAgent, own
 from timeagent.agent.bounded_clock import PERIOD_NS, STEP_NS
 from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS, STALL_NS, SUSPEND_NS, Listed, Weight
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
 from timeagent.sources.local import AssumedSource
-from timeagent.units import HOUR, MS, SECOND
+from timeagent.units import HOUR, MS, SECOND, TimeInterval
 
 RADIUS = 5 * MS
 

@@ -2,9 +2,9 @@ import pytest
 
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Sample
+from timeagent.units import TimeInterval
 
 
 def test_stated_radius_is_labelled() -> None:

@@ -3,15 +3,14 @@
 import pytest
 
 from appliance.bag import writing
-from appliance.bag.closer import Closed
+from appliance.bag.closing import Closed
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.paths import LOCK, PRELOCK
 from tests.support.bags import T0, Node
 from tests.support.mutants import plant
 from tests.support.storage import FailingStorage, Fault, MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged
-from timeagent.interval import TimeInterval
-from timeagent.units import MINUTE, SECOND
+from timeagent.units import MINUTE, SECOND, TimeInterval
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from timeagent.errors import Environment
 from timeagent.units import DAY, MINUTE
 
 if TYPE_CHECKING:
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
 
 RACKS = 5
 

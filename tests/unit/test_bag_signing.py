@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.bag.closer import Closed
+from appliance.bag.closing import Closed
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
@@ -14,7 +14,8 @@ from tests.support.bags import POLICY, SHARD_KEY, STRANGER, T0, TIME_KEY, Node, 
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage
 from timeagent.errors import NotTrusted
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 from timeagent.units import SECOND
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tests.support.chrony import UPDATED_S, Report, chrony_float
 from tests.support.machine import HandMachine
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.chrony import (
     LOCAL_REFERENCE,
     SEGMENT_MAGIC,
@@ -26,7 +25,7 @@ from timeagent.sources.chrony import (
     tracking_request,
 )
 from timeagent.sources.port import Sample
-from timeagent.units import MS, SECOND, US
+from timeagent.units import MS, SECOND, US, TimeInterval
 
 
 def source(

@@ -24,9 +24,8 @@ from timeagent.agent.discipline import (
     hull,
     tolerated,
 )
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.units import SECOND
+from timeagent.units import SECOND, TimeInterval
 
 RULES = Rules(SECOND)
 THEN = ClockMoment(1000 * SECOND)

@@ -8,10 +8,9 @@ from timeagent.agent.bounded_clock import SAMPLE_PERIOD_NS, STEP_NS, EmbeddedTim
 from timeagent.agent.discipline import DISRUPTED_NS, FRESH_NS
 from timeagent.clock import PAUSE_NS
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.port import Source
-from timeagent.units import DAY, HOUR, MS, SECOND
+from timeagent.units import DAY, HOUR, MS, SECOND, TimeInterval
 
 RADIUS = 5 * MS
 WIDE = DAY

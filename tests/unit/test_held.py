@@ -8,8 +8,7 @@ from appliance.formats.witness import SignedWitness, Witness
 from appliance.session.held import Lease
 from tests.support.values import NOW_NS, batch, witness
 from timeagent.errors import LeaseLost
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 MARGIN = 500 * MS
 

@@ -15,9 +15,7 @@ from appliance.daemon import http
 from appliance.daemon import status as observed_module
 from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
-from appliance.doctor.check import not_well
-from appliance.doctor.directory import Room
-from appliance.doctor.health import TMPFS_BYTES_MIN
+from appliance.doctor.health import TMPFS_BYTES_MIN, Room, not_well
 from appliance.formats.names import Address
 from appliance.lease import listeners
 from appliance.node.runtime import HTTP_SOCKET
@@ -25,8 +23,7 @@ from tests.support.cluster import Site, sites, wait_until
 from tests.support.daemons import free_port
 from timeagent.clock import SystemClock
 from timeagent.errors import BadRequest, BadTime, Environment, ShardUnavailable, TryAgain
-from timeagent.interval import TimeInterval
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,6 @@ from appliance.lease import wire
 from appliance.lease.client import (
     ATTEMPTS,
     Ask,
-    Giving,
     LeaseClient,
     LeaseGranted,
     LeaseOver,
@@ -19,16 +18,15 @@ from appliance.lease.client import (
     contradiction,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.wire import Age, Denied, LeasePage, Refused, Reply, Request
+from appliance.lease.wire import NO_REQUEST, Age, Denied, LeasePage, Refused, Relinquish, Reply, Request
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
 from tests.support.transport import InProcessTransport, acquire_within
 from tests.support.values import NOW_NS, TIME_KEY, page_token
 from timeagent.canonical import decode, encode
 from timeagent.errors import BadTime, ShardUnavailable
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 
 class Line:
@@ -75,7 +73,8 @@ def test_many_domains_are_taken_renewed_and_given_back_in_one_call_each(world: W
     assert [each.witness.expiry_ns for each in renewed] == [world.time.midpoint_ns + TERM] * 3
     over = client.relinquish(
         [
-            Giving(
+            Relinquish(
+                NO_REQUEST,
                 each.witness.domain,
                 each.witness.correlation_id,
                 NOW_NS + 1,
@@ -103,7 +102,7 @@ def test_lost_request_or_reply_is_asked_again_under_the_same_id(world: World, fa
     line.script = [fault] * times
     granted_one(list(client.renew([lease.witness])))
     line.script = [fault] * times
-    (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    (over,) = client.relinquish([Relinquish(NO_REQUEST, "a", lease.witness.correlation_id)])
     assert isinstance(over, LeaseOver)
     assert over.outcome is LeaseOutcome.RELINQUISHED
 
@@ -153,7 +152,9 @@ def test_waiting_notices_that_the_lease_was_relinquished_early(world: World) -> 
         if len(line.calls) == 3:
             page = one(shard, wire.Inspect(after_domain="", leases_max=1))
             assert isinstance(page, LeasePage)
-            client_of(world, InProcessTransport(shard)).relinquish([Giving("a", page.leases[0].correlation_id)])
+            client_of(world, InProcessTransport(shard)).relinquish(
+                [Relinquish(NO_REQUEST, "a", page.leases[0].correlation_id)]
+            )
 
     line.meanwhile = give_back
     assert isinstance(acquire_within(client_of(world, line), world.time, "a", 5 * SECOND), LeaseGranted)
@@ -375,7 +376,7 @@ def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
     line.script = ["request lost"] * (ATTEMPTS - 1)
     began = world.time.boot_ns()
     if giving_back:
-        assert isinstance(client.relinquish([Giving("a", held.witness.correlation_id)])[0], LeaseOver)
+        assert isinstance(client.relinquish([Relinquish(NO_REQUEST, "a", held.witness.correlation_id)])[0], LeaseOver)
     else:
         assert isinstance(client.renew([held.witness])[0], LeaseGranted)
     assert least <= world.time.boot_ns() - began <= least + POLICY.attempt_timeout_ns // 2
@@ -420,7 +421,7 @@ def test_lease_is_given_back_without_a_look_at_the_clock(world: World) -> None:
     client = client_of(world, InProcessTransport(world.started()), time)
     lease = granted_one(list(client.acquire(["a"])))
     time.silent = True
-    (over,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    (over,) = client.relinquish([Relinquish(NO_REQUEST, "a", lease.witness.correlation_id)])
     assert isinstance(over, LeaseOver)
 
 
@@ -446,7 +447,7 @@ def test_grant_in_answer_to_giving_back_is_damage(world: World) -> None:
     line.change = lambda reply: granted.append(reply) or reply  # type: ignore[func-returns-value]
     lease = granted_one(list(client.acquire(["a"])))
     line.change = lambda _: granted[0]
-    (odd,) = client.relinquish([Giving("a", lease.witness.correlation_id)])
+    (odd,) = client.relinquish([Relinquish(NO_REQUEST, "a", lease.witness.correlation_id)])
     assert isinstance(odd, LeaseUnavailable)
     assert odd.code == "answer-damaged"
 

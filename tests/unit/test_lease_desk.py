@@ -18,8 +18,7 @@ from tests.support.cluster import Site, sites, wait_until
 from tests.support.mutants import Mutant, check_noticed
 from timeagent.clock import SystemClock
 from timeagent.errors import TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import SECOND
+from timeagent.units import SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,7 @@ from appliance.lease.wire import Age, Attend, Denied, Over, Recalled, Refused, R
 from tests.support.shards import HOLDER, RIVAL, Caller, World, acquire, granted, one, relinquish, renew, upgrade
 from tests.unit.test_lease_waiting import wait_for, waiting
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
-from timeagent.units import SECOND
+from timeagent.units import SECOND, TimeInterval
 
 OTHER = Holder(node="node-o", process=9, boot=bytes(16), incarnation=bytes(8), purpose="other")
 

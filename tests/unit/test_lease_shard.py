@@ -36,10 +36,9 @@ from tests.support.shards import (
 )
 from tests.support.values import CLUSTER, NOW_NS, page_token, trust_record, witness_refused
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.trust import Keyring
-from timeagent.units import HOUR, MS, SECOND
+from timeagent.units import HOUR, MS, SECOND, TimeInterval
 
 # -- grants ------------------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,7 @@ from appliance.lease.state import decide
 from appliance.lease.wire import Acquire, Age, Denied, Over, Reason, Refused, Relinquish, Renew, Unavailable, Upgrade
 from tests.support.shards import HOLDER, RIVAL
 from tests.support.values import page_token
-from timeagent.interval import TimeInterval
-from timeagent.units import SECOND
+from timeagent.units import SECOND, TimeInterval
 
 MINE, OTHER, THIRD = b"\1" * 16, b"\2" * 16, b"\4" * 16
 LAST = Ending(

@@ -18,9 +18,8 @@ from tests.support.clocks import HandTime
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import NOW_NS, TIME_KEY
 from timeagent.errors import BadRequest, BadTime, LeaseLost, TryAgain
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import SignedTime
-from timeagent.units import MS, SECOND, rfc3339
+from timeagent.units import MS, SECOND, TimeInterval, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

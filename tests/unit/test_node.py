@@ -13,7 +13,7 @@ import pytest
 from appliance.admin.founding import enroll
 from appliance.cluster import Cluster
 from appliance.daemon.daemon import Node
-from appliance.doctor.check import not_well
+from appliance.doctor.health import not_well
 from appliance.formats.names import Address
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until
@@ -26,7 +26,7 @@ from timeagent.units import SECOND
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from timeagent.interval import TimeInterval
+    from timeagent.units import TimeInterval
 
 
 def test_daemon_runs_its_shards_and_there_is_one_of_it(site: Site) -> None:

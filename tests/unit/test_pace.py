@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log
 from appliance.bag.metronome import Packing
+from appliance.bag.ports import BagContext
 from appliance.bag.roots import PlacedStorage
 from appliance.bag.writing import Committed
 from appliance.daemon import pace as pace_module
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.metronome import PackingReport
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.formats.paths import Bag
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, TimeInterval
 
 OPENS_MAX_PER_RACK = 7.5
 """Of one of three nodes for one idle log: its rack's seal, its packing, and old racks again; 0.012 a second."""

@@ -15,12 +15,11 @@ from timeagent.agent.bounded_clock import PERIOD_NS
 from timeagent.agent.discipline import Listed, Weight
 from timeagent.agent.evidence import judge_exchange
 from timeagent.errors import BadTime, Damaged
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer, public_line
 from timeagent.signedtime import ClockStatus, SignedTime
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.nonce import Exchanged, NonceKind, NonceQuestion, PeerSource, encode_question, peer_digest
-from timeagent.units import MS, SECOND, US
+from timeagent.units import MS, SECOND, US, TimeInterval
 
 HERE, THERE, THIRD = (Signer(bytes([each]) * 32) for each in (1, 2, 3))
 

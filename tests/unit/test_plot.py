@@ -2,9 +2,8 @@
 
 import pytest
 
-from timeagent.interval import TimeInterval
 from timeagent.showing import ASCII, LABEL, Row, plot
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 NOW = 1_795_212_607_000_000_000
 

@@ -13,8 +13,7 @@ from roughly import server as library
 
 from tests.support.roughtime import NOW_S, signer
 from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
-from timeagent.interval import TimeInterval
-from timeagent.keyfiles import CREDENTIALS
+from timeagent.keys import CREDENTIALS
 from timeagent.roughtime.server import (
     OWN_LIFE_NS,
     Delegations,
@@ -27,7 +26,7 @@ from timeagent.roughtime.server import (
     whole_seconds,
 )
 from timeagent.roughtime.wire import VERSIONS, RoughtimeAnswer, delegate, make_request, open_answer
-from timeagent.units import DAY, HOUR, MS, SECOND
+from timeagent.units import DAY, HOUR, MS, SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

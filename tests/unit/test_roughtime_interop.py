@@ -25,10 +25,9 @@ from roughly.shared import partial_sha512
 
 from tests.support.roughtime import ask_twice, free_port, signer
 from timeagent.clock import SystemClock
-from timeagent.interval import TimeInterval
 from timeagent.roughtime.server import Delegations, RoughServer, rough_door
 from timeagent.roughtime.wire import VERSIONS
-from timeagent.units import MS, SECOND
+from timeagent.units import MS, SECOND, TimeInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

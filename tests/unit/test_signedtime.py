@@ -4,9 +4,8 @@ import pytest
 
 from tests.support.values import NOW_NS, TIME_KEY, WITNESS_KEY, nonce_token, page_token
 from timeagent.errors import Damaged
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import PAGE_CONTEXT, TOKEN_BYTES, ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.units import MS
+from timeagent.units import MS, TimeInterval
 
 DIGEST = bytes(range(32))
 KEY = TIME_KEY.verifier()

@@ -13,10 +13,9 @@ from tests.support.timeagent import encode_page, page_fields
 from tests.unit.test_tokenfile import PAGE
 from timeagent.agent.page import GOOD_CRC, PAGE_NAME, AgentTime, PageWriter
 from timeagent.clock import SystemClock, boot_id
-from timeagent.interval import TimeInterval
 from timeagent.keys import Signer
 from timeagent.signedtime import ClockStatus, TimeFlags, sign_time
-from timeagent.units import DAY, MS
+from timeagent.units import DAY, MS, TimeInterval
 
 KEY = Signer(b"the time key of the page reader.")
 ROW = re.compile(r"^\| (\d+) \| (\d+) \| ([\w ]*)\|", re.MULTILINE)

@@ -11,9 +11,8 @@ from msgspec.structs import replace
 from tests.support.timeagent import encode_page, page_fields
 from timeagent.agent.page import PAGE_BYTES, Page, PageReader, PageWriter, decode_page
 from timeagent.errors import BadTime, Environment
-from timeagent.interval import TimeInterval
 from timeagent.signedtime import ClockStatus
-from timeagent.units import MS
+from timeagent.units import MS, TimeInterval
 
 EVEN = (2).to_bytes(8, "little")
 PAGE = Page(

@@ -25,11 +25,10 @@ import msgspec
 from ..canonical import digest
 from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, read_clocks
 from ..errors import BadTime
-from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
 from ..signedtime import PAGE_BODY, PAGE_HEAD, PAGE_PREFIX, STALENESS_NS, ClockStatus, SignedTime
 from ..sources.nonce import Exchanged, PeerSource
-from ..units import Span
+from ..units import Span, TimeInterval
 from .bounded_clock import BoundedClock, ask
 from .discipline import (
     Agreed,

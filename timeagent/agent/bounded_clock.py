@@ -26,11 +26,10 @@ import msgspec
 
 from ..clock import PAUSE_NS, ClockSample, MachineClock, boot_id, excess_slew_ns, movement, read_clocks
 from ..errors import BadTime
-from ..interval import TimeInterval
 from ..keys import KeyInUse, Signer
 from ..signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
 from ..sources.port import Sample, Source
-from ..units import DAY, MS, SECOND, Span, span_text
+from ..units import DAY, MS, SECOND, Span, TimeInterval, span_text
 from .discipline import (
     OWN_GROUP,
     SUSPEND_NS,

@@ -33,10 +33,9 @@ import msgspec
 
 from ..clock import DRIFT_PPM, drift_ns
 from ..errors import BadTime
-from ..interval import TimeInterval
 from ..signedtime import ClockStatus
 from ..sources.port import Source
-from ..units import MS, SECOND, Span
+from ..units import MS, SECOND, Span, TimeInterval
 
 
 class Weight(Enum):

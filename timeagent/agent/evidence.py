@@ -20,10 +20,10 @@ import msgspec
 
 from ..canonical import digest
 from ..errors import Damaged
-from ..interval import TimeInterval
 from ..keys import Signer, Verifier
 from ..signedtime import SignedTime, r2_holds
 from ..sources.nonce import Exchanged, nonce_over, peer_digest
+from ..units import TimeInterval
 from .discipline import Agreed, SourcesContradict, Voice
 
 SCHEMA: Final = "tenure.time.evidence"

@@ -28,10 +28,9 @@ import msgspec
 
 from ..clock import MachineClock, boot_id
 from ..errors import BadTime, Damaged, Environment
-from ..interval import TimeInterval
 from ..signedtime import TOKEN_BYTES, ClockStatus, SignedTime
 from ..sources.nonce import NonceClient
-from ..units import Span, span_text
+from ..units import Span, TimeInterval, span_text
 
 PAGE_NAME: Final = "time.page"
 PAGE_BYTES: Final = 256

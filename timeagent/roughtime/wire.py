@@ -24,9 +24,8 @@ from roughly.models import Certificate, Delegation, Message, Packet, Tag
 from roughly.shared import ProtocolProfile, find_by_tag, get_by_tag, unpack_uint32_list
 
 from ..errors import Damaged
-from ..interval import TimeInterval
 from ..keys import Signer, Verifier
-from ..units import INSTANT_MAX, SECOND
+from ..units import INSTANT_MAX, SECOND, TimeInterval
 
 RFC_VERSION: Final = 1
 VERSIONS: Final = (RFC_VERSION, 0x80000008, 0x8000000B, 0x8000000C)

@@ -34,9 +34,9 @@ from typing import Final
 
 from timeagent.clock import MachineClock, drift_ns
 from timeagent.errors import BadTime
-from timeagent.interval import TimeInterval
 from timeagent.units import MS, SECOND, Instant, Span, span_text
 
+from ..units import TimeInterval
 from .port import Exchange, Sample
 
 PORT: Final = 323

@@ -9,9 +9,9 @@ from typing import Final
 
 from timeagent.clock import MachineClock
 from timeagent.errors import BadTime, TenureError
-from timeagent.interval import TimeInterval
 from timeagent.units import MS, US, Instant, Span
 
+from ..units import TimeInterval
 from .port import Sample, offset_between
 
 SLEW_ALLOWANCE_NS: Final = MS

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from timeagent.errors import BadTime, Environment
-from timeagent.interval import TimeInterval
 from timeagent.units import SECOND, Instant, Span
+
+from ..units import TimeInterval
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeagent.agent.discipline import hull, tolerated
-from timeagent.interval import TimeInterval
 from timeagent.showing import Axis, Row, plot
-from timeagent.units import MS, SECOND, US, Span, span_text
+from timeagent.units import MS, SECOND, US, Span, TimeInterval, span_text
 
 from .state import Cell, ClusterState, NodeClock, Reach, TimeSources, Tone, ViewKind
 from .tables import Column, Field

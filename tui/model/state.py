@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 import numpy as np
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
 from timeagent.console import printable
-from timeagent.interval import TimeInterval
-from timeagent.units import SECOND, Instant, Span, rfc3339
+from timeagent.units import SECOND, Instant, Span, TimeInterval, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from appliance.bag.survey import ClosingState
-    from appliance.doctor.check import HealthCheck
+    from appliance.doctor.health import HealthCheck
     from auditor.rules.finding import Finding
     from timeagent.showing import SourceView
 

@@ -13,12 +13,11 @@ from functools import lru_cache
 from typing import Final
 
 from appliance.bag.survey import ClosingState
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half
-from timeagent.interval import TimeInterval
-from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, Instant, Span, rfc3339, span_text
+from timeagent.units import DAY, HOUR, MINUTE, MS, SECOND, Instant, Span, TimeInterval, rfc3339, span_text
 
 from .state import Cell, ClockView, LeaseOrigin, LeaseRow, LeaseRows, LogView, NodeView, Reach, ShardView, Tone
 

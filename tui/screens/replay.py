@@ -17,9 +17,9 @@ from textual.widgets import Input, Static
 from auditor.timeline.events import NAME_THE_COPY, Event, WhatIf, about_domain, event_words, leases_of
 from timeagent.console import printable
 from timeagent.errors import TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import Instant, rfc3339, span_text
+from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
+from ..app import EvidenceScreen
 from ..model.gantt import Scrubber
 from ..model.replaying import (
     BAG_MARK_WORDS,
@@ -51,7 +51,6 @@ from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
 from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
 from ..widgets.row_table import PickTable
-from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from auditor.timeline.timeline_reader import Timeline

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from appliance.cli.service import daemon_check, time_agent_check
 from appliance.cluster import Cluster, time_sources
-from appliance.doctor.check import HealthCheck, unknown
-from appliance.formats.ceiling import CeilingKind
+from appliance.doctor.health import HealthCheck, unknown
+from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half, Witness
 from appliance.lease.wire import LeaseView, ShardNumbers
@@ -29,10 +29,9 @@ from timeagent import VERSION
 from timeagent.agent.bounded_clock import Look
 from timeagent.clock import DRIFT_PPM, MachineClock, SystemClock, boot_id, drift_ns
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain
-from timeagent.interval import TimeInterval
 from timeagent.showing import known_by_agent, sources_without_agent
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags
-from timeagent.units import MS, SECOND, Instant
+from timeagent.units import MS, SECOND, Instant, TimeInterval
 
 from ..feed import AskedQuestion
 from ..model.state import (

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from appliance.bag.survey import ClosingState
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
@@ -31,8 +31,7 @@ from auditor.timeline.timeline_reader import open_audited
 from timeagent.clock import MachineClock
 from timeagent.console import counted, printable
 from timeagent.errors import Environment, TenureError
-from timeagent.interval import TimeInterval
-from timeagent.units import DAY, MS, Instant, Span, span_text
+from timeagent.units import DAY, MS, Instant, Span, TimeInterval, span_text
 
 from ..feed import AskedQuestion
 from ..model.state import (

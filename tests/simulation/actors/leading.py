@@ -12,15 +12,14 @@ from tests.simulation.cluster import CLUSTER, LOGS
 from tests.simulation.history import Led
 from tests.simulation.lock import SimulatedLock
 from timeagent.errors import TenureError
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
     from appliance.recipes.election import Leadership
     from tests.simulation.scheduler import Actor, Process
     from tests.simulation.world import World
-    from timeagent.interval import TimeInterval
-    from timeagent.units import Instant
+    from timeagent.units import Instant, TimeInterval
 
 NAME = "billing"
 BEATS = 40

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from appliance.bag.closing import Contents
 from appliance.bag.packer import Packer
-from appliance.bag.sealer import Contents
 from appliance.formats.lockfile import RackSeal
 from tests.simulation.exhaustive.afterwards import BAGS, delivered, left_by, read_afterwards
 from tests.simulation.exhaustive.bag_promises import BagPromises

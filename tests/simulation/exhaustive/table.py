@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import pytest
 
 from appliance.bag import logs
-from appliance.bag.closer import Closer
+from appliance.bag.closing import Authority, Closer, Sealer
 from appliance.bag.horizon import Horizon
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Authority, Sealer
 from appliance.bag.writing import Committed, FrameFile, MaildirWriter, Outcome
 from appliance.formats.paths import PRELOCK
 from appliance.lease import ceiling, succession, whole_shard

@@ -20,17 +20,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published
 from tests.support.clocks import HandTime
 from tests.support.explorer import Answer, Refusal
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from tests.support.explorer import Port, Request
-    from timeagent.interval import TimeInterval
     from timeagent.keys import Signer
     from timeagent.signedtime import SignedTime
-    from timeagent.units import Instant, Span
+    from timeagent.units import Instant, Span, TimeInterval
 
 type Absent = frozenset[str]
 """What one client remembers not to be there."""

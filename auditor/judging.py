@@ -23,7 +23,11 @@ from .rules.chains import (
     check_ceilings,
     check_heads,
     check_ledgers,
+    check_maps,
+    check_phases,
     check_records_there,
+    counting,
+    followed,
 )
 from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Finding
@@ -39,7 +43,6 @@ from .rules.history import (
     session_histories,
 )
 from .rules.leases import check_domain
-from .rules.moves import check_maps, check_phases, counting, followed
 from .rules.records import Policies
 from .rules.sequences import check_sequences
 

@@ -31,7 +31,7 @@ from .columns.layout import Chunk, HeadName
 from .evidence.records import ClusterRecords, Stranger, take_latest
 from .evidence.signatures import FrameReader, Signatures
 from .evidence.tree import LedgerFile, Tree
-from .rules.finding import Evidence, Finding
+from .rules.finding import Evidence, Finding, found
 
 _COMPARED_MAX: Final = 4096
 
@@ -267,6 +267,10 @@ class PartMaker:
 
     def report(self, *findings: Finding) -> None:
         self.part.findings += findings
+
+    def found(self, code: str, subject: str, reason: str, where: Iterable[Evidence], title: str = "") -> None:
+        """Report a finding of a registered code, which says nothing of times."""
+        self.report(found(code, subject, reason, where, title=title))
 
     def refused(self, findings: Iterable[Finding], keyring: Keyring | None, time: bytes, *key_ids: bytes) -> None:
         """Report why a signature is refused, or keep it until it is known whether its keys may be in a later record.

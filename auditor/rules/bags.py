@@ -6,54 +6,56 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from appliance.formats.framing import Kind, measure, pieces
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal
+from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, open_lock
 from appliance.formats.pack import PACK
 from appliance.formats.paths import SEAL, Bag, DataName, Rack, parse_data_name, record_name
+from appliance.formats.stamped import Stamped
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX
+from timeagent.console import counted
+from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import rfc3339
 
-from .finding import Check, Evidence, Finding, NamedInterval, Verdict, compared, found, signed_before
+from .finding import Check, Evidence, Finding, Times, Verdict, compared, found
 
 CLOSED: Final = {"bag": "closed", "rack": "sealed"}
 NO_PACK: Final = "nor in a pack of its rack"
 """Said of what is missing: a copy that lists a rack before it is packed, and reads it afterwards, has neither."""
 
 
-def misplaced_lock(lock: LockFile, bag: Bag, cluster_id: bytes) -> str | None:
-    """Return why a lock file is not that of this bag, or None."""
-    if lock.cluster_id != cluster_id:
-        return f"it is of another cluster, {lock.cluster_id.hex()}"
-    if lock.bag != bag.path or lock.log != bag.log:
-        return f"it is the lock file of {lock.bag} of log {lock.log}"
-    foreign = next((entry.name for entry in lock.entries if "/" in entry.name or entry.name in ("", ".", "..")), None)
+def misplaced(record: LockFile | RackSeal, place: Bag | Rack, cluster_id: bytes) -> str | None:
+    """Return why a lock file, or a seal, is not that of this bag, or rack; None where it is."""
+    what, own = ("lock file", record.bag) if isinstance(record, LockFile) else ("seal", record.rack)
+    if record.cluster_id != cluster_id:
+        return f"it is of another cluster, {record.cluster_id.hex()}"
+    if (own, record.log) != (place.path, place.log):
+        return f"it is the {what} of {own} of log {record.log}"
+    names = [entry.name for entry in record.entries] if isinstance(record, LockFile) else []
+    foreign = next((name for name in names if "/" in name or name in ("", ".", "..")), None)
     return None if foreign is None else f"it lists {foreign!r}, which is no file name"
 
 
-def misplaced_seal(seal: RackSeal, rack: Rack, cluster_id: bytes) -> str | None:
-    """Return why a seal is not that of this rack, or None."""
-    if seal.cluster_id != cluster_id:
-        return f"it is of another cluster, {seal.cluster_id.hex()}"
-    if seal.rack != rack.path or seal.log != rack.log:
-        return f"it is the seal of {seal.rack} of log {seal.log}"
-    return None
+def lock_of(raw: bytes, path: str, bag: Bag, cluster_id: bytes) -> tuple[LockFile, Stamped]:
+    """Open the lock file of a bag. Raises Damaged for bytes that are none, or another bag's."""
+    lock, stamped = open_lock(raw, path)
+    if wrong := misplaced(lock, bag, cluster_id):
+        raise Damaged("record-misplaced", wrong)
+    return lock, stamped
 
 
 def closing_time(
     what: str, stamp: SignedTime | None, end_ns: int, where: Evidence, late: Iterable[Evidence]
 ) -> Iterator[Finding]:
     """premature-lock: closed when its span was surely not over. ``late``: files that came after, and are void."""
-    if stamp is None or stamp.interval.latest >= end_ns:
-        return
-    lost = sorted(late)
-    reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
-    if lost:
-        reason += f"; that made {len(lost)} {'file' if len(lost) == 1 else 'files'} void"
-    times = [NamedInterval.of("the stamp", stamp), NamedInterval.at("the end", end_ns)]
-    verdict = Verdict.VIOLATION if lost else None
-    title = f"a {what} was {CLOSED[what]} before its time"
-    yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
+    if stamp is not None and stamp.interval.latest < end_ns:
+        lost = sorted(late)
+        reason = f"the {what} was closed at {rfc3339(stamp.midpoint_ns)}, before its end at {rfc3339(end_ns)}"
+        reason += f"; that made {counted(len(lost), 'file')} void" if lost else ""
+        times: Times = {"the stamp": stamp, "the end": end_ns}
+        verdict = Verdict.VIOLATION if lost else None
+        title = f"a {what} was {CLOSED[what]} before its time"
+        yield found("premature-lock", where.path, reason, [where, *lost], times, verdict=verdict, title=title)
 
 
 def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, where: Evidence) -> Iterator[Finding]:
@@ -64,7 +66,7 @@ def seal_after_lock(lock: SignedTime | None, seal: SignedTime | None, bag: Bag, 
         f"the rack was sealed, by its seal's signed time, surely before the lock file of {bag.path} in it was signed"
     )
     title = "a rack was sealed before a bag in it was closed"
-    yield signed_before(("the lock file", lock), ("the seal", seal), bag.path, reason, [where], title)
+    yield found("r2-breach", bag.path, reason, [where], {"the lock file": lock, "the seal": seal}, title=title)
 
 
 def file_checks(
@@ -121,7 +123,7 @@ def listed_file(
     ``size``: of the whole file, of which ``data`` is what was read. ``packed_at``: pack and offset, where it stands in
     one. ``digest``: of the listed bytes, from who knows it already.
     """
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    times: Times = {} if closed is None else {"the closing": closed}
     broken = next((check for check in file_checks(entry, data, digest=digest) if not check.holds), None)
     if data is None:
         assert broken is not None
@@ -163,7 +165,7 @@ def unlisted_files(
     bag: Bag, names: Iterable[str], sizes: dict[str, int], lock: Evidence, closed: SignedTime | None
 ) -> Iterator[Finding]:
     """late-writer: data files that the bag was not closed with."""
-    times = [] if closed is None else [NamedInterval.of("the closing", closed)]
+    times: Times = {} if closed is None else {"the closing": closed}
     for name in sorted(names):
         path = f"{bag.path}/{name}"
         reason = f"{path} is not among the files that its bag was closed with: it is void"
@@ -202,8 +204,7 @@ def hidden_bag(
         f"{bag.path} was closed at {rfc3339(stamp.midpoint_ns)} with {len(lock.entries)} files, and its rack was "
         f"sealed without it; nobody lists a rack to seal it before {rfc3339(sealable_ns)}"
     )
-    times = [NamedInterval.of("the lock file", stamp), NamedInterval.of("the seal", sealed)]
-    yield found("hidden-bag", bag.path, reason, where, times)
+    yield found("hidden-bag", bag.path, reason, where, {"the lock file": stamp, "the seal": sealed})
 
 
 def pack_without_seal(rack: Rack) -> Iterator[Finding]:

@@ -17,8 +17,8 @@ from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.index import Coverage, Index, Use, temporary_database
 from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker
-from auditor.rules.chains import check_heads
-from auditor.rules.finding import Evidence, Finding, NamedInterval, Verdict, found, in_order
+from auditor.rules.chains import check_heads, counting, followed
+from auditor.rules.finding import Evidence, Finding, Times, Verdict, found, in_order
 from auditor.rules.history import (
     ClusterFacts,
     ceiling_chains,
@@ -28,7 +28,6 @@ from auditor.rules.history import (
     session_histories,
 )
 from auditor.rules.leases import check_domain
-from auditor.rules.moves import counting, followed
 from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
 from auditor.shards import ShardWalk
@@ -170,8 +169,7 @@ def _closed(event: BagClosed) -> Iterator[Finding]:
     clock = event.clock
     if clock is not None and clock.latest_ns < event.end_ns:
         reason = f"the bag was closed at {rfc3339(clock.midpoint_ns)}, before its end at {rfc3339(event.end_ns)}"
-        stamp = NamedInterval("the stamp", clock.earliest_ns, clock.latest_ns)
-        times = [stamp, NamedInterval.at("the end", event.end_ns)]
+        times: Times = {"the stamp": (clock.earliest_ns, clock.latest_ns), "the end": event.end_ns}
         yield found("premature-lock", event.where.path, reason, [event.where], times)
 
 

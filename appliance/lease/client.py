@@ -391,7 +391,7 @@ class LeaseClient:
             if isinstance(replies, LeaseUnavailable):
                 results += [msgspec.structs.replace(replies, domain=each.domain, ask=_as_ask(each)) for each in about]
             elif before is None or not any(type(reply) is wire.Granted for reply in replies):
-                results += map(self._judge, replies, about)
+                results += [_judged(reply, each) for reply, each in zip(replies, about, strict=True)]
             else:
                 # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
                 # the boot clock does not: it stands still with a machine that is paused.
@@ -458,20 +458,6 @@ class LeaseClient:
             tried += 1
         return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
-    def _judge(self, reply: wire.Reply, about: About) -> Result:
-        domain, ask = about.domain, _as_ask(about)
-        match reply:
-            case wire.Over():
-                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
-            case Denied() | Refused():
-                return reply
-            case wire.Unavailable():
-                return LeaseUnavailable(domain, reply.code, reply.message, ask)
-            case _:
-                return LeaseUnavailable(
-                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
-                )
-
     def _judge_all(
         self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: ClockLook
     ) -> list[Result]:
@@ -480,7 +466,7 @@ class LeaseClient:
         head, judged, contradicted = b"", None, None
         for reply, each in zip(replies, about, strict=True):
             if type(reply) is not wire.Granted:
-                results.append(self._judge(reply, each))
+                results.append(_judged(reply, each))
                 continue
             try:
                 signed = decode(SignedWitness, reply.signed)
@@ -506,6 +492,23 @@ class LeaseClient:
         """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
         longest = came.now.latest + self._policy.granted_ns_max
         return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
+
+
+def _judged(reply: wire.Reply, about: About) -> Result:
+    return judged(reply, about.domain, _as_ask(about))
+
+
+def judged(reply: wire.Reply, domain: str, ask: Ask | None = None) -> Result:
+    """Return what is said that is no proof."""
+    match reply:
+        case wire.Over():
+            return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
+        case Denied() | Refused():
+            return reply
+        case wire.Unavailable():
+            return LeaseUnavailable(domain, reply.code, reply.message, ask)
+        case _:
+            return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask)
 
 
 def contradiction(shards: SignedTime, before: SignedTime, after: SignedTime) -> str | None:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Protocol
@@ -19,7 +20,7 @@ import msgspec
 
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime, boot_id
-from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TryAgain
+from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..bag.ports import Storage
@@ -238,16 +239,22 @@ def stopping_ns(policy: PolicyNumbers) -> Span:
     return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
 
 
+class Closable(Protocol):
+    """What has an end."""
+
+    def close(self) -> None: ...
+
+
 @contextlib.contextmanager
-def kept_turns(log: TurnLog) -> Iterator[TurnLog]:
-    """Use a log to begin with a shard; it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
+def kept[C: Closable](thing: C) -> Iterator[C]:
+    """Begin something with it: it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
     try:
-        yield log
+        yield thing
     except LogLost as problem:
-        log.close()
+        thing.close()
         raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
     except BaseException:
-        log.close()
+        thing.close()
         raise
 
 
@@ -256,7 +263,7 @@ type Start = Callable[[Shard, StoredLedger], Extension]
 
 
 def from_file(said: Suspension) -> Start:
-    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
+    """Let a shard go on, if its ledger ends where the run before ended."""
 
     def resume(shard: Shard, ledger: StoredLedger) -> Extension:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
@@ -264,72 +271,54 @@ def from_file(said: Suspension) -> Start:
             return Deposed(why)
         return shard.resume(said)
 
-    return _asked_again(resume)
+    return resume
 
 
 def from_log(said: Suspension, log: TurnLog) -> Start:
-    """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
+    """Let a shard go on once its ledger has what it may lack."""
     lacks = True
 
     def resume(shard: Shard, ledger: StoredLedger) -> Extension:
         nonlocal lacks
         if lacks:
-            blocks = log.blocks()  # each time, because another run may have gone on meanwhile
-            if blocks:
-                ledger.follow()
-                ledger.append(b"".join(blocks))
+            append_missing(ledger, log)
             lacks = False
         return shard.resume(said)
 
-    return _asked_again(resume)
+    return resume
 
 
-def _asked_again(resume: Start) -> Start:
-    def asked(shard: Shard, ledger: StoredLedger) -> Extension:
-        try:
-            return resume(shard, ledger)
-        except (BadTime, Environment, TryAgain) as problem:
-            return InDoubt(problem.message)
-
-    return asked
+def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
+    """Have a ledger get what a log says that it may lack, by now: another run may have gone on meanwhile."""
+    blocks = log.blocks()
+    if blocks:
+        ledger.follow()
+        ledger.append(b"".join(blocks))
 
 
+@dataclass(eq=False)
 class HostedShard:
-    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
+    """A started shard that this process serves: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts
-        self,
-        identity: ShardIdentity,
-        shard: Shard,
-        store: LeaseStore,
-        server: ShardServer,
-        chain: CeilingExtender,
-        ledger: CountedLedger,
-        spool: LedgerSpool,
-        guard: Lock,
-        shard_runtime: ShardRuntime,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        log: TurnLog | None = None,
-    ) -> None:
-        """Begin to serve a started shard."""
-        self.identity = identity
-        self.server = server
-        self.spool = spool
-        self._shard = shard
-        self._store = store
-        self._ledger = ledger
-        self._boot = shard_runtime.boot
-        self.chain = chain
-        self._guard = guard
-        self._time = time
-        self._ending = shard_runtime.mutex()
+    identity: ShardIdentity
+    _shard: Shard
+    _store: LeaseStore
+    server: ShardServer
+    chain: CeilingExtender
+    _ledger: CountedLedger
+    spool: LedgerSpool
+    _guard: Lock
+    _runtime: ShardRuntime
+    _time: NodeTime
+    _policy: PolicyNumbers
+    _log: TurnLog | None = None
+
+    def __post_init__(self) -> None:
+        self._ending = self._runtime.mutex()
         self._ended = False
-        self._policy = policy
-        self._log = log
         self._threads = [
-            shard_runtime.spawn("tenure-shard", self._serve),
-            shard_runtime.spawn("tenure-ledger", spool.run),
+            self._runtime.spawn("tenure-shard", self._serve),
+            self._runtime.spawn("tenure-ledger", self.spool.run),
         ]
 
     @property
@@ -439,7 +428,7 @@ class HostedShard:
         return None
 
     def _suspended(self) -> Suspension | Deposed | InDoubt:
-        return self._shard.suspend(self._boot())
+        return self._shard.suspend(self._runtime.boot())
 
     def _lost(self) -> bool:
         return self._log is not None and self._log.lost is not None

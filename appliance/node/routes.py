@@ -79,12 +79,12 @@ class TimeThere:
         return TimeInterval(told.earliest_ns - self.answered_ns, told.latest_ns - self.asked_ns)
 
 
+@dataclass(eq=False, repr=False)
 class ShardWay:
     """The transport to one shard, wherever it runs."""
 
-    def __init__(self, routes: ShardRoutes, shard: int) -> None:
-        self._routes = routes
-        self._shard = shard
+    _routes: ShardRoutes
+    _shard: int
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         """Call it where it answered last. What is said by a shard that is not the right one any more, is *not now*."""
@@ -117,14 +117,14 @@ def _not_now(reply: Reply) -> Reply:
     return reply
 
 
+@dataclass(eq=False, repr=False)
 class OwnShard:
     """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
-    def __init__(self, routes: ShardRoutes, shard: int, time: NodeTime, socket: UnixTransport) -> None:
-        self._routes = routes
-        self._shard = shard
-        self._time = time
-        self._socket = socket
+    _routes: ShardRoutes
+    _shard: int
+    _time: NodeTime
+    _socket: UnixTransport
 
     def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
         """Call it; where whoever ran it has ended, take that place and call again. Raises what ``try_host`` raises."""
@@ -144,28 +144,20 @@ class OwnShard:
         return replies
 
 
+@dataclass(eq=False, repr=False)
 class ShardRoutes:
     """One process's way to every shard. Thread-safe."""
 
-    def __init__(
-        self,
-        host: ShardHost,
-        maps: MapWatch,
-        storage: Storage,
-        settings: Settings,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        runtime: Path,
-        trust: TrustWatch,
-    ) -> None:
-        self.host = host
-        self.maps = maps
-        self._storage = storage
-        self._settings = settings
-        self._time = time
-        self._policy = policy
-        self.runtime = runtime
-        self._trust = trust
+    host: ShardHost
+    maps: MapWatch
+    _storage: Storage
+    _settings: Settings
+    _time: NodeTime
+    _policy: PolicyNumbers
+    runtime: Path
+    _trust: TrustWatch
+
+    def __post_init__(self) -> None:
         self._ends: tls.OwnEnds | None = None
         self._ways: dict[int, ShardWay] = {}
         self._lines: dict[tuple[int, str, bool], Transport] = {}

@@ -518,7 +518,7 @@ def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
     return list(dict.fromkeys(chosen))
 
 
-def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, hints: Hints | None = None) -> Lease:
+def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
     """Return the lease, or the half of one, that a shard has granted."""
     witness = granted.witness
     return Lease(
@@ -533,7 +533,7 @@ def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, 
         signed=granted.signed,
         term_ns=term_ns,
         age=age,
-        hints=hints,
+        hints=granted.hints,
     )
 
 

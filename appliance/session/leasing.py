@@ -57,7 +57,7 @@ from timeagent.units import Instant, Span
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
-from .held import Keeper, Lease, lease_of
+from .held import Keeper, Lease
 from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
@@ -98,8 +98,10 @@ class _AcquireAttempt:
     """By shard and domain."""
     came: ClockLook | None = None
     """What the clock said when the last grant had come."""
+    phase: Phase = Phase.HELD
+    taken: list[Lease] = field(default_factory=list)
     tentative: list[Lease] = field(default_factory=list)
-    """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
+    """What of that is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""
 
 
@@ -152,22 +154,19 @@ class Leasing:
 
     def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.map, attempt.tentative = self._routes.map, []
-        taken: list[Lease] = []
+        attempt.map, attempt.taken, attempt.tentative = self._routes.map, [], []
         try:
-            obstacle = self._take_all(attempt, taken)
+            obstacle = self._take_all(attempt)
         except BaseException:
-            self.relinquish(taken)
+            self.relinquish(attempt.taken)
             raise
         if obstacle is not None:
-            self.relinquish(taken)
+            self.relinquish(attempt.taken)
             return obstacle
-        if len(taken) == len(attempt.wanted):
-            return taken
         with self._keeper.lock:
-            return joined(taken)
+            return joined(attempt.taken)
 
-    def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> Obstacle | None:
+    def _take_all(self, attempt: _AcquireAttempt) -> Obstacle | None:
         """Take shard after shard: everybody in this order, so that few sets get into each other's way.
 
         Shards that come have the highest numbers: a domain that moves is taken from the other one first.
@@ -176,36 +175,32 @@ class Leasing:
         for domain in attempt.wanted:
             for shard in attempt.map.shards_of(domain):
                 groups.setdefault(shard, []).append(domain)
-        phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
+        attempt.phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
         for shard, group in sorted(groups.items()):
-            obstacle = self._take_group(shard, group, phase, attempt, taken)
+            obstacle = self._take_group(shard, group, attempt)
             if obstacle is not None:
                 return obstacle
         return self._upgrade(attempt) if attempt.tentative else None
 
-    def _take_group(
-        self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
-    ) -> Obstacle | None:
+    def _take_group(self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken.
 
         Whatever ends that, an application's function that raises or Ctrl-C, leaves no waiter behind.
         """
         missing = list(domains)
         try:
-            return self._wait_for(shard, missing, phase, attempt, taken)
+            return self._wait_for(shard, missing, attempt)
         except BaseException:
             if attempt.deadline.keeps_a_place and missing:
                 with contextlib.suppress(TenureError):
-                    self._take(shard, missing, phase, attempt, 0, 0, taken)
+                    self._take(shard, missing, attempt, 0, 0)
             raise
 
-    def _wait_for(
-        self, shard: int, missing: list[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
-    ) -> Obstacle | None:
+    def _wait_for(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """As ``_take_group``; ``missing`` says at any time what is not taken yet."""
         while True:
             wait, keep = attempt.deadline.next_call()
-            results = self._take(shard, missing, phase, attempt, wait, keep, taken)
+            results = self._take(shard, missing, attempt, wait, keep)
             for domain, result in zip(missing, results, strict=True):
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
@@ -225,7 +220,7 @@ class Leasing:
             overtaken = self._overtaken(attempt)
             if overtaken is not None:
                 return overtaken
-            lost = self._keep(taken, attempt)
+            lost = self._keep(attempt)
             if lost is not None:
                 return lost
 
@@ -239,14 +234,7 @@ class Leasing:
         return LeaseUnavailable("", NEWER_MAP, f"map {newest.number} came while this request waited")
 
     def _take(
-        self,
-        shard: int,
-        domains: Sequence[str],
-        phase: Phase,
-        attempt: _AcquireAttempt,
-        wait_ns: Span,
-        keep_ns: Span,
-        taken: list[Lease],
+        self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt, wait_ns: Span, keep_ns: Span
     ) -> list[Result]:
         """Ask a shard once for each domain. What is granted is taken."""
         with self.session_leases.asking(shard):
@@ -255,14 +243,14 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = ClockLook.of(self._time)
-            above = above_of(shard, taken) if taken else {}
+            above = above_of(shard, attempt.taken)
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
-                phase=phase,
+                phase=attempt.phase,
                 term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
-                hints_wanted=phase is Phase.HELD,
+                hints_wanted=attempt.phase is Phase.HELD,
                 session_id=None if session_lease is None else session_lease.session_id,
                 sent=sent,
                 map_number=going_by,
@@ -273,10 +261,8 @@ class Leasing:
             for each in results:
                 if isinstance(each, LeaseGranted):
                     attempt.came = each.came
-                    lease = self.session_leases.taken(
-                        lease_of(shard, each, attempt.term_ns, attempt.age, each.hints), each.witness
-                    )
-                    taken.append(lease)
+                    lease = self.session_leases.taken(shard, each, attempt.term_ns, attempt.age)
+                    attempt.taken.append(lease)
                     if each.witness.phase is Phase.TENTATIVE:
                         attempt.tentative.append(lease)
             if session_lease is not None and any(
@@ -301,12 +287,13 @@ class Leasing:
             self._client(shard).relinquish(stale)
         return found
 
-    def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> Obstacle | None:
+    def _keep(self, attempt: _AcquireAttempt) -> Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
         latest = self._time.now().latest
         for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
-        due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
+        alone = [lease for lease in attempt.taken if lease.session_lease is None]
+        due = [lease for lease in alone if is_due(lease, latest, self._policy)]
         for lease, result in self._renewed(due, attempt.map.number):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)

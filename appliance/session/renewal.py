@@ -25,15 +25,15 @@ from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, part_of
+from .held import Keeper, Lease, LossReason, SessionLease, lease_of, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Witness
     from appliance.lease.client import ClockLook, Result
     from appliance.lease.session_client import SessionClient, SessionResult
+    from appliance.lease.wire import Age
     from timeagent.units import Instant, Span
 
     from ..bag.ports import Parallel
@@ -132,15 +132,16 @@ class SessionLeases:
         self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
         return beside
 
-    def taken(self, lease: Lease, witness: Witness) -> Lease:
-        """Put a lease that was granted under its session lease; return it.
+    def taken(self, shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
+        """Return the lease, or the half of one, that a shard has granted: under its session lease, if it has one.
 
         Where that is over here meanwhile the lease is lost already.
         """
-        if witness.session_id is None:
+        lease = lease_of(shard, granted, term_ns, age)
+        if granted.witness.session_id is None:
             return lease
         with self._keeper.lock:
-            session_lease = self.named(lease.shard, witness.session_id)
+            session_lease = self.named(shard, granted.witness.session_id)
             if session_lease is None:
                 lease.lose("expired", LossReason.EXPIRED)
                 return lease
@@ -307,12 +308,7 @@ class SessionLeases:
         was over here before its renewal was answered, they are those that were lost with it, and may have been written
         under: they are given back without a word about that.
         """
-        after: str | None = ""
-        while after is not None:
-            page = self._client(session_lease.shard).leases_under(session_lease.session_id, after)
-            if page is None:
-                return
-            views, after = page
+        for views in self._client(session_lease.shard).leases_under(session_lease.session_id):
             with self._keeper.lock:
                 if self._quiet(session_lease.shard) != quiet:
                     return

@@ -74,7 +74,7 @@ MUTANTS = {
     "linked after a terminal record": Mutant(
         ceiling,
         "CeilingChain._before",
-        "return self._depose(f'{where} is terminal: read the map anew')",
+        "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
         "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         chain_tests.test_nobody_links_after_a_terminal_record,
     ),

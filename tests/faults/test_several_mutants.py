@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import acceptance, closedbags, closing, horizon, message, packer, reader
 from appliance.bag.acceptance import Refusal
 from appliance.bag.writing import Committed, Unknown
-from appliance.formats import hints
+from appliance.formats import chains, hints
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling, state
 from appliance.lease import sessions as lease_sessions
@@ -366,10 +366,10 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "record of another shard taken for one's own chain's": (
-        ceiling,
-        "CeilingChain._before",
+        chains,
+        "ceiling_of",
         "record.map_number, record.shard, record.number",
-        "record.map_number, mine.shard, record.number",
+        "record.map_number, shard, record.number",
         ceilings.test_record_of_another_chain_is_damage,
         ({"shard": 1},),
     ),

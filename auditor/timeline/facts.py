@@ -25,17 +25,17 @@ from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, Se
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
-from auditor.parts import EvidenceSource
 from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import Judgement, judge_frame
-from auditor.seals import SealFacts
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
+from ..rules.seals import SealFacts
+from ..walk.parts import EvidenceSource
 from .events import (
     AS_IT_WAS,
     BagClosed,

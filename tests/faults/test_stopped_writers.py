@@ -10,10 +10,11 @@ import pytest
 
 from appliance.bag.packer import Packer, PackState
 from appliance.formats.birth import BagKind
-from auditor import bags, seals
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
+from auditor.rules import seals
 from auditor.rules.finding import Verdict
+from auditor.walk import bags
 from tests.fault_injection.tree import START_NS, ClusterTree
 from tests.support.killing import LINES_MAX, MESSAGES, Process, delete_old, payload_of, run_stopped
 from tests.support.mutants import plant

@@ -19,8 +19,8 @@ from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 
-from .evidence.tree import PIECE_BYTES_MAX, RackListing, Tree
-from .rules.finding import Evidence, Finding, Verdict, found
+from ..evidence.tree import PIECE_BYTES_MAX, RackListing, Tree
+from .finding import Evidence, Finding, Verdict, found
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,24 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
-from .columns.frames import BagRules, JudgedFile, cut
-from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
+from ..columns.frames import BagRules, JudgedFile, cut
+from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
+from ..evidence.tree import (
+    OF_A_RACK,
+    PIECE_BYTES_MAX,
+    SEAL_FILE_BYTES_MAX,
+    BagListing,
+    RackListing,
+    Tree,
+    foreign_names,
+)
+from ..rules import bags as bag_rules
+from ..rules.finding import Evidence, Finding
+from ..rules.records import Policies, signed_by, stamp_findings
+from ..rules.seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from ..timeline.facts import RackFacts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
-from .rules import bags as bag_rules
-from .rules.finding import Evidence, Finding
-from .rules.records import Policies, signed_by, stamp_findings
-from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-from .timeline.facts import RackFacts
 
 
 class BagWalk:

@@ -40,16 +40,7 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.ceiling import (
-    NOTHING_BEFORE,
-    Beginning,
-    CeilingChain,
-    Deposed,
-    Extended,
-    InDoubt,
-    ShardIdentity,
-    newest_of,
-)
+from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
@@ -242,7 +233,7 @@ class ShardHost:
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
         follows = self._follows(shard, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             return follows.reason
         newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
@@ -262,20 +253,20 @@ class ShardHost:
         if hosted is None or hosted.going_by >= newest.number:
             return
         follows = self._follows(shard, newest)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
             return
         hosted.go_by(newest, follows)
         _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
 
-    def _follows(self, shard: int, shard_map: ShardMap) -> Beginning | InDoubt:
+    def _follows(self, shard: int, shard_map: ShardMap) -> ceiling.Beginning | ceiling.InDoubt:
         """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.
 
         Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
         """
         chain, _ = chain_of(shard)
         if chain == 1 or shard_map.half_of(shard) is Half.COMING:
-            return NOTHING_BEFORE
+            return ceiling.NOTHING_BEFORE
         if chain not in self._successions:
             patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
             self._successions[chain] = self._succession(patience)
@@ -366,9 +357,9 @@ class ShardHost:
         with self._turn_log(shard) as log:
             return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
 
-    def _begun_empty(self, identity: ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
+    def _begun_empty(self, identity: ceiling.ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
         follows = self._follows(identity.number, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             why = f"shard {shard_text(identity.number)} cannot begin yet: {follows.reason}"
             raise ShardUnavailable("chains-before", why)
         if log is not None:
@@ -376,12 +367,12 @@ class ShardHost:
         with kept(self._shard_runtime.store(identity.number)) as store:
             return self._begun(identity, shard_map, store, lambda shard, _: shard.start(), log, follows)
 
-    def _fresh(self, shard: int) -> ShardIdentity:
+    def _fresh(self, shard: int) -> ceiling.ShardIdentity:
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
-        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
+        return ceiling.ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
     def _turn_log(self, shard: int) -> AbstractContextManager[TurnLog | None]:
         patience = 2 * self._policy.attempt_timeout_ns
@@ -391,7 +382,7 @@ class ShardHost:
         run = self._random.randbytes(16)
         return kept(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
 
-    def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
+    def _gone_on(self, fresh: ceiling.ShardIdentity, log: TurnLog | None) -> HostedShard | None:
         if log is not None:
             try:
                 return self._gone_on_with(log, fresh)
@@ -401,11 +392,11 @@ class ShardHost:
         left = self._shard_runtime.taken_over(fresh.number)
         return None if left is None else self._resumed(fresh, *left)
 
-    def _gone_on_with(self, log: TurnLog, fresh: ShardIdentity) -> HostedShard | None:
+    def _gone_on_with(self, log: TurnLog, fresh: ceiling.ShardIdentity) -> HostedShard | None:
         """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
         head = log.found()
-        newest = newest_of(self._port(*chain_of(fresh.number)))
-        if isinstance(newest, InDoubt):
+        newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
+        if isinstance(newest, ceiling.InDoubt):
             raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
         if head is None or not head.said or newest is None:
             return None
@@ -432,7 +423,7 @@ class ShardHost:
 
     def _resumed(
         self,
-        fresh: ShardIdentity,
+        fresh: ceiling.ShardIdentity,
         store: LeaseStore,
         raw: bytes,
         log: TurnLog | None = None,
@@ -457,18 +448,18 @@ class ShardHost:
 
     def _begun(
         self,
-        identity: ShardIdentity,
+        identity: ceiling.ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
         start: Start,
         log: TurnLog | None = None,
-        follows: Beginning | None = None,
+        follows: ceiling.Beginning | None = None,
         patience_ns: Span = START_TRIES * PAUSE_NS,
     ) -> HostedShard:
         """Begin a run; ``follows``: how the chains ended that its own follows, where it begins empty."""
         origin = None if follows is None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
@@ -484,7 +475,7 @@ class ShardHost:
             signer=signer,
             ledger=spool,
             randomness=self._random,
-            follows=follows or NOTHING_BEFORE,
+            follows=follows or ceiling.NOTHING_BEFORE,
             waited=ledger.lease_counts.waited,
             log=log,
         )
@@ -495,14 +486,14 @@ class ShardHost:
             except (BadTime, Environment, TryAgain) as problem:
                 if follows is not None:
                     raise
-                began = InDoubt(problem.message)
-            if isinstance(began, Extended):
+                began = ceiling.InDoubt(problem.message)
+            if isinstance(began, ceiling.Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
                     identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy, log
                 )
-            if isinstance(began, Deposed):
+            if isinstance(began, ceiling.Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             if self._time.boot_ns() >= until:
                 raise Environment(

@@ -25,17 +25,7 @@ from . import state as states
 from .domain import Bounds, Break, Command, Decision, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
 from .store import LeaseStore
 from .turn import Draft, Later, Turn, holder_refused
-from .wire import (
-    Acquire,
-    BeginSession,
-    DropSession,
-    Over,
-    Refused,
-    RenewSession,
-    SessionGranted,
-    Unavailable,
-    Upgrade,
-)
+from .wire import Acquire, BeginSession, DropSession, Over, Refused, RenewSession, SessionGranted, Unavailable, Upgrade
 
 ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""

@@ -17,8 +17,8 @@ import numpy as np
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.chains import CeilingRecord
+from appliance.formats.closed import LockFile, open_seal
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import LockFile, open_seal
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
@@ -34,7 +34,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant
 
-from ..rules.seals import SealFacts
+from ..rules.bags import SealFacts
 from ..walk.parts import EvidenceSource
 from .events import (
     AS_IT_WAS,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from appliance.bag.survey import ClosingState
+    from appliance.bag.logs import ClosingState
     from appliance.doctor.health import HealthCheck
     from auditor.rules.finding import Finding
     from timeagent.showing import SourceView

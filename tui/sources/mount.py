@@ -18,10 +18,9 @@ from typing import Final, NoReturn
 
 from appliance.admin.founding import read_marker
 from appliance.bag.horizon import Horizon
-from appliance.bag.logs import list_logs, open_log, racks_there
+from appliance.bag.logs import ClosingState, list_logs, open_log, racks_there, view_rack
 from appliance.bag.ports import BagContext, Storage
 from appliance.bag.roots import cluster_storage_at
-from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
 from appliance.doctor.directory import room_of

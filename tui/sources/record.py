@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from appliance.bag.survey import ClosingState
+from appliance.bag.logs import ClosingState
 from appliance.formats.chains import CeilingKind
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text

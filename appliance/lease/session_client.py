@@ -13,7 +13,7 @@ from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
-from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, contradiction, judged
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
 from .wire import (
     PAGE_LEASES_MAX,
     BeginSession,
@@ -118,7 +118,7 @@ class SessionClient(LeaseClient):
             return replies
         (reply,) = replies
         if sent is None or not isinstance(reply, SessionGranted):
-            return judged(reply, "")
+            return as_result(reply, "")
         return self._judge_session(reply, request.session_id if isinstance(request, RenewSession) else None, sent)
 
     def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:

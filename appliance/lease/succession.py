@@ -119,13 +119,7 @@ class Succession:
         return InDoubt(f"{where} goes on while it is being ended")
 
     def _link(
-        self,
-        port: ChainPort,
-        chain: int,
-        shard: int,
-        number: int,
-        newest: CeilingRecord | None,
-        begins: Beginning,
+        self, port: ChainPort, chain: int, shard: int, number: int, newest: CeilingRecord | None, begins: Beginning
     ) -> int:
         """Link a terminal record; return its number, or 0 if another was faster."""
         ceiling = 0 if newest is None else newest.ceiling_ns

@@ -17,6 +17,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from msgspec.structs import replace
+
 from timeagent.clock import NodeTime
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Span, TimeInterval
@@ -36,6 +38,8 @@ from .shards import ShardHost
 
 LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""
+
+NUMBERS: Final = wire.Inspect(after_domain="", leases_max=1)
 
 _GONE: Final = frozenset({"deposed", "not-running"})
 _OF_MAPS: Final = frozenset({wire.NEWER_MAP, wire.MAP_NOT_YET})
@@ -271,12 +275,12 @@ class ShardRoutes:
 
         Raises ShardUnavailable.
         """
-        node, first = self._first_page(shard, wire.PAGE_LEASES_MAX, domain)
-        found = list(first.leases)
-        page = first
+        question = wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, domain=domain)
+        node, page = self._first_page(shard, question)
+        found = list(page.leases)
         with contextlib.closing(self._to_look(shard, node)) as line:
             while page.more:
-                page = self._page(line, shard, node, page.after_domain, wire.PAGE_LEASES_MAX)
+                page = self._page(line, shard, node, replace(question, after_domain=page.after_domain))
                 found += page.leases
         return page.numbers, found
 
@@ -288,7 +292,7 @@ class ShardRoutes:
 
     def numbers(self, shard: int) -> wire.ShardNumbers:
         """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
-        return self._first_page(shard, 1)[1].numbers
+        return self._first_page(shard, NUMBERS)[1].numbers
 
     def clock_of(self, shard: int, node: str) -> TimeThere:
         """Ask a node that runs a shard what time it is there. Blocks; never starts a shard.
@@ -309,12 +313,12 @@ class ShardRoutes:
         """Ask a node once whether it runs a shard: "runs", "not-here", or why nothing is known of it. Blocks."""
         try:
             with contextlib.closing(self._line(shard, node, local=False)) as line:
-                line.call([wire.Inspect(after_domain="", leases_max=1)], self._policy.attempt_timeout_ns)
+                line.call([NUMBERS], self._policy.attempt_timeout_ns)
         except ShardUnavailable as problem:
             return problem.code
         return "runs"
 
-    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, wire.LeasePage]:
+    def _first_page(self, shard: int, question: wire.Inspect) -> tuple[str, wire.LeasePage]:
         """Ask the owner; where it does not answer, whoever linked the newest record of the chain.
 
         That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
@@ -324,22 +328,22 @@ class ShardRoutes:
         number, stand_in = self._stand_ins.get(shard, (0, owner))
         if number == newest.number:
             try:
-                return stand_in, self._page_at(shard, stand_in, leases_max, domain)
+                return stand_in, self._page_at(shard, stand_in, question)
             except ShardUnavailable:
                 self._stand_ins.pop(shard, None)
         try:
-            return owner, self._page_at(shard, owner, leases_max, domain)
+            return owner, self._page_at(shard, owner, question)
         except ShardUnavailable:
             runner = self.runner(shard)
             if runner is None or runner == owner:
                 raise
-            page = self._page_at(shard, runner, leases_max, domain)
+            page = self._page_at(shard, runner, question)
             self._stand_ins[shard] = newest.number, runner
             return runner, page
 
-    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> wire.LeasePage:
+    def _page_at(self, shard: int, node: str, question: wire.Inspect) -> wire.LeasePage:
         with contextlib.closing(self._to_look(shard, node)) as line:
-            return self._page(line, shard, node, "", leases_max, domain)
+            return self._page(line, shard, node, question)
 
     def runner(self, shard: int) -> str | None:
         """Return who linked the newest record of a shard's chain, or None. Touches the mount."""
@@ -361,20 +365,9 @@ class ShardRoutes:
             )
         return line
 
-    def _page(
-        self,
-        line: SocketTransport,
-        shard: int,
-        node: str,
-        after: str,
-        leases_max: int,
-        domain: str | None = None,
-    ) -> wire.LeasePage:
+    def _page(self, line: SocketTransport, shard: int, node: str, question: wire.Inspect) -> wire.LeasePage:
         try:
-            (reply,) = line.call(
-                [wire.Inspect(after_domain=after, leases_max=leases_max, domain=domain)],
-                LOOK_ATTEMPTS * self._policy.attempt_timeout_ns,
-            )
+            (reply,) = line.call([question], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
         except ShardUnavailable as problem:
             raise ShardUnavailable(
                 problem.code,

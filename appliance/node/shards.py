@@ -422,11 +422,7 @@ class ShardHost:
             append_missing(StoredLedger(self._storage, said.map_number, said.shard, said.incarnation), log)
 
     def _resumed(
-        self,
-        fresh: ceiling.ShardIdentity,
-        store: LeaseStore,
-        raw: bytes,
-        log: TurnLog | None = None,
+        self, fresh: ceiling.ShardIdentity, store: LeaseStore, raw: bytes, log: TurnLog | None = None
     ) -> HostedShard | None:
         """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
         with kept(store):

@@ -347,11 +347,7 @@ class NodeWriterServer:
 
 class _Connection:
     def __init__(
-        self,
-        writer: NodeWriter,
-        accepted: socket.socket,
-        forget: Callable[[_Connection], None],
-        desk: Desk | None,
+        self, writer: NodeWriter, accepted: socket.socket, forget: Callable[[_Connection], None], desk: Desk | None
     ) -> None:
         self._writer = writer
         self._desk = desk

@@ -30,7 +30,6 @@ from appliance.lease.client import (
     Ask,
     ClockLook,
     LeaseGranted,
-    LeaseOver,
     LeaseUnavailable,
     Result,
     may_ask_again,
@@ -310,7 +309,7 @@ class Leasing:
 
     def strengthen(
         self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[wire.Age | None], bool]
-    ) -> LeaseOver | None:
+    ) -> wire.Over | None:
         """Give a held lease a stronger mode, or return how it has ended. Blocks up to the time-out.
 
         While its domain moves both halves are asked for it, the one that leaves first, and the lease has it when both
@@ -342,12 +341,12 @@ class Leasing:
                     map_number=newest.number,
                     above=above_of(half.shard, [lease]),
                 )
-            if isinstance(result, LeaseGranted | LeaseOver):
+            if isinstance(result, LeaseGranted | wire.Over):
                 with self._keeper.lock:
                     standing = half.standing()
                     if standing.correlation_id != name:
                         pass  # the lease has gone on with its other half meanwhile
-                    elif isinstance(result, LeaseOver):
+                    elif isinstance(result, wire.Over):
                         return result
                     else:
                         standing.take(result.signed, result.witness, result.hints)
@@ -444,7 +443,7 @@ class Leasing:
                     answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:
                         for lease in mine:
-                            lease.delivered = isinstance(answer, LeaseOver)
+                            lease.delivered = isinstance(answer, wire.Over)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
@@ -453,7 +452,7 @@ class Leasing:
             for lease, result in zip(givings, results, strict=True):
                 if lease.session_lease is not None:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
-                lease.delivered = isinstance(result, LeaseOver)
+                lease.delivered = isinstance(result, wire.Over)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s %s", lease.domain, answer_text(result))
 

@@ -18,9 +18,9 @@ from collections import Counter, defaultdict
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
 from appliance.lease.session_client import Stands, SuspectSession
-from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Refused, Relinquish
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
@@ -201,7 +201,7 @@ class SessionLeases:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
                         self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
-                case LeaseOver():
+                case Over():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -261,7 +261,7 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, LeaseOver):
+        if not isinstance(result, Over):
             _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result
 
@@ -277,7 +277,7 @@ class SessionLeases:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._keeper.lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, LeaseOver):
+                if isinstance(result, Over):
                     session_lease.owed.pop(giving.correlation_id, None)
                 elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
@@ -330,7 +330,7 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return result
         case SuspectSession():
             return LeaseUnavailable("", "suspect-session", result.reason)
-        case LeaseOver():
+        case Over():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
@@ -471,7 +471,7 @@ class LeaseRenewer:
                             self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
-                    case LeaseOver():
+                    case Over():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)

@@ -32,10 +32,10 @@ from timeagent.keys import (
 )
 from timeagent.units import Instant
 
+from ..bag.ports import Published, Storage
 from ..bag.roots import Root
-from ..bag.storage import Published, Storage
+from ..formats.birth import Marker, decode_marker
 from ..formats.framing import Kind
-from ..formats.marker import Marker, decode_marker
 from ..formats.names import Address, check_node
 from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy

@@ -124,7 +124,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
 def _delegations(cluster: Cluster) -> Delegations:
     """Return the node's online Roughtime keys, and its long-term key where that is here. Raises BadConfiguration."""
     directory, node = cluster.settings.directory, cluster.settings.node
-    known = cluster.registers.keyring(cluster.registers.newest_trust()).entries(Purpose.ROUGHTIME)
+    known = cluster.registers.keyring(cluster.registers.newest_trust().number).entries(Purpose.ROUGHTIME)
     own = [entry.public for entry in known if entry.node == node]
     long_term = load_node_key(directory, Purpose.ROUGHTIME) if key_path(directory, Purpose.ROUGHTIME).exists() else None
     public = long_term.public if long_term else own[-1] if own else bytes(32)

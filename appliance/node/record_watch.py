@@ -250,7 +250,7 @@ class TrustWatch(RecordWatch):
         self._known = self._newest()
 
     def _newest(self) -> tuple[int, Keyring, dict[bytes, str]]:
-        number = self._registers.newest_trust()
+        number = self._registers.newest_trust().number
         keyring = self._registers.keyring(number)
         self._on_look(keyring, self._at())
         return number, keyring, {id_of(entry.public): entry.node for entry in keyring.entries(Purpose.TLS)}

@@ -14,8 +14,8 @@ from typing import Final, Self
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseOver, LeaseUnavailable, Suspect
-from appliance.lease.wire import Denied, Refused
+from appliance.lease.client import LeaseUnavailable, Suspect
+from appliance.lease.wire import Denied, Over, Refused
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
 from timeagent.units import MS, Instant, Seconds, Span, rfc3339, span_of, span_text
@@ -109,7 +109,7 @@ def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall
     return chosen
 
 
-type Obstacle = Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Obstacle = Denied | Over | LeaseUnavailable | Suspect | Refused
 
 
 def raise_final(obstacle: Obstacle) -> None:

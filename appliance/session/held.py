@@ -19,7 +19,6 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Final, Literal
 
 from appliance.formats.lease import LeaseOutcome, Mode, covers
-from appliance.lease.client import LeaseOver
 from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
 from timeagent.units import rfc3339, span_of, span_text
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
     from appliance.lease.client import Ask, LeaseGranted
-    from appliance.lease.wire import Age, Relinquish
+    from appliance.lease.wire import Age, Over, Relinquish
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span, TimeInterval
 
@@ -376,7 +375,7 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
-    def lose_to(self, answer: LeaseOver) -> None:
+    def lose_to(self, answer: Over) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
         self.lose(str(answer.outcome), LossReason.REVOKED if revoked else LossReason.BROKEN, answer.revoked)
@@ -518,7 +517,7 @@ def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
     return list(dict.fromkeys(chosen))
 
 
-def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, hints: Hints | None = None) -> Lease:
+def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
     """Return the lease, or the half of one, that a shard has granted."""
     witness = granted.witness
     return Lease(
@@ -533,7 +532,7 @@ def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, 
         signed=granted.signed,
         term_ns=term_ns,
         age=age,
-        hints=hints,
+        hints=granted.hints,
     )
 
 

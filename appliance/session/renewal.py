@@ -18,25 +18,25 @@ from collections import Counter, defaultdict
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
 from appliance.lease.session_client import Stands, SuspectSession
-from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Refused, Relinquish
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, part_of
+from .held import Keeper, Lease, LossReason, SessionLease, lease_of, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Witness
     from appliance.lease.client import ClockLook, Result
     from appliance.lease.session_client import SessionClient, SessionResult
+    from appliance.lease.wire import Age
     from timeagent.units import Instant, Span
 
-    from ..bag.context import Parallel
+    from ..bag.ports import Parallel
 
 
 _log = logging.getLogger(__name__)
@@ -132,15 +132,16 @@ class SessionLeases:
         self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
         return beside
 
-    def taken(self, lease: Lease, witness: Witness) -> Lease:
-        """Put a lease that was granted under its session lease; return it.
+    def taken(self, shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
+        """Return the lease, or the half of one, that a shard has granted: under its session lease, if it has one.
 
         Where that is over here meanwhile the lease is lost already.
         """
-        if witness.session_id is None:
+        lease = lease_of(shard, granted, term_ns, age)
+        if granted.witness.session_id is None:
             return lease
         with self._keeper.lock:
-            session_lease = self.named(lease.shard, witness.session_id)
+            session_lease = self.named(shard, granted.witness.session_id)
             if session_lease is None:
                 lease.lose("expired", LossReason.EXPIRED)
                 return lease
@@ -200,7 +201,7 @@ class SessionLeases:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
                         self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
-                case LeaseOver():
+                case Over():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -260,7 +261,7 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, LeaseOver):
+        if not isinstance(result, Over):
             _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result
 
@@ -276,7 +277,7 @@ class SessionLeases:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._keeper.lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, LeaseOver):
+                if isinstance(result, Over):
                     session_lease.owed.pop(giving.correlation_id, None)
                 elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
@@ -307,12 +308,7 @@ class SessionLeases:
         was over here before its renewal was answered, they are those that were lost with it, and may have been written
         under: they are given back without a word about that.
         """
-        after: str | None = ""
-        while after is not None:
-            page = self._client(session_lease.shard).leases_under(session_lease.session_id, after)
-            if page is None:
-                return
-            views, after = page
+        for views in self._client(session_lease.shard).leases_under(session_lease.session_id):
             with self._keeper.lock:
                 if self._quiet(session_lease.shard) != quiet:
                     return
@@ -334,7 +330,7 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return result
         case SuspectSession():
             return LeaseUnavailable("", "suspect-session", result.reason)
-        case LeaseOver():
+        case Over():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
@@ -475,7 +471,7 @@ class LeaseRenewer:
                             self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
-                    case LeaseOver():
+                    case Over():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)

@@ -18,7 +18,7 @@ from timeagent.units import Span
 
 from ..formats.lease import covers
 from ..formats.witness import Half
-from .held import Keeper, Lease, SessionLease, lease_of
+from .held import Keeper, Lease, SessionLease
 from .renewal import SessionLeases
 
 _log = logging.getLogger(__name__)
@@ -108,11 +108,7 @@ class SecondHalves:
                             if weaker:
                                 lease.asking = None
                             if known is None and lease.ended is None and not weaker:
-                                lease.join(
-                                    self._session_leases.taken(
-                                        lease_of(shard, result, lease.term_ns, lease.age), result.witness
-                                    )
-                                )
+                                lease.join(self._session_leases.taken(shard, result, lease.term_ns, lease.age))
                             elif known != name:  # another thread was faster, or it is over
                                 useless.append(Relinquish(NO_REQUEST, lease.domain, name))
                     elif not may_ask_again(result):

@@ -22,17 +22,10 @@ from appliance.formats.policy import PolicyNumbers
 from appliance.lease.client import ClockLook
 from appliance.lease.wire import Denied
 from timeagent.clock import boot_id
-from timeagent.errors import (
-    BadRequest,
-    Damaged,
-    NotTrusted,
-    TenureError,
-    check_callable,
-    check_type,
-)
+from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check_callable, check_type
 from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
-from ..bag.context import BagContext
+from ..bag.ports import BagContext
 from .asking import (
     Leases,
     PendingAcquires,
@@ -48,15 +41,7 @@ from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
 from .recalls import LeaseCache, RecallListener, SessionStanding
 from .renewal import LeaseRenewer, RenewalThread, period_ns
-from .stamping import (
-    AheadOfClock,
-    FrameStamper,
-    Publication,
-    WriterState,
-    check_covering,
-    check_near,
-    checked_batch,
-)
+from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_covering, check_near, checked_batch
 
 _log = logging.getLogger(__name__)
 

@@ -28,9 +28,7 @@ from typing import Final, Self
 
 from appliance.admin.founding import found_cluster, publish_map
 from appliance.admin.trust import admit
-from appliance.bag.context import BagContext
 from appliance.bag.reader import Message
-from appliance.bag.storage import Published
 from appliance.formats.lease import Holder
 from appliance.formats.paths import chain_path
 from appliance.formats.policy import Policy, check_policy
@@ -49,6 +47,7 @@ from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
 from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, span_of
 
+from ..bag.ports import BagContext, Published
 from ..formats.birth import BagKind
 
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
 from auditor.rules.finding import Finding

@@ -8,9 +8,9 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import open_log, racks_there
+from appliance.bag.ports import BagContext
 from appliance.bag.reader import Reader
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import LOGS, NODES, grid_of

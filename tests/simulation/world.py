@@ -28,7 +28,7 @@ from timeagent.units import HOUR, MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.node.settings import Settings
 
 POLICY = Policy(number=1, cluster_id=CLUSTER)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.session.held import Lease
 
 LOG = "log"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.context import RecordNumbers
+from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.bag.context import RecordNumbers
+from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed
 from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid

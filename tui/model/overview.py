@@ -25,7 +25,7 @@ from appliance.doctor.health import (
     unknown,
     worst,
 )
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
 from timeagent.units import TimeInterval

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Self
 import msgspec
 import numpy as np
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
 from timeagent.console import printable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from appliance.bag.survey import ClosingState
+    from appliance.bag.logs import ClosingState
     from appliance.doctor.health import HealthCheck
     from auditor.rules.finding import Evidence, Finding
     from timeagent.showing import SourceView

@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord
+from appliance.formats.birth import Marker
+from appliance.formats.chains import CeilingKind, CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Holder
-from appliance.formats.marker import Marker
 from appliance.formats.paths import chain_path, ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap

@@ -16,11 +16,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.context import BagContext
+from appliance.bag.closing import Authority
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.sealer import Authority
-from appliance.bag.storage import Published
+from appliance.bag.ports import BagContext, Published
 from appliance.bag.writing import Committed, FrameFile, writer_for
 from appliance.daemon import daemon, failover
 from appliance.daemon.pace import Pace

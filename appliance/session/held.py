@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Holder
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-    from appliance.lease.client import Ask, LeaseGranted
+    from appliance.lease.client import Ask
     from appliance.lease.wire import Age, Over, Relinquish
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span, TimeInterval
@@ -192,6 +192,8 @@ class Keeper:
     """The session's, never held while a shard is asked."""
     losses: Losses = field(default_factory=Losses)
     process: int = field(default_factory=os.getpid)
+    held: dict[Lease, None] = field(default_factory=dict)
+    """Those that were taken and not given back, in the order in which they were taken."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
 
@@ -515,25 +517,6 @@ def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
         if not isinstance(each, Lease):
             check_type(Lease, lease=each)
     return list(dict.fromkeys(chosen))
-
-
-def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
-    """Return the lease, or the half of one, that a shard has granted."""
-    witness = granted.witness
-    return Lease(
-        domain=witness.domain,
-        shard=shard,
-        own_mode=witness.mode,
-        correlation_id=witness.correlation_id,
-        fence=witness.fence,
-        own_expiry_ns=witness.expiry_ns,
-        floor_ns=witness.floor_ns,
-        settle_to_ns=witness.settle_to_ns,
-        signed=granted.signed,
-        term_ns=term_ns,
-        age=age,
-        hints=granted.hints,
-    )
 
 
 @dataclass(slots=True, eq=False)

@@ -156,6 +156,13 @@ def denial_text(denied: Denied) -> str:
     )
 
 
+def waiting_text(denied: Denied) -> str:
+    """Return for whom is waited, as a line for who waits at a terminal."""
+    who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
+    since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
+    return f"for {denied.domain}: {who} has it since {since}, until {until} at least"
+
+
 def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:
     """Raise TryAgain, code ``warming``, where the time for the wait is over."""
     if time.boot_ns() >= until_boot_ns:

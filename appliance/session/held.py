@@ -96,6 +96,11 @@ class Loss:
     by: Holder | None = None
     """Who revoked it, and as the purpose why; None where nobody did, or its shard does not remember."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
+        return self.ended == "suspect" and self.reason is LossReason.CLOCK_UNSAFE
+
     def __str__(self) -> str:
         """Return it in words, without the domain."""
         return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
@@ -368,10 +373,9 @@ class Lease:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
         self.end_if_over(now, margin_ns)
         if self.ended is not None:
-            why = "" if self.loss is None else f" ({self.loss})"
             raise LeaseLost(
                 f"lease-{self.ended}",
-                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}{why}: its end is "
+                f"{self.over_text()} (fence {self.fence}): its end is "
                 f"{rfc3339(self.usable_until_ns(0))}, nothing begins under it for {span_text(margin_ns)} before that, "
                 f"and the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
@@ -436,6 +440,11 @@ class Lease:
                 f"{span_text(margin_ns)} that were asked for",
                 hint="wait for its renewal, or do less under it at once",
             )
+
+    def over_text(self) -> str | None:
+        """Say that it is over, and why; None while it is held, as far as was seen."""
+        why = "" if self.loss is None else f" ({self.loss})"
+        return None if self.ended is None else f"the lease on {self.domain!r} is {self.ended}{why}"
 
     def surely_held(self) -> bool:
         """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""

@@ -35,11 +35,9 @@ class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a 
     """Their session's way to relinquish."""
 
     def __enter__(self) -> Self:
-        """Hold them for a block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Give them back, with the right watermark."""
         self.give_back(self)
 
 

@@ -405,11 +405,9 @@ class Session:
         return self._logs.opened(log).horizon.refresh()
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Close it."""
         self.close()
 
     # -- one attempt ---------------------------------------------------------------------------------------------------

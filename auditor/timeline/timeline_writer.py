@@ -49,7 +49,7 @@ from .events import (
     leases_of,
 )
 from .facts import Gathering, Mark, end_name, hearsay_names, statement_name
-from .fold import SCHEMA as CHECKPOINTS
+from .state import SCHEMA as CHECKPOINTS
 from .timeline_reader import Timeline
 
 FIRST_RANK: Final = -(2**62)
@@ -390,7 +390,6 @@ def _postings(event: Event) -> Iterator[tuple[Posting, str, int]]:
             for domain, _ in event.leases:
                 yield Posting.ABOUT, domain, 0
         case BagClosed():
-            yield Posting.CLOSED, event.log, 0
             yield Posting.LISTED, event.path, 0
         case CeilingLinked():
             yield Posting.CEILING, ceiling_name(event.shard, event.record.number), 0

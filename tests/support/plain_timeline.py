@@ -19,7 +19,7 @@ from auditor.timeline.events import (
 )
 from auditor.timeline.facts import Gathering
 from auditor.timeline.fold import Working
-from auditor.timeline.state import Bags, BagState, Domains, DomainState
+from auditor.timeline.state import BagState, DomainState
 from auditor.timeline.timeline_reader import Timeline
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def order(event: Event) -> tuple[Instant, int, Place]:
     return event.instant_ns, RANKS[type(event)], event.place
 
 
-class PlainDomains(dict[str, DomainState], Domains):
+class PlainDomains(dict[str, DomainState]):
     def standing(self) -> list[str]:
         return sorted(name for name, domain in self.items() if domain.leases)
 
 
-class PlainBags(dict[tuple[str, "Instant"], BagState], Bags):
+class PlainBags(dict[tuple[str, "Instant"], BagState]):
     def bags_of(self, log: str, newest: int | None = None) -> list[BagState]:
         chosen = sorted((start for name, start in self if name == log), reverse=True)
         return [self[log, start] for start in reversed(chosen[:newest])]
@@ -119,13 +119,13 @@ class PlainTimeline(Timeline):
         """Return how many events lie before an instant."""
         return bisect_left(self._instants, instant)
 
-    def next_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def next_closing(self, instant: Instant) -> Instant | None:
         """Return when the next bag after an instant was closed, or None."""
-        return self._closing(range(self.position(instant), len(self.events)), log)
+        return self._closing(range(self.position(instant), len(self.events)))
 
-    def previous_closing(self, instant: Instant, log: str | None = None) -> Instant | None:
+    def previous_closing(self, instant: Instant) -> Instant | None:
         """Return when the last bag before an instant was closed, or None."""
-        return self._closing(range(self.position_before(instant) - 1, -1, -1), log)
+        return self._closing(range(self.position_before(instant) - 1, -1, -1))
 
     # What is about something.
 
@@ -204,12 +204,9 @@ class PlainTimeline(Timeline):
         numbers = range(start, end)
         return numbers if domain is None else (n for n in numbers if about_domain(self.events[n], domain))
 
-    def _closing(self, positions: range, log: str | None) -> Instant | None:
-        for position in positions:
-            event = self.events[position]
-            if isinstance(event, BagClosed) and log in (None, event.log):
-                return event.instant_ns
-        return None
+    def _closing(self, positions: range) -> Instant | None:
+        closed = (event for event in map(self.events.__getitem__, positions) if isinstance(event, BagClosed))
+        return next((event.instant_ns for event in closed), None)
 
     def _placed(self, findings: list[Finding]) -> list[tuple[Instant, Finding]]:
         """Return the findings with the instant at which the last of what each rests on had happened, in that order."""

@@ -75,8 +75,8 @@ class EventRow(NamedTuple):
 _SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "I")
 _CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
 EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
-ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("heard", "?"), ("rank", "<i8")])
-"""What orders events of one instant and kind: who said it, its own order, its own word before hearsay, the rank."""
+ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("rank", "<i8")])
+"""What orders events of one instant and kind: who said it, its own order, the rank."""
 LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
 _LEASE_READ: Final = np.dtype([("domain", "<u4"), ("cid", "V16")])
 SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
@@ -212,7 +212,7 @@ class EventStore:
         makers = self._makers.listed()
         ranks = np.empty(len(makers), np.int64)
         ranks[sorted(range(len(makers)), key=makers.__getitem__)] = np.arange(len(makers))
-        by = (order["rank"], order["heard"], order["place"], order["sequence"], ranks[order["maker"]])
+        by = (order["rank"], order["place"], order["sequence"], ranks[order["maker"]])
         chosen = np.lexsort((*by, rows["kind"], rows["instant"]))
         rows = rows[chosen]
         positions = np.empty(len(rows), np.int64)

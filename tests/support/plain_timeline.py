@@ -61,19 +61,20 @@ class Gathered(Gathering):
     def __init__(self) -> None:
         """Know nothing yet."""
         self.marks: set[Mark] = set()
-        self._named: dict[bytes, tuple[Event, bytes | None]] = {}
+        self._named: dict[tuple[bytes, bool], Event] = {}
+        """Those that are hearsay apart."""
         self._others: list[Event] = []
 
     def knows(self, name: bytes) -> bool:
         """Whether a statement about a lease is known already."""
-        return name in self._named
+        return (name, False) in self._named
 
-    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+    def add(self, event: Event, name: bytes | None = None) -> None:
         """Take an event."""
         if name is None:
             self._others.append(event)
         else:
-            self._named.setdefault(name, (event, unless))
+            self._named.setdefault((name, isinstance(event, LeaseEnded) and event.heard), event)
 
     def marked(self, mark: Mark) -> None:
         """Take that a bag has a prelock, or a pack."""
@@ -81,7 +82,8 @@ class Gathered(Gathering):
 
     def events(self) -> list[Event]:
         """Return all of it, in no order."""
-        return [*self._others, *(event for event, unless in self._named.values() if unless not in self._named)]
+        chosen = (each for (name, heard), each in self._named.items() if not heard or (name, False) not in self._named)
+        return [*self._others, *chosen]
 
 
 class PlainTimeline(Timeline):

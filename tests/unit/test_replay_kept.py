@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, cast
 
 import apsw
+import msgspec
 import pytest
 
 import auditor.timeline.event_store as store_module
@@ -19,10 +20,11 @@ from auditor.evidence.records import load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.explain.context import Traces
-from auditor.index import INDEX_FORMAT
+from auditor.index import INDEX_FORMAT, temporary_database
 from auditor.parts import Narrowing
 from auditor.rules.finding import Evidence
-from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, SessionTold
+from auditor.timeline.events import BagClosed, CeilingLinked, FrameWritten, LeaseEnded, SessionTold
+from auditor.timeline.facts import end_name
 from auditor.timeline.fold import Working
 from auditor.timeline.timeline_reader import AuditedTree, open_audited
 from auditor.timeline.what_if import read_one_by_one
@@ -300,6 +302,19 @@ def test_damaged_timeline_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path / "index") == "not-an-index"
 
 
+@pytest.mark.parametrize("heard_first", [True, False])
+def test_end_is_told_by_its_shard_and_not_by_who_heard_of_it(*, heard_first: bool, tmp_path: Path) -> None:
+    told = plain_timeline(eventful_tree(tmp_path / "tree").root, SIGNATURES, ())
+    own = next(event for event in told.events if isinstance(event, LeaseEnded) and not event.heard)
+    heard = msgspec.structs.replace(own, floor_ns=None, settle_to_ns=None)
+    rows, name = keeping_module.EventRows(), end_name(own.ending.correlation_id, own.domain)
+    for rows.rank, event in enumerate([heard, own] if heard_first else [own, heard]):
+        rows.add(event, name)
+    writer = keeping_module.TimelineWriter(temporary_database())
+    writer.take(rows.chunks())
+    assert list(keeping_module.written_timeline(writer, ()).events) == [own]
+
+
 def test_file_that_somebody_reads_is_not_written_beneath_him(tmp_path: Path) -> None:
     tree = eventful_tree(tmp_path / "tree")
     _, kept = both(tree.root, tmp_path / "index")
@@ -352,7 +367,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (layers_module, "Layer.__getitem__", "position <= ?", "position < ?"),
     (layers_module, "Layer.__getitem__", "ORDER BY position DESC LIMIT 1", "ORDER BY position LIMIT 1"),
     (layers_module, "Layer.__copy__", "self.changed.copy()", "self.changed"),
-    (layers_module, "Layer.__iter__", "dict.fromkeys", "list"),
+    (layers_module, "Layer.__iter__", "[*known, *self.changed]", "known"),
     (layers_module, "Layer.__iter__", "AND position <= ?", "AND position >= ? - 10000"),
     (layers_module, "Layer.__getitem__", "AND part IS ?", "AND part >= ?"),
     (layers_module, "Layer.keep", "self._written |= self.changed", "self._written = self.changed | self._written"),
@@ -395,7 +410,6 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (store_module, "EventStore._write_spans", "np.maximum", "np.minimum"),
     (store_module, "EventStore._write_blocks", "begins - first_of", "begins"),
     (store_module, "EventStore.cut", "at - np.array(cuts)[which]", "at"),
-    (keeping_module, "EventRows.add", "self.rank + HEARSAY_RANK", "self.rank"),
     (keeping_module, "TimelineWriter._part", "event.rank < self._named.setdefault(name, event).rank", "False"),
     (keeping_module, "TimelineWriter._by_entry", "not in gone", "in gone"),
     (keeping_module, "TimelineWriter._part", "base + rank", "-base - rank"),

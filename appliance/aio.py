@@ -30,7 +30,7 @@ from typing import Any, Concatenate, Final, Self, TypedDict, Unpack
 from timeagent.errors import BadRequest
 from timeagent.units import Seconds
 
-from .bag.storage import Storage
+from .bag.ports import Storage
 from .cluster import Cluster
 from .formats.lease import Mode
 from .lease.wire import Denied

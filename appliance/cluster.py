@@ -29,13 +29,12 @@ from timeagent.units import Instant
 
 from .admin.founding import read_marker
 from .bag.closedbags import ListedFiles
-from .bag.context import BagContext, Threads
 from .bag.horizon import Horizon
 from .bag.logs import list_logs
 from .bag.message import Position, before, parse_cursor
+from .bag.ports import BagContext, Storage, Threads
 from .bag.reader import Follower, Message, Reading, checked_level
 from .bag.roots import Root, cluster_storage_at, parse_root
-from .bag.storage import Storage
 from .bag.writing import Writer
 from .doctor.machine import is_local
 from .doctor.probes import refuse_unfit
@@ -44,6 +43,7 @@ from .formats.paths import Grid
 from .formats.policy import Policy
 from .formats.shardmap import ShardMap
 from .lease.wire import LeaseView, ShardNumbers
+from .node.hosted_shard import ShardRuntime
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
@@ -201,6 +201,7 @@ class Cluster:
                     runtime,
                     seed,
                     trust,
+                    ShardRuntime(runtime),
                 )
                 host.follow(self.maps)
                 self._routes = ShardRoutes(
@@ -410,5 +411,5 @@ def _position(log: str, after: str | Instant) -> Position:
 
 def known_nodes(registers: Registers) -> Sequence[str]:
     """Return the names of all nodes that the newest trust record knows, in order. Touches the mount."""
-    trust = registers.trust(registers.newest_trust())
+    trust = registers.newest_trust()
     return sorted({entry.node for entry in trust.keys})

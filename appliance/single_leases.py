@@ -11,7 +11,7 @@ taken or renewed then, and one that was taken before runs out.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -23,27 +23,9 @@ from timeagent.units import MS, Span
 from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
 from .formats.shardmap import shard_text
-from .formats.witness import SessionWitness, SignedWitness
+from .formats.witness import SessionWitness, SignedWitness, Witness
+from .lease import wire
 from .lease.client import ATTEMPTS
-from .lease.wire import (
-    PAGE_LEASES_MAX,
-    Acquire,
-    Age,
-    BeginSession,
-    Denied,
-    DropSession,
-    Granted,
-    Inspect,
-    LeasePage,
-    Over,
-    Refused,
-    Relinquish,
-    Renew,
-    RenewSession,
-    Revoke,
-    SessionGranted,
-    Unavailable,
-)
 from .session.asking import check_in_time, denial_text
 
 if TYPE_CHECKING:
@@ -52,7 +34,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, TimeInterval
 
     from .cluster import Cluster
-    from .formats.witness import Witness
     from .lease.wire import LeaseView, Reply, Request
 
 NO_PROCESS: Final = 0
@@ -91,54 +72,31 @@ class ByHand:
         It is kept by nobody, as what is taken under it. Raises as ``acquire``.
         """
         self._check_served(domain)
-        request = BeginSession(
-            request_id=self._random.randbytes(16),
-            map_number=self._cluster.map.number,
-            holder=self._holder(purpose, NO_PROCESS),
-            term_ns=min(term_ns, self._policy.lease_term_max_ns),
-            expiry_ns_max=self._cluster.time.now().latest + term_ns,
-        )
-        return _session_witness(self._asked(request, domain=domain))
+        reply = self._termed(wire.BeginSession, term_ns, self._until(term_ns), domain, holder=self._holder(purpose))
+        return _stated(reply, SessionWitness)
 
     def under(self, domain: str, session_id: bytes) -> list[LeaseView]:
         """Return some of the leases under a session lease of a domain's shard, unsigned; none: it is not out there.
 
         Raises ShardUnavailable.
         """
-        request = Inspect(after_domain="", leases_max=PAGE_LEASES_MAX, session_id=session_id)
-        page = self._asked(request, domain=domain)
-        assert isinstance(page, LeasePage), page
+        page = self._asked(
+            wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, session_id=session_id), domain
+        )
+        assert isinstance(page, wire.LeasePage), page
         return list(page.leases)
 
     def renew_session(self, view: LeaseView, term_ns: Span) -> SessionWitness | None:
         """Move the expiry of the session lease that a lease is under, and so of all under it; None: it is over."""
-        self._refuse_kept(view)
-        assert view.session_id is not None
-        request = RenewSession(
-            request_id=self._random.randbytes(16),
-            map_number=self._cluster.map.number,
-            session_id=view.session_id,
-            term_ns=min(term_ns, self._policy.lease_term_max_ns),
-            expiry_ns_max=self._cluster.time.now().latest + term_ns,
-        )
-        reply = self._asked(request, domain=view.domain)
-        return _session_witness(reply) if isinstance(reply, SessionGranted) else None
+        _refuse_kept(view)
+        reply = self._termed(wire.RenewSession, term_ns, self._until(term_ns), view.domain, session_id=view.session_id)
+        return _stated(reply, SessionWitness) if isinstance(reply, wire.SessionGranted) else None
 
     def drop_session(self, view: LeaseView) -> LeaseOutcome:
         """Give back the session lease that a lease is under, with every lease under it; return how it ended."""
-        self._refuse_kept(view)
+        _refuse_kept(view)
         assert view.session_id is not None
-        request = DropSession(
-            request_id=self._random.randbytes(16),
-            session_id=view.session_id,
-            watermark_ns=None,
-            watermark_time=None,
-            messages=0,
-            chain_head=None,
-        )
-        reply = self._asked(request, domain=view.domain)
-        assert isinstance(reply, Over), reply
-        return reply.outcome
+        return self._over(wire.DropSession(self._name(), view.session_id), view).outcome
 
     def acquire(
         self,
@@ -157,39 +115,36 @@ class ByHand:
         waits for earlier holders who may still believe that they have it: TryAgain, code ``warming``, gives it back.
         """
         self._check_served(domain)
-        now = self._cluster.time.now()
-        request_id = self._random.randbytes(16)
+        time, name = self._cluster.time, self._name()
         wait = min(wait_ns, self._policy.attempt_timeout_ns)
-        until = self._cluster.time.boot_ns() + wait_ns
-        holder = session[1] if session else self._holder(purpose, NO_PROCESS)
+        until = time.boot_ns() + wait_ns
+        session_id, holder = session or (None, self._holder(purpose))
+        age = wire.Age(first_try_ns=time.now().midpoint, request_id=name)
+        same = {"request_id": name, "domain": domain, "mode": mode, "phase": Phase.HELD, "holder": holder, "age": age}
         while True:
-            asked_at = self._cluster.time.now()
-            asked = Acquire(
-                request_id=request_id,
-                map_number=self._cluster.map.number,
-                domain=domain,
-                mode=mode,
-                phase=Phase.HELD,
-                holder=holder,
-                session_id=session[0] if session else None,
-                age=Age(first_try_ns=now.midpoint, request_id=request_id),
-                term_ns=min(term_ns, self._policy.lease_term_max_ns),
-                expiry_ns_max=asked_at.latest + wait + term_ns,
-                wait_ns=wait,
-                keep_ns=wait,
-            )
+            asked_at = time.now()
             try:
-                reply = self._asked(asked, wait)
+                reply = self._termed(
+                    wire.Acquire,
+                    term_ns,
+                    asked_at.latest + wait + term_ns,
+                    domain,
+                    wait,
+                    **same,
+                    session_id=session_id,
+                    wait_ns=wait,
+                    keep_ns=wait,
+                )
             except ShardUnavailable:
-                if self._cluster.time.boot_ns() >= until:
+                if time.boot_ns() >= until:
                     raise
-                self._cluster.time.sleep(ASK_AGAIN_NS)  # its node may come back, or another take the shard over
+                time.sleep(ASK_AGAIN_NS)  # its node may come back, or another take the shard over
                 continue
-            if isinstance(reply, Granted):
-                witness = self._outlive_earlier_holders(_witness(reply), term_ns, until)
+            if isinstance(reply, wire.Granted):
+                witness = self._outlive_earlier_holders(_stated(reply, Witness), term_ns, until)
                 return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
-            assert isinstance(reply, Denied), reply
-            if self._cluster.time.boot_ns() >= until:
+            assert isinstance(reply, wire.Denied), reply
+            if time.boot_ns() >= until:
                 raise TryAgain("busy", denial_text(reply), hint="allow more time: --wait")
 
     def _outlive_earlier_holders(self, witness: Witness, term_ns: Span, until_boot_ns: int) -> Witness:
@@ -213,51 +168,23 @@ class ByHand:
 
     def renew(self, view: LeaseView, term_ns: Span) -> Witness | None:
         """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``."""
-        self._refuse_kept(view)
-        reply = self._asked(
-            Renew(
-                request_id=self._random.randbytes(16),
-                map_number=self._cluster.map.number,
-                domain=view.domain,
-                correlation_id=view.correlation_id,
-                term_ns=min(term_ns, self._policy.lease_term_max_ns),
-                expiry_ns_max=self._cluster.time.now().latest + term_ns,
-            )
-        )
-        return _witness(reply) if isinstance(reply, Granted) else None
+        _refuse_kept(view)
+        domain, until = view.domain, self._until(term_ns)
+        reply = self._termed(wire.Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
+        return _stated(reply, Witness) if isinstance(reply, wire.Granted) else None
 
     def relinquish(self, view: LeaseView) -> LeaseOutcome:
         """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``."""
-        self._refuse_kept(view)
-        reply = self._asked(
-            Relinquish(
-                request_id=self._random.randbytes(16),
-                domain=view.domain,
-                correlation_id=view.correlation_id,
-                watermark_ns=None,
-                watermark_time=None,
-                messages=0,
-                chain_head=None,
-            )
-        )
-        assert isinstance(reply, Over), reply
-        return reply.outcome
+        _refuse_kept(view)
+        return self._over(wire.Relinquish(self._name(), view.domain, view.correlation_id), view).outcome
 
     def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:
         """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``."""
-        check_purpose(reason)
-        if not reason.strip():
+        if not check_purpose(reason).strip():
             raise BadRequest("no-reason", "a revocation without a reason", hint="say why: it stays in the ledger")
-        reply = self._asked(
-            Revoke(
-                request_id=self._random.randbytes(16),
-                domain=view.domain,
-                correlation_id=view.correlation_id,
-                by=self._holder(reason, os.getpid()),
-            )
-        )
-        assert isinstance(reply, Over), reply
-        return reply.outcome, reply.ending
+        by = self._holder(reason, os.getpid())
+        over = self._over(wire.Revoke(self._name(), view.domain, view.correlation_id, by), view)
+        return over.outcome, over.ending
 
     def _check_served(self, domain: str) -> None:
         """Refuse where this command itself would run the shard, and end with itself what it took. As ``leases``."""
@@ -265,7 +192,7 @@ class ByHand:
         if self._cluster.map.shards_of(check_domain(domain))[0] in routes.own_shards():
             self.leases(domain)
 
-    def _holder(self, purpose: str, process: int) -> Holder:
+    def _holder(self, purpose: str, process: int = NO_PROCESS) -> Holder:
         return Holder(
             node=self._cluster.settings.node,
             process=process,
@@ -274,32 +201,46 @@ class ByHand:
             purpose=check_purpose(purpose),
         )
 
-    def _refuse_kept(self, view: LeaseView) -> None:
-        if view.holder.process != NO_PROCESS:
-            raise BadRequest(
-                "kept-by-process",
-                f"the lease {view.correlation_id.hex()} on {view.domain!r} is kept by process {view.holder.process} "
-                f"at {view.holder.node}: only that knows what was written under it",
-                hint="end that process, or: tenure lease revoke",
-            )
+    def _name(self) -> bytes:
+        return self._random.randbytes(16)
 
-    def _asked(self, request: Request, wait_ns: Span = 0, *, domain: str = "") -> Reply:
-        """Ask up to three times under the same id. ``domain``: whose shard is asked, where the request names none.
+    def _until(self, term_ns: Span) -> Instant:
+        return self._cluster.time.now().latest + term_ns
 
-        Raises ShardUnavailable, BadRequest for what is refused.
-        """
-        domain = domain or getattr(request, "domain", "")
-        shard, *coming = self._cluster.map.shards_of(domain)
-        if coming and isinstance(request, Acquire | Renew | BeginSession | RenewSession):
+    def _termed(
+        self,
+        form: type[wire.Acquire | wire.Renew | wire.BeginSession | wire.RenewSession],
+        term_ns: Span,
+        until_ns: Instant,
+        domain: str,
+        waits_ns: Span = 0,
+        /,
+        **more: Any,  # noqa: ANN401 - the request's own
+    ) -> Reply:
+        """Ask for what is granted or kept for a term: by the newest map. While the domain moves nothing is."""
+        if len(self._cluster.map.shards_of(domain)) > 1:
             raise ShardUnavailable(
                 "moving",
                 f"{domain!r} moves to another shard, and is held from two: a lease by hand is of one",
                 hint="try again when tenure shards ls shows no move; a session keeps its leases meanwhile",
             )
+        own = {"request_id": self._name(), "map_number": self._cluster.map.number, "expiry_ns_max": until_ns}
+        term = min(term_ns, self._policy.lease_term_max_ns)
+        return self._asked(form(**{**own, "term_ns": term, **more}), domain, waits_ns)
+
+    def _over(self, request: wire.Relinquish | wire.DropSession | wire.Revoke, view: LeaseView) -> wire.Over:
+        """End something, and return how it ended."""
+        reply = self._asked(request, view.domain)
+        assert isinstance(reply, wire.Over), reply
+        return reply
+
+    def _asked(self, request: Request, domain: str, waits_ns: Span = 0) -> Reply:
+        """Ask a domain's shard up to three times under the same id. Raises ShardUnavailable, BadRequest if refused."""
+        shard = self._cluster.map.shards_of(domain)[0]
         transport = self._cluster.routes.transport(shard)
         for attempt in range(ATTEMPTS):
             try:
-                (reply,) = transport.call([request], self._policy.attempt_timeout_ns + wait_ns)
+                (reply,) = transport.call([request], self._policy.attempt_timeout_ns + waits_ns)
                 break
             except ShardUnavailable as problem:
                 if attempt == ATTEMPTS - 1:
@@ -308,20 +249,26 @@ class ByHand:
                         f"shard {shard_text(shard)} does not answer: {problem.message}",
                         hint="tenure shards says who should run it; another node takes over what is asked for",
                     ) from None
-        if isinstance(reply, Refused):
+        if isinstance(reply, wire.Refused):
             raise BadRequest(reply.code, reply.message, hint=reply.hint)
-        if isinstance(reply, Unavailable):
+        if isinstance(reply, wire.Unavailable):
             raise ShardUnavailable(reply.code, reply.message, hint="try again")
         return reply
 
 
-def _session_witness(reply: Reply) -> SessionWitness:
-    assert isinstance(reply, SessionGranted), reply
-    where = "the shard's witness"
-    witness = decode(SignedWitness, reply.signed, where).statement(where)
-    assert isinstance(witness, SessionWitness), witness
+def _refuse_kept(view: LeaseView) -> None:
+    if view.holder.process != NO_PROCESS:
+        raise BadRequest(
+            "kept-by-process",
+            f"the lease {view.correlation_id.hex()} on {view.domain!r} is kept by process {view.holder.process} "
+            f"at {view.holder.node}: only that knows what was written under it",
+            hint="end that process, or: tenure lease revoke",
+        )
+
+
+def _stated[W: (Witness, SessionWitness)](reply: Reply, form: type[W]) -> W:
+    """Return what a shard signed."""
+    assert isinstance(reply, wire.Granted | wire.SessionGranted), reply
+    witness = decode(SignedWitness, reply.signed, "the shard's witness").statement("the shard's witness")
+    assert isinstance(witness, form), witness
     return witness
-
-
-def _witness(granted: Granted) -> Witness:
-    return decode(SignedWitness, granted.signed, "the shard's witness").witness("the shard's witness")

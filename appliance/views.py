@@ -19,10 +19,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from appliance.bag.context import BagContext
 from appliance.bag.message import MessageBatch, before, merged
 from appliance.bag.reader import Reader
-from appliance.bag.storage import Published
 from appliance.formats.names import check_log, check_view
 from appliance.formats.paths import TMP
 from appliance.formats.view import (
@@ -39,6 +37,8 @@ from appliance.formats.view import (
 from appliance.session.open_logs import LogBook
 from timeagent.errors import BadRequest, Damaged, TryAgain, check_callable, check_type
 from timeagent.units import Instant, rfc3339
+
+from .bag.ports import BagContext, Published
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.formats.marker import FORMAT
+from appliance.formats.birth import FORMAT
 from release import manual
 from timeagent import VERSION
 

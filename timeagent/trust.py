@@ -7,23 +7,11 @@ signed for an earlier instant stays accepted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
 
 from .canonical import U64, Bytes16, Bytes32, Record
-from .keys import Verifier, fingerprint, key_id
+from .keys import Purpose, Verifier, fingerprint, key_id
 from .signedtime import SignedTime
 from .units import Instant, rfc3339
-
-
-class Purpose(StrEnum):
-    """What a key may sign."""
-
-    TIME = "time"
-    WITNESS = "witness"
-    ROUGHTIME = "roughtime"
-    """The long-term key of the node's Roughtime server: it signs delegations, never answers."""
-    TLS = "tls"
-    """What the node's ends of encrypted connections are known by; nothing on the mount is signed with it."""
 
 
 class KeyEntry(Record, frozen=True):

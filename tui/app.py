@@ -1,80 +1,317 @@
-"""The program ``tenure top``, and its dialogs: takes states from a feed and shows them. Touches no mount, no shard."""
+"""The program ``tenure top``, and what its screens share: title and tabs, a filter, the keys that mean the same on all.
+
+It takes states from a feed and shows them on the screens behind numbers (screens/), and on one about a subject. Touches
+no mount, no shard.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import ActiveBinding, Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
-from textual.content import Content
+from textual.containers import Vertical
+from textual.events import ScreenResume
+from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import var
-from textual.screen import ModalScreen, Screen
-from textual.theme import Theme
-from textual.widgets import Input, Static
+from textual.screen import Screen
+from textual.widget import Widget
 
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
 from .feed import ArchiveLoader, Feed
-from .model.state import Cell, ClusterState, DetailLine, LeaseRow, Subject, Tone, ViewKind
-from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, sheet_text, write_export
-from .model.words import moment
-from .screens.screen import SCREENS, DetailScreen, Program, TopScreen
-from .widgets.lines import WordsLine
+from .model.state import SUBJECTS, ClusterState, DetailLine, LeaseRow, Subject, ViewKind
+from .model.tables import EXPORT_DIRECTORY, ExportForm, ExportSheet, Listing, ListOptions, sheet_text, write_export
+from .model.words import BAG_LEGEND, CONDITION_CELLS
+from .widgets.dialogs import ExportScreen, HelpScreen, RevokeScreen
+from .widgets.lines import DARK, LIGHT, FilterField, KeysLine, TabLine, TitleBar, WordsLine
+from .widgets.row_table import DetailTable, PickTable, RowTable
+
+
+class ScreenEntry(NamedTuple):
+    key: str
+    name: str
+    title: str
+    place: str
+    """Module in ``screens``, and class. Imported when the screen is first opened."""
+
+    def made(self) -> TopScreen:
+        module, _, name = self.place.partition(":")
+        found: type[TopScreen] = getattr(importlib.import_module(f"{__package__}.screens.{module}"), name)
+        return found()
+
+
+SCREENS: Final = (
+    ScreenEntry("1", "overview", "Overview", "cluster:OverviewScreen"),
+    ScreenEntry("2", "leases", "Leases", "cluster:LeasesScreen"),
+    ScreenEntry("3", "bags", "Bags", "cluster:BagsScreen"),
+    ScreenEntry("4", "time", "Time", "cluster:TimeScreen"),
+    ScreenEntry("5", "findings", "Findings", "findings:FindingsScreen"),
+    ScreenEntry("6", "replay", "Replay", "replay:ReplayScreen"),
+)
+"""The screens that a number opens: keys, tabs, help and palette follow from it."""
+
+
+# -- screens -----------------------------------------------------------------------------------------------------------
+
+
+BESIDE_WIDTH_MIN: Final = 110
+"""From this width on two parts stand beside each other."""
+LEASE_LEGEND: Final = "Leases", "  ".join(f"{cell.text} {name}" for name, cell in CONDITION_CELLS.items())
+
+
+class TopScreen(Screen[None], inherit_bindings=False):
+    """One of the screens behind a number, or what is opened from one. It shows states; it asks nothing by itself."""
+
+    NAME: ClassVar[str] = ""
+    """As in SCREENS; empty for what is opened from others."""
+    FILTERS: ClassVar[bool] = False
+    """Whether it has rows that ``/`` narrows: then ``filter_words`` is called with what is typed."""
+    REVOKES: ClassVar[bool] = False
+    """Whether its cursor may stand on a lease: then ``lease`` says on which."""
+    LEGENDS: ClassVar[tuple[tuple[str, str], ...]] = (LEASE_LEGEND, ("Bags", BAG_LEGEND))
+    """What the symbols on it mean, by what they stand for: the help says so."""
+    READS_STATE: ClassVar[bool] = True
+    """Whether it shows what a state says of the instant that is looked at; else that is not made for it."""
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority it is done before the next key is looked at: what is typed, or pasted, after it is the filter.
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
+        Binding("tab", "app.focus_next", "Next part", key_display="tab", show=False),
+        Binding("shift+tab", "app.focus_previous", "Part before", show=False),
+        Binding("escape", "back", "Back", show=False),
+        Binding("e", "export", "Export", show=False),
+        Binding("R", "revoke", "Revoke"),
+    ]
+    state: ClusterState | None = None
+    _theme = ""
+    _seen: tuple[int, bool, Size] | None = None
+    """What is drawn: going to and fro draws nothing anew."""
+
+    def compose(self) -> ComposeResult:
+        yield TitleBar()
+        yield TabLine(self.top.main.NAME if not self.NAME else self.NAME, SCREENS, writable=self.top.writable)
+        with Vertical(id="body"):
+            yield from self.parts()
+            if self.FILTERS:
+                yield FilterField()
+        yield KeysLine()
+
+    def parts(self) -> Iterable[Widget]:
+        raise NotImplementedError
+
+    def show(self, state: ClusterState, *, paused: bool) -> None:
+        """Show a state: the title, and what ``draw`` adds. Called four times a second: must not wait for anything."""
+        self.state = state
+        if not self.query(TitleBar):
+            return  # the program ends, and this screen is being taken down
+        seen = (id(state), paused, self.size)
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self.query_one(TitleBar).show(state, paused=paused)
+        self.query_one(TabLine).show(state)
+        self.draw(state)
+
+    def draw(self, state: ClusterState) -> None:
+        raise NotImplementedError
+
+    def on_screen_resume(self, event: ScreenResume) -> None:
+        """Show at once what is known: while it was not seen it was told nothing."""
+        event.refresh_styles = self._theme != self.top.theme  # matching every selector anew takes longer than the rest
+        self._theme = self.top.theme
+        self.top.show_now(self)
+
+    def on_resize(self) -> None:
+        """Show it in the new size, once everything has its place."""
+        self.call_after_refresh(self._show_again)
+
+    def _show_again(self) -> None:
+        if self.is_mounted:
+            self._seen = None
+            self.top.show_now(self)
+
+    @property
+    def top(self) -> TopApp:
+        return cast("TopApp", self.app)
+
+    # Filter.
+
+    def filter_words(self, words: str) -> None:
+        self.want(replace(self.options, words=words.strip()))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the filter a slash is a slash; where nothing can be narrowed, or revoked, there is none."""
+        del parameters
+        if action == "revoke":
+            return self.REVOKES and self.top.writable
+        return not (action == "filter" and (not self.FILTERS or isinstance(self.focused, FilterField)))
+
+    def action_filter(self) -> None:
+        field = self.query_one(FilterField)
+        field.display = True
+        self.set_focus(field)
+
+    def action_back(self) -> None:
+        """End the filter; without one, go back to where this was opened from."""
+        if self.FILTERS:
+            field = self.query_one(FilterField)
+            if field.value or field.display:
+                self.action_unfilter()
+                return
+        self.top.close(self)
+
+    def action_unfilter(self) -> None:
+        self.query_one(FilterField).value = ""
+        self._leave_filter()
+
+    def on_input_changed(self, event: FilterField.Changed) -> None:
+        if isinstance(event.input, FilterField):
+            self.filter_words(event.value)
+
+    def on_input_submitted(self, event: FilterField.Submitted) -> None:
+        if isinstance(event.input, FilterField):
+            self._leave_filter()
+
+    def _leave_filter(self) -> None:
+        self.query_one(FilterField).display = False
+        if isinstance(self.AUTO_FOCUS, str):
+            self.set_focus(self.query_one(self.AUTO_FOCUS))
+
+    # Lists.
+
+    LISTING: ClassVar[Listing[Any, Any]]
+    options: ListOptions
+    """By what its rows can be arranged, and how they should be, of a screen that has some that can be."""
+
+    def want(self, options: ListOptions) -> None:
+        self.options = options
+        if self.state is not None:
+            self.draw(self.state)
+
+    def action_sort(self) -> None:
+        order = _after([*self.LISTING.orders], self.options.order)
+        self.want(replace(self.options, order=order, backwards=False))
+
+    def action_turn(self) -> None:
+        self.want(replace(self.options, backwards=not self.options.backwards))
+
+    def action_group(self) -> None:
+        self.want(replace(self.options, group=_after([*self.LISTING.groups], self.options.group)))
+
+    # What the cursor is on.
+
+    def subject(self) -> Subject | None:
+        """Return what the cursor is on: what ``enter`` opens and ``y`` copies."""
+        table = self.focused
+        found = table.key if isinstance(table, PickTable) else None
+        return found if isinstance(found, SUBJECTS) else None
+
+    def on_pick_table_chosen(self) -> None:
+        self.chosen()
+
+    def chosen(self) -> None:
+        subject = self.subject()
+        if subject is not None:
+            self.top.open(subject)
+
+    def copied(self) -> str:
+        subject = self.subject()
+        return "" if subject is None else subject.identifier
+
+    def lease(self) -> LeaseRow | None:
+        return None
+
+    def action_revoke(self) -> None:
+        """Revoke the lease that the cursor is on, once its name and a reason are typed."""
+        row = self.lease()
+        if row is None:
+            self.notify("no lease is under the cursor", timeout=2)
+        else:
+            self.top.revoke(row)
+
+    # Export.
+
+    def exported(self) -> ExportSheet | None:
+        """Return the rows that are seen, as they are written to a file; None where there are none."""
+        table = self.focused
+        return ExportSheet(self.NAME or "details", table.rows_shown()) if isinstance(table, RowTable) else None
+
+    def action_export(self) -> None:
+        self.top.export(self.exported())
+
+
+def _after(names: Sequence[str], name: str) -> str:
+    return names[(names.index(name) + 1) % len(names)]
+
+
+class EvidenceScreen(TopScreen):
+    """A screen of what an audit found, or a record tells: in two parts, beside each other where there is room."""
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width >= BESIDE_WIDTH_MIN, "beside")
+
+    def draw(self, state: ClusterState) -> None:
+        """Take the evidence when it is there; it is shown once the parts have their room."""
+        del state
+        self.top.archives.take_record()
+        self.call_after_refresh(self.look)
+
+    def look(self) -> None:
+        raise NotImplementedError
+
+    def action_audit(self) -> None:
+        if self.state is not None:
+            self.top.archives.audit_now(self.state)
+            self.look()
+
+
+class DetailScreen(TopScreen):
+    FILTERS = True
+    AUTO_FOCUS = "#details"
+
+    def __init__(self, subject: Subject, trail: str) -> None:
+        """Name the subject; it is asked about when the screen is seen. ``trail``: the way here."""
+        super().__init__()
+        self.about = subject
+        self._trail = trail
+
+    def parts(self) -> Iterable[Widget]:
+        yield WordsLine(self._trail, id="trail", cut=True)
+        yield DetailTable(id="details")
+
+    def on_mount(self) -> None:
+        self.ask()
+
+    def ask(self) -> None:
+        self.query_one(DetailTable).ask(self.about, self.top.look_up)
+
+    def draw(self, state: ClusterState) -> None:
+        self.query_one(DetailTable).tick(state)
+
+    def filter_words(self, words: str) -> None:
+        self.query_one(DetailTable).narrow(words)
+
+    def subject(self) -> Subject | None:
+        return self.query_one(DetailTable).subject
+
+    def copied(self) -> str:
+        return super().copied() or self.query_one(DetailTable).text
+
+
+# -- the program -------------------------------------------------------------------------------------------------------
+
 
 type Revoke = Callable[[str, str, str, str], str]
 """Ends a lease: domain, correlation id, the domain as it was typed, the reason. Returns what came of it, in words.
 
 Blocks; raises TenureError."""
-
-
-DARK: Final = Theme(
-    name="tenure-dark",
-    primary="#0178D4",
-    secondary="#004578",
-    warning="#FFA62B",
-    error="#D5556F",
-    success="#4EBF71",
-    accent="#3FA9F5",
-    foreground="#E0E0E0",
-    background="#121212",
-    surface="#1E1E1E",
-    panel="#242F38",
-    dark=True,
-    variables={
-        "text-success": "#8AD4A1",
-        "text-warning": "#FFC473",
-        "text-error": "#F28FA3",
-        "text-accent": "#7CC7FF",
-        "primary-muted": "#0C304C",
-    },
-)
-LIGHT: Final = Theme(
-    name="tenure-light",
-    primary="#004578",
-    secondary="#0178D4",
-    warning="#8A5300",
-    error="#A3142F",
-    success="#1B6E37",
-    accent="#0B63B0",
-    foreground="#1A1A1A",
-    background="#FAFAFA",
-    surface="#F0F0F0",
-    panel="#DCE4EB",
-    dark=False,
-    variables={
-        "text-success": "#17632F",
-        "text-warning": "#7D4A00",
-        "text-error": "#9B1230",
-        "text-accent": "#0B5594",
-        "primary-muted": "#C9DDF0",
-    },
-)
 
 
 class StateArrived(Message):
@@ -96,118 +333,6 @@ def bound(screen: Screen[Any]) -> Iterable[tuple[ActiveBinding, list[str]]]:
             _, keys = seen.setdefault((id(active.node), active.binding.action), (active, []))
             keys.append(screen.app.get_key_display(active.binding))
     return seen.values()
-
-
-# -- dialogs -----------------------------------------------------------------------------------------------------------
-
-
-LABEL: Final = 10
-ROOM: Final = 54
-"""For what symbols mean, beside their label, in a terminal of 80 columns."""
-
-
-def _packed(legend: str) -> str:
-    """Return a legend in lines: no symbol stands apart from its meaning."""
-    lines = [""]
-    for entry in legend.split("  "):
-        if lines[-1] and len(lines[-1]) + 2 + len(entry) > ROOM:
-            lines.append("")
-        lines[-1] += f"  {entry}" if lines[-1] else entry
-    return ("\n" + " " * LABEL).join(lines)
-
-
-class HelpScreen(ModalScreen[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "Close")]
-
-    def __init__(self, keys: Sequence[tuple[str, str]], legends: Sequence[tuple[str, str]]) -> None:
-        super().__init__()
-        self._keys = keys
-        self._legends = legends
-
-    def compose(self) -> ComposeResult:
-        width = max((len(key) for key, _ in self._keys), default=0)
-        lines = [Content.assemble((f"{key:<{width}}  ", "bold $text-accent"), what) for key, what in self._keys]
-        symbols = [Content.assemble((f"{what:{LABEL}}", "bold"), _packed(legend)) for what, legend in self._legends]
-        with VerticalScroll(id="help") as box:
-            box.border_title = "Keys"
-            box.border_subtitle = "esc closes"
-            yield Static(Content("\n").join(lines), id="keys")
-            yield Static(Content("\n\n").join(symbols), id="symbols")
-
-
-class ExportScreen(ModalScreen[ExportForm | None]):
-    """Returns the form; None: nothing is written."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "choose('jsonl')", "JSONL"),
-        Binding("c", "choose('csv')", "CSV"),
-        Binding("s", "choose('svg')", "SVG"),
-        Binding("escape,e", "dismiss", "Nothing"),
-    ]
-
-    def __init__(self, what: str) -> None:
-        """Take what there is to write, in words; empty where it is only the screen."""
-        super().__init__()
-        self._what = what
-
-    def compose(self) -> ComposeResult:
-        rows = f"j  {self._what} as JSONL\nc  {self._what} as CSV\n" if self._what else ""
-        with Vertical(id="dialog") as box:
-            box.border_title = "Export"
-            yield Static(f"{rows}s  the screen as SVG", markup=False)
-            yield Static("into the directory in which this was started; esc leaves it", id="dialog-keys")
-
-    def action_choose(self, form: str) -> None:
-        if form == ExportForm.SVG or self._what:
-            self.dismiss(ExportForm(form))
-
-
-REASON_BYTES_MAX = 128
-
-
-class RevokeScreen(ModalScreen[tuple[str, str] | None]):
-    """Returns the name as it was typed, and the reason; None: nothing is to change."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Leave it")]
-    AUTO_FOCUS = "#typed"
-
-    def __init__(self, row: LeaseRow) -> None:
-        super().__init__()
-        self._row = row
-
-    def compose(self) -> ComposeResult:
-        row = self._row
-        with Vertical(id="dialog") as box:
-            box.border_title = "Revoke a lease"
-            yield WordsLine(row.domain, id="which")
-            yield WordsLine(
-                f"{row.mode} {row.phase} of {row.node}/{row.process}  {row.purpose or '-'}", id="whose", cut=True
-            )
-            yield WordsLine(f"until {moment(row.expiry_ns)} as yet", id="until")
-            yield Input(placeholder="its name, to revoke it", id="typed")
-            yield Input(placeholder="the reason: kept in the ledger for ever", id="reason")
-            yield WordsLine("enter goes on and, with both said, revokes; esc leaves it", id="dialog-keys")
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        typed = self.query_one("#typed", Input).value
-        reason = self.query_one("#reason", Input)
-        if typed != self._row.domain:
-            self._refuse("that is not its name: nothing is revoked", "#typed")
-        elif event.input is not reason:
-            self.set_focus(reason)
-        elif not reason.value.strip():
-            self._refuse("say why: it stays in the ledger", "#reason")
-        elif len(reason.value.encode("utf-8", "surrogatepass")) > REASON_BYTES_MAX:
-            self._refuse(f"a reason has at most {REASON_BYTES_MAX} bytes", "#reason")
-        else:
-            self.dismiss((typed, reason.value))
-
-    def _refuse(self, why: str, field: str) -> None:
-        self.query_one("#dialog-keys", WordsLine).say(Cell(why, Tone.BAD))
-        self.set_focus(self.query_one(field, Input))
-
-
-# -- the program -------------------------------------------------------------------------------------------------------
 
 
 TRAIL: Final = " > "
@@ -360,12 +485,6 @@ class TopApp(App[None]):
         ]
         self.push_screen(DetailScreen(subject, TRAIL.join([*trail, subject.title])))
 
-    def replay_at(self, instant: Instant | None, follow: str | None = None) -> None:
-        from .screens.replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
-
-        self.action_go("replay")
-        self.get_screen("replay", ReplayScreen).begin_at(instant, follow)
-
     @property
     def writable(self) -> bool:
         return self._revoke is not None
@@ -460,6 +579,3 @@ class TopApp(App[None]):
     @property
     def of_record(self) -> bool:
         return self.state is not None and self.state.view is ViewKind.RECORD
-
-
-_: type[Program] = TopApp

@@ -26,7 +26,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from appliance.cli.opening import add_cluster_options
-from appliance.doctor.check import exit_status, not_well, unknown
+from appliance.doctor.health import exit_status, not_well, unknown
 from timeagent.clock import SystemClock
 from timeagent.console import Command, print_json, say, whole_from
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, TryAgain

@@ -18,15 +18,24 @@ from typing import Final
 import msgspec
 
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError, TryAgain
-from timeagent.keyfiles import NodeKeys, key_file_name, make_node_keys
-from timeagent.keys import Signer, Verifier, fingerprint, key_id, load_private_key, save_private_key
-from timeagent.trust import Purpose
+from timeagent.keys import (
+    NodeKeys,
+    Purpose,
+    Signer,
+    Verifier,
+    fingerprint,
+    key_file_name,
+    key_id,
+    load_private_key,
+    make_node_keys,
+    save_private_key,
+)
 from timeagent.units import Instant
 
+from ..bag.ports import Published, Storage
 from ..bag.roots import Root
-from ..bag.storage import Published, Storage
+from ..formats.birth import Marker, decode_marker
 from ..formats.framing import Kind
-from ..formats.marker import Marker, decode_marker
 from ..formats.names import Address, check_node
 from ..formats.paths import MARKER, record_name
 from ..formats.policy import Policy, check_policy

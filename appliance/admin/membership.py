@@ -22,12 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from timeagent.errors import BadRequest, Damaged, Environment, NotTrusted
-from timeagent.keyfiles import load_node_key, make_node_keys, newest_number
-from timeagent.keys import Signer, parse_public_line, public_line
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer, load_node_key, make_node_keys, newest_number, parse_public_line, public_line
 from timeagent.units import Instant
 
-from ..bag.storage import Storage
+from ..bag.ports import Storage
 from ..formats.names import Address, check_node, parse_address
 from ..node.records import TMP, Registers
 from ..node.settings import FILE, Settings, is_there, save_settings
@@ -140,7 +138,7 @@ def accept(
 
 def is_known(registers: Registers, request: Request) -> bool:
     """Whether the newest trust record has all keys of a request, as those of its node. Touches the mount."""
-    record = registers.trust(registers.newest_trust())
+    record = registers.newest_trust()
     known = {(entry.node, entry.purpose, entry.public) for entry in record.keys}
     return all((request.node, purpose, public) in known for purpose, public in request.publics.items())
 
@@ -149,7 +147,7 @@ def let_in(registers: Registers, node: str) -> Request | None:
     """Return the request that the newest trust record fulfils for a node: its first keys and its address; or None."""
     first: dict[Purpose, bytes] = {}
     address = None
-    for entry in registers.trust(registers.newest_trust()).keys:
+    for entry in registers.newest_trust().keys:
         if entry.node == node and Purpose(entry.purpose) not in first:
             first[Purpose(entry.purpose)] = entry.public
             address = entry.address or address
@@ -171,18 +169,18 @@ def shards_of(registers: Registers, node: str) -> list[int]:
 
 def has_left(registers: Registers, node: str) -> bool:
     """Whether no key of a node counts any more, and no shard is its own. Touches the mount."""
-    keys = registers.trust(registers.newest_trust()).keys
+    keys = registers.newest_trust().keys
     return not shards_of(registers, node) and all(e.revoked_from_ns is not None for e in keys if e.node == node)
 
 
 def check_known(registers: Registers, node: str) -> None:
     """Raise BadRequest for a node that the cluster never had: who mistyped it would read that it has left."""
-    trust.check_known(registers.trust(registers.newest_trust()).keys, node)
+    trust.check_known(registers.newest_trust().keys, node)
 
 
 def heirs(registers: Registers, node: str) -> list[str]:
     """Return the nodes that could have its shards: those with an address and a key that counts. Touches the mount."""
-    entries = registers.trust(registers.newest_trust()).keys
+    entries = registers.newest_trust().keys
     return sorted(
         {
             entry.node
@@ -219,7 +217,7 @@ def revoke(registers: Registers, root_key: Signer, node: str, now: Instant) -> i
 
     Idempotent. Raises BadRequest for an unknown node, TryAgain. Touches the mount.
     """
-    entries = registers.trust(registers.newest_trust()).keys
+    entries = registers.newest_trust().keys
     if any(entry.node == node and entry.address for entry in entries):
         trust.move_node(registers, root_key, node, None)
     return trust.revoke_node(registers, root_key, node, now)

@@ -19,8 +19,8 @@ from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TenureError,
 from timeagent.keys import Signer
 from timeagent.units import MINUTE, MS, Span, rfc3339
 
-from ..bag.storage import Storage
-from ..formats.ceiling import CeilingKind
+from ..bag.ports import Storage
+from ..formats.chains import CeilingKind
 from ..formats.framing import Kind
 from ..formats.paths import chain_path
 from ..formats.shardmap import SHARDS_MAX, Layout, ShardMap, chain_of, shard_text
@@ -80,7 +80,7 @@ def shared(newest: ShardMap, node: str) -> Layout | None:
 
 def check_nodes(registers: Registers, nodes: Sequence[str]) -> None:
     """Raise BadRequest for nodes that the cluster does not have, or none."""
-    known = {entry.node for entry in registers.trust(registers.newest_trust()).keys}
+    known = {entry.node for entry in registers.newest_trust().keys}
     unknown = sorted(set(nodes) - known)
     if unknown or not nodes:
         raise BadRequest(

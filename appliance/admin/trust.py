@@ -12,9 +12,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from timeagent.errors import BadRequest, NotTrusted, TryAgain
-from timeagent.keyfiles import NodeKeys
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.keys import NodeKeys, Purpose, Signer
+from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import DAY, Instant, Span
 
 from ..formats.framing import Kind

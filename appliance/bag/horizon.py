@@ -2,7 +2,7 @@
 
 The horizon is the instant before which every bag of a log is closed. It only grows, so what is known of it stays true.
 It needs no file: the newest seal answers for everything older, and in younger racks a lock file in each bag does, by
-the order of authority (sealer.py). Bags that nobody wrote to are closed like all others: otherwise one of them could
+the order of authority (closing.py). Bags that nobody wrote to are closed like all others: otherwise one of them could
 be made later, in the past.
 """
 
@@ -15,9 +15,8 @@ from appliance.formats.paths import LOCK, Bag, Grid, Rack
 from timeagent.errors import TryAgain
 from timeagent.units import MS, Instant, Span, TimeInterval, rfc3339
 
-from .closer import NotDue
-from .context import BagContext
-from .sealer import Authority
+from .closing import Authority, NotDue
+from .ports import BagContext
 
 RACKS_AT_ONCE: Final = 64
 """After an outage so many racks are sealed between two calls of ``progress``."""

@@ -15,11 +15,10 @@ from appliance.formats.paths import Bag, Grid, Rack
 from timeagent.errors import Damaged, TenureError
 from timeagent.units import HOUR, INSTANT_MAX, MINUTE, SECOND, Instant, Span, TimeInterval
 
-from .closer import NotDue
-from .context import BagContext
+from .closing import NotDue, Sealer
 from .horizon import Horizon
 from .packer import Packer, PackState, Retention
-from .sealer import Sealer
+from .ports import BagContext
 
 PACKS_PER_TURN: Final = 2
 PACKS_DELETED_PER_TURN: Final = 32

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from timeagent.errors import BadConfiguration, Environment
 from timeagent.units import MINUTE, Instant, Span
 
-from .storage import SIZE_NOT_EXPECTED, Published
+from .ports import SIZE_NOT_EXPECTED, Published
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig

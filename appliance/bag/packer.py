@@ -25,17 +25,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from appliance.formats.lockfile import RackSeal
-from appliance.formats.pack import PACK, PackMaker
 from appliance.formats.paths import LOCK, PRELOCK, RETAINED, SEAL, Bag, Grid, Rack, parse_data_name
 from timeagent.errors import Damaged, Environment
 from timeagent.units import DAY, Instant, Span
 
+from ..formats.closed import PACK, PackMaker, RackSeal
 from .closedbags import WINDOW_BYTES, PackedRack, open_packed, original
-from .context import BagContext
+from .closing import Sealer
 from .logs import racks_there
-from .sealer import Sealer
-from .storage import NOT_A_DIRECTORY, Published
+from .ports import NOT_A_DIRECTORY, BagContext, Published
 
 _RESTORE: Final = "restore it from a copy of the tree: until then this rack is not packed, and nothing of it is deleted"
 

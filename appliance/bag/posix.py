@@ -19,7 +19,7 @@ from typing import Final
 from timeagent.errors import Environment
 from timeagent.units import Instant, Span
 
-from .storage import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+from .ports import NOT_A_DIRECTORY, PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESTALE})
 """Not there under this name now. ESTALE is how NFS says it of something that was deleted while it was in use."""

@@ -24,11 +24,11 @@ from timeagent.units import INSTANT_MAX, MS, Instant, Span
 
 from .acceptance import Judge, Refusal
 from .closedbags import ClosedBag, ClosedBags, RackGone, Stretches, retained
-from .closer import NotDue
-from .context import BagContext, RecordNumbers
+from .closing import NotDue
 from .horizon import Horizon
 from .logs import is_there, racks_there
 from .message import START, BatchPart, FrameOrigin, Message, MessageBatch, Position, before, cursor_text
+from .ports import BagContext, RecordNumbers
 
 __all__ = ["Level", "Message", "Reader", "Reading"]
 

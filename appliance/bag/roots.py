@@ -21,8 +21,8 @@ from appliance.formats.paths import BIRTH, LOGS, STORE
 from timeagent.errors import BadRequest, Environment, TenureError
 from timeagent.units import Instant, Span
 
+from .ports import Published, Storage
 from .posix import PosixStorage
-from .storage import Published, Storage
 
 type Root = Path | str
 """A directory, absolute; or an address, which is a text."""

@@ -20,7 +20,7 @@ from timeagent.agent.settings import listed_sources, load_agent_settings
 from timeagent.clock import SystemClock
 from timeagent.console import note, print_json
 from timeagent.errors import BadConfiguration, Environment
-from timeagent.keyfiles import key_path, load_node_key
+from timeagent.keys import Purpose, key_path, load_node_key
 from timeagent.notify import Notifier, Repeats
 from timeagent.roughtime.client import PERIOD_NS, RoughtimeSource, load_servers
 from timeagent.roughtime.malfeasance import RoughChain, RoughEvidenceFiles
@@ -29,7 +29,6 @@ from timeagent.signedtime import SignedTime
 from timeagent.sources.local import AssumedSource
 from timeagent.sources.nonce import DOOR_NAME, Refusing, bind_unix, nonce_door
 from timeagent.sources.port import bind_udp
-from timeagent.trust import Purpose
 
 from ..node.record_watch import TrustWatch
 from ..node.runtime import LocalLock, ensure_runtime, runtime_of
@@ -125,7 +124,7 @@ def _serve(cluster: Cluster, directory: Path, stop: Callable[[], bool], *, as_js
 def _delegations(cluster: Cluster) -> Delegations:
     """Return the node's online Roughtime keys, and its long-term key where that is here. Raises BadConfiguration."""
     directory, node = cluster.settings.directory, cluster.settings.node
-    known = cluster.registers.keyring(cluster.registers.newest_trust()).entries(Purpose.ROUGHTIME)
+    known = cluster.registers.keyring(cluster.registers.newest_trust().number).entries(Purpose.ROUGHTIME)
     own = [entry.public for entry in known if entry.node == node]
     long_term = load_node_key(directory, Purpose.ROUGHTIME) if key_path(directory, Purpose.ROUGHTIME).exists() else None
     public = long_term.public if long_term else own[-1] if own else bytes(32)

@@ -60,7 +60,7 @@ from timeagent.units import MS, SECOND, Span, TimeInterval, parse_span, rfc3339,
 
 from ..admin.founding import read_marker
 from ..bag.roots import parse_root, storage_at
-from ..formats.marker import ROOT_VARIABLE
+from ..formats.birth import ROOT_VARIABLE
 from ..node.runtime import refuse_strangers, runtime_of, user_directory
 from ..node.settings import find_settings, load_settings
 from .opening import JSON, add_cluster_options, registers_at

@@ -37,17 +37,19 @@ from ..admin.founding import read_marker
 from ..bag.logs import names_there
 from ..bag.posix import PosixStorage
 from ..bag.roots import cluster_storage_at, is_address, parse_root
-from ..doctor.check import CheckVerdict, HealthCheck, exit_status, failed, passed, unsure
-from ..doctor.directory import (
-    Probe,
-    TrialDirectory,
-    checked,
-    judge_directory,
+from ..doctor.directory import Probe, TrialDirectory, checked, judge_directory, judge_server_clock, room_of
+from ..doctor.health import (
+    ASSUMED_WORDS,
+    CheckVerdict,
+    HealthCheck,
+    exit_status,
+    failed,
+    judge_clock,
+    judge_etcd,
     judge_room,
-    judge_server_clock,
-    room_of,
+    passed,
+    unsure,
 )
-from ..doctor.health import ASSUMED_WORDS, judge_clock, judge_etcd
 from ..doctor.machine import (
     delegations_returned,
     judge_delegations,
@@ -62,7 +64,7 @@ from ..doctor.machine import (
 from ..doctor.probes import TwoHands, probe_store
 from ..formats.birth import open_birth, store_of
 from ..formats.paths import BIRTH, LOGS, MARKER
-from ..lease.etcd import Etcd
+from ..lease.turn_log import Etcd
 from ..node.own_keys import OwnKeys, check_own_keys
 from ..node.record_watch import TrustWatch
 from ..node.records import Registers

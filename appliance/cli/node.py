@@ -31,7 +31,7 @@ from timeagent.console import argument, command, note, present, print_json, with
 from timeagent.errors import BadConfiguration, BadRequest, Environment, TryAgain
 
 from ..bag.roots import storage_at
-from ..formats.marker import FORMAT, format_of
+from ..formats.birth import FORMAT, format_of
 from ..formats.names import parse_address
 from ..formats.paths import MARKER
 from ..formats.shardmap import shard_text

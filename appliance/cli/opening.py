@@ -13,10 +13,11 @@ from timeagent.console import Argument, Command, argument, command
 
 if TYPE_CHECKING:
     from appliance.bag.roots import Root
-    from appliance.bag.storage import Storage
     from appliance.cluster import Cluster
     from appliance.node.records import Registers
     from timeagent.keys import Signer
+
+    from ..bag.ports import Storage
 
 JSON: Final = argument("--json", action="store_true", help="machine-readable output")
 ROOT_KEY: Final = argument("--root-key", metavar="FILE", required=True, help="the cluster's root key")

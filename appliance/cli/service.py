@@ -21,7 +21,6 @@ from typing import Final
 
 import msgspec
 
-from appliance.doctor.check import CheckVerdict, HealthCheck, unsure
 from appliance.doctor.health import judge_daemon
 from timeagent.console import note, report_error
 from timeagent.errors import BadTime, Environment, TenureError
@@ -29,6 +28,7 @@ from timeagent.sources.nonce import DOOR_NAME, NonceClient
 from timeagent.units import SECOND
 
 from ..bag.roots import Root
+from ..doctor.health import CheckVerdict, HealthCheck, unsure
 from ..node.runtime import CHECKS_PATH, HTTP_SOCKET, daemon_lock, kept_by, runtime_of
 from ..node.settings import Settings
 

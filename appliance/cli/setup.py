@@ -39,8 +39,8 @@ from ..admin.membership import (
     shards_of,
 )
 from ..admin.moving import moved
+from ..bag.ports import Storage
 from ..bag.roots import Root, storage_at
-from ..bag.storage import Storage
 from ..doctor.probes import refuse_unfit
 from ..formats.names import parse_address
 from ..formats.paths import MARKER

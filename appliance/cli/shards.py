@@ -110,7 +110,7 @@ def _reshard(cluster: Cluster, options: Namespace) -> int:
             f"map {newest.number} has {options.count} shards already",
             hint="tenure shards move gives one to another node",
         )
-    keys = cluster.registers.trust(cluster.registers.newest_trust()).keys
+    keys = cluster.registers.newest_trust().keys
     spared = sorted({entry.node for entry in keys if entry.revoked_from_ns is None} - set(nodes))
     if spared:
         note(f"tenure: no shard for {', '.join(spared)}: --nodes names those that get one")

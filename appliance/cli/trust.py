@@ -13,10 +13,19 @@ from appliance.cluster import Cluster
 from timeagent.clock import SystemClock
 from timeagent.console import argument, command, counted, instant_fields, note, present, with_verbs
 from timeagent.errors import BadRequest, Environment, NotTrusted
-from timeagent.keyfiles import newest_number, stage_keys, take_up
-from timeagent.keys import fingerprint, key_id, load_private_key, parse_public_line, public_line
+from timeagent.keys import (
+    Purpose,
+    fingerprint,
+    key_id,
+    load_private_key,
+    newest_number,
+    parse_public_line,
+    public_line,
+    stage_keys,
+    take_up,
+)
 from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegation
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.trust import KeyEntry
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
 from ..admin.founding import next_policy, publish_policy
@@ -31,12 +40,8 @@ from .shards import WAIT, give_share
 _PUBLIC_BYTES_MAX: Final = 65536
 
 
-def _newest(cluster: Cluster) -> TrustRecord:
-    return cluster.registers.trust(cluster.registers.newest_trust())
-
-
 def _list(cluster: Cluster, options: Namespace) -> int:
-    record = _newest(cluster)
+    record = cluster.registers.newest_trust()
     keys, lines = [], []
     for entry in record.keys:
         revoked = {} if entry.revoked_from_ns is None else instant_fields("revoked_from", entry.revoked_from_ns)
@@ -63,7 +68,7 @@ def _list(cluster: Cluster, options: Namespace) -> int:
 
 def _show(cluster: Cluster, options: Namespace) -> int:
     """Print the lines of a node's keys that count now, or will: a line for each, and nothing else on stdout."""
-    record = _newest(cluster)
+    record = cluster.registers.newest_trust()
     check_known(record.keys, options.node)
     # No signed time is needed to read: a clock that nobody disciplines decides only what is shown.
     now = SystemClock().realtime_ns()
@@ -93,7 +98,7 @@ def _approve(cluster: Cluster, options: Namespace) -> int:
     storage = storage_at(cluster.root)
     there = let_in(cluster.registers, options.node)
     if there is not None and options.fingerprint == there.fingerprint:
-        number = cluster.registers.newest_trust()
+        number = cluster.registers.newest_trust().number
         if there.address is not None:
             give_share(cluster, root_key(cluster, options), options.node, parse_span(options.wait))
         return _said(options, options.node, number, f"Trust record {number}: {options.node} is let in already.")
@@ -131,8 +136,8 @@ def _rotate(cluster: Cluster, options: Namespace) -> int:
     purposes = [Purpose(each) for each in options.purpose or here]
     key = root_key(cluster, options) if options.root_key else None
     staged = stage_keys(directory, purposes)
-    number = cluster.registers.newest_trust()
-    known = {entry.public for entry in cluster.registers.trust(number).keys}
+    newest = cluster.registers.newest_trust()
+    number, known = newest.number, {entry.public for entry in newest.keys}
     unknown = {purpose: each.public for purpose, each in staged.items() if each.public not in known}
     if unknown and key is None:
         lines = [public_line(public, f"{node}:{purpose}") for purpose, public in unknown.items()]
@@ -230,7 +235,7 @@ def _public_lines(path: Path, node: str) -> dict[Purpose, bytes]:
 
 def _entry_named(cluster: Cluster, node: str, name: str) -> KeyEntry:
     """Return the entry of a node's key. Raises BadRequest, NotTrusted where the newest trust record has no such."""
-    known = _newest(cluster).keys
+    known = cluster.registers.newest_trust().keys
     check_known(known, node)
     for entry in known:
         if entry.node == node and fingerprint(entry.public) == name:

@@ -15,7 +15,7 @@ from timeagent.notify import Notifier, Pulse
 from timeagent.units import DAY, MS, SECOND
 
 from ..cluster import Cluster
-from ..doctor.check import not_well
+from ..doctor.health import not_well
 from ..formats.names import Address
 from ..formats.shardmap import shard_text
 from ..lease import tls
@@ -40,9 +40,8 @@ from ..node.writer_server import NodeWriterServer
 from .failover import ShardFailover
 from .http import HttpAnswer, HttpServer
 from .lease_desk import DeskConnection, LeaseDesk
-from .metrics import NodeCollector, exposition
 from .pace import Pace
-from .status import AT_ONCE, Observed, pages
+from .status import AT_ONCE, NodeCollector, Observed, exposition, pages
 
 _log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from typing import Final
 from timeagent.errors import TenureError
 from timeagent.units import MINUTE, MS, SECOND, Instant, Span, TimeInterval
 
-from ..bag.context import BagContext, wake_nobody
 from ..bag.logs import names_there, open_log
 from ..bag.metronome import Metronome, Packing
+from ..bag.ports import BagContext, wake_nobody
 from ..formats.birth import store_of
 from ..formats.paths import Grid
 

@@ -19,7 +19,6 @@ import msgspec
 
 import appliance.lease.request_handler
 import appliance.session.stamping
-from appliance.bag.storage import Published, Storage
 from appliance.cluster import Cluster
 from appliance.demo.bank import LOG, Transfer, account, encode, say
 from appliance.formats.lease import Holder
@@ -30,6 +29,7 @@ from timeagent.errors import LeaseLost
 from timeagent.keys import Signer
 from timeagent.units import HOUR, TimeInterval
 
+from ..bag.ports import Published, Storage
 from ..bag.roots import parse_root, storage_at
 from ..daemon.daemon import Node
 from ..session.open_logs import LogBook

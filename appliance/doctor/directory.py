@@ -11,26 +11,17 @@ import os
 import re
 import shutil
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from timeagent.errors import BadRequest
 from timeagent.units import MINUTE, SECOND, Instant, TimeInterval, span_text
 
-from .check import HealthCheck, failed, judged, passed, unsure
+from .health import HealthCheck, Room, failed, judged, passed, unsure
 
 TMP: Final = "tmp"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _READS: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What is left for users that are not the superuser; None: the file system does not count it."""
-
-    bytes_left: int
-    names_left: int | None
 
 
 def room_of(path: Path) -> Room:
@@ -184,10 +175,6 @@ class Probe(TrialDirectory):
         os.unlink(self._place / "often")
 
 
-BYTES_FAIL: Final = 16 * 2**20
-BYTES_UNSURE: Final = 2**30
-NAMES_FAIL: Final = 1_000
-NAMES_UNSURE: Final = 100_000
 """A log in use has about 1,300 names a rack until it is packed, and keeps 432 a day after that."""
 _BOTH_NAMES: Final = 2
 CLOCK_UNSURE_NS: Final = 2 * SECOND
@@ -239,24 +226,6 @@ def judge_exclusive(*, refused: bool) -> HealthCheck:
 def judge_listed(*, listed: bool) -> HealthCheck:
     wrong, way_out = "a new file was not in its directory's list, or empty", "see dmesg; is the mount well?"
     return judged("listing", "a new file is seen at once, whole", wrong, way_out, holds=listed)
-
-
-def judge_room(room: Room) -> list[HealthCheck]:
-    way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
-    said = f"{room.bytes_left / 2**30:.1f} GiB left"
-    found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)
-    if room.names_left is None:
-        return [found, passed("names", "the file system does not run out of names (inodes)")]
-    way_out = "make the file system with more inodes; tenure bag pack gives names back, bag forecast counts them"
-    said = f"{room.names_left} names (inodes) left"
-    return [found, _judge_left("names", room.names_left, said, (NAMES_FAIL, NAMES_UNSURE), way_out)]
-
-
-def _judge_left(name: str, left: int, said: str, limits: tuple[int, int], way_out: str) -> HealthCheck:
-    too_little, little = limits
-    if left < too_little:
-        return failed(name, said, way_out)
-    return unsure(name, said, way_out) if left < little else passed(name, said)
 
 
 def judge_server_clock(server: Instant, local: TimeInterval) -> HealthCheck:

@@ -10,9 +10,11 @@ UNSURE, what has not been seen yet UNKNOWN. Who does not answer never passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from timeagent.console import counted
 from timeagent.errors import TenureError
@@ -20,13 +22,82 @@ from timeagent.units import MS, SECOND, Instant, Span, rfc3339, span_text
 
 from ..formats.shardmap import chain_of, shard_text
 from ..formats.witness import Half
-from .check import CheckVerdict, HealthCheck, failed, judged, not_well, passed, unknown, unsure
-from .directory import Room, judge_room
+
+
+class CheckVerdict(StrEnum):
+    PASS = "PASS"  # noqa: S105 - a verdict
+    FAIL = "FAIL"
+    """The requirement is not met: tenure would refuse to work here, or wait for ever, or could not be believed."""
+    UNSURE = "UNSURE"
+    """It works, but at a price that should be known; or it cannot be seen from here."""
+    UNKNOWN = "UNKNOWN"
+    """Nothing is known of it yet, or nobody may ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """A verdict with its reason. ``way_out`` is empty only where nothing has to be done."""
+
+    name: str
+    verdict: CheckVerdict
+    reason: str
+    way_out: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"{self.name}: {self.reason}"
+
+    def fields(self) -> dict[str, Any]:
+        return {"check": self.name, "verdict": self.verdict, "reason": self.reason, "way_out": self.way_out or None}
+
+
+def passed(name: str, reason: str) -> HealthCheck:
+    return HealthCheck(name, CheckVerdict.PASS, reason)
+
+
+def failed(name: str, reason: str, way_out: str) -> HealthCheck:
+    return HealthCheck(name, CheckVerdict.FAIL, reason, way_out)
+
+
+def unsure(name: str, reason: str, way_out: str) -> HealthCheck:
+    return HealthCheck(name, CheckVerdict.UNSURE, reason, way_out)
+
+
+def unknown(name: str, reason: str, way_out: str) -> HealthCheck:
+    return HealthCheck(name, CheckVerdict.UNKNOWN, reason, way_out)
+
+
+def judged(name: str, said: str, wrong: str, way_out: str, *, holds: object) -> HealthCheck:
+    """Return a requirement that is met, as is ``said``; or that is not, and what is ``wrong``."""
+    return passed(name, said) if holds else failed(name, wrong, way_out)
+
+
+WORST_FIRST: Final = (CheckVerdict.FAIL, CheckVerdict.UNKNOWN, CheckVerdict.UNSURE, CheckVerdict.PASS)
+
+
+def worst(checks: Iterable[HealthCheck]) -> CheckVerdict:
+    """Return the worst verdict of all; of nothing, that all is well."""
+    return min((check.verdict for check in checks), key=WORST_FIRST.index, default=CheckVerdict.PASS)
+
+
+def not_well(checks: Iterable[HealthCheck]) -> list[HealthCheck]:
+    found = [check for check in checks if check.verdict is not CheckVerdict.PASS]
+    return sorted(found, key=lambda check: WORST_FIRST.index(check.verdict))
+
+
+def exit_status(checks: Iterable[HealthCheck]) -> int:
+    """Return 0 if all is well, 1 if something failed, 3 if something could not be made sure of."""
+    return {CheckVerdict.FAIL: 1, CheckVerdict.PASS: 0}.get(worst(checks), 3)
+
 
 RADIUS_NS_MAX: Final = 250 * MS
 """What the default policy allows."""
 TMPFS_BYTES_MIN: Final = 64 * 1024
 """A tmpfs with less room than that is full."""
+BYTES_FAIL: Final = 16 * 2**20
+BYTES_UNSURE: Final = 2**30
+NAMES_FAIL: Final = 1_000
+NAMES_UNSURE: Final = 100_000
 ASSUMED_WORDS: Final = "assumed: the policy states it, nothing measures it"
 """Of a radius that ``init --assume-radius`` put into the policy: right where all processes share one clock."""
 _TIME_OF_DAY: Final = slice(len("2026-11-20T"), len("2026-11-20T22:10:07"))
@@ -73,6 +144,32 @@ def judge_mount(silent_ns: Span | None, why: str = "", *, waiting: bool = False)
         said = f"no answer from the mount{for_long(silent_ns)}" + (f": {why}" if why else "")
         return failed("mount", said, "is its file server up, and reached? dmesg; nfsstat -c")
     return passed("mount", "it answers")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left for users that are not the superuser; None: the file system does not count it."""
+
+    bytes_left: int
+    names_left: int | None
+
+
+def judge_room(room: Room) -> list[HealthCheck]:
+    way_out = "free space, or raise the quota; tenure bag retain deletes old packs"
+    said = f"{room.bytes_left / 2**30:.1f} GiB left"
+    found = _judge_left("room", room.bytes_left, said, (BYTES_FAIL, BYTES_UNSURE), way_out)
+    if room.names_left is None:
+        return [found, passed("names", "the file system does not run out of names (inodes)")]
+    way_out = "make the file system with more inodes; tenure bag pack gives names back, bag forecast counts them"
+    said = f"{room.names_left} names (inodes) left"
+    return [found, _judge_left("names", room.names_left, said, (NAMES_FAIL, NAMES_UNSURE), way_out)]
+
+
+def _judge_left(name: str, left: int, said: str, limits: tuple[int, int], way_out: str) -> HealthCheck:
+    too_little, little = limits
+    if left < too_little:
+        return failed(name, said, way_out)
+    return unsure(name, said, way_out) if left < little else passed(name, said)
 
 
 def judge_space(room: Room) -> list[HealthCheck]:

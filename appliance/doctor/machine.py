@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .check import HealthCheck, failed, judged, passed, unsure
+from .health import HealthCheck, failed, judged, passed, unsure
 
 
 def judge_user(user: int, umask: int) -> list[HealthCheck]:

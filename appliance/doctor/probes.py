@@ -30,8 +30,8 @@ from timeagent.units import Span
 
 from ..bag.objects import Bucket
 from ..bag.roots import Root
-from .check import CheckVerdict, HealthCheck, failed, judged, passed, unsure
 from .directory import Probe
+from .health import CheckVerdict, HealthCheck, failed, judged, passed, unsure
 from .machine import judge_kind, mount_of
 
 RACERS: Final = 16

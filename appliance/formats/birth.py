@@ -1,15 +1,18 @@
-"""A log's birth record: what is fixed about it for ever. Immutable, stamped by the node that made it.
+"""What is fixed for ever about a cluster, by the file TENURE at its root, and about a log, by its birth record.
 
-It stands at the cluster's root. The bags stand there too, or in the store that it names.
+The marker is plain text, so that people can read it too. A birth record is stamped by the node that made the log, and
+stands at the cluster's root. The bags stand there too, or in the store that it names.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from timeagent.canonical import U64, Bytes16, Record, decode
 from timeagent.errors import BadConfiguration, BadRequest, Damaged
+from timeagent.keys import fingerprint, parse_public_line, public_line
 from timeagent.units import DAY, MS, SECOND, span_text
 
 from .framing import Kind
@@ -103,3 +106,52 @@ def check_grid(span_ns: int, grace_ns: int, rack_ns: int) -> None:
         raise BadConfiguration(
             "bad-grid", f"a rack of {span_text(rack_ns)} does not divide the day", hint="use 10 s, 1 min, 10 min or 1 h"
         )
+
+
+ROOT_VARIABLE: Final = "TENURE_ROOT"
+"""The environment variable that names the root where a command is not told it."""
+
+FORMAT: Final = 1
+FORMAT_DIGITS_MAX: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Which cluster a root belongs to, and the public half of its root key."""
+
+    cluster_id: bytes
+    root_key: bytes
+
+    def encode(self) -> bytes:
+        return (
+            f"tenure root, format {FORMAT}\ncluster {self.cluster_id.hex()}\n"
+            f"{public_line(self.root_key, 'tenure-root')}\n"
+        ).encode("ascii")
+
+    @property
+    def fingerprint(self) -> str:
+        """What to compare by eye: the root key's fingerprint."""
+        return fingerprint(self.root_key)
+
+
+def format_of(data: bytes) -> int | None:
+    """Return the format that a marker states; None where it states none."""
+    words = data.split(b"\n", 1)[0].removeprefix(b"tenure root, format ")
+    return int(words) if words.isdigit() and len(words) <= FORMAT_DIGITS_MAX else None
+
+
+def decode_marker(data: bytes, where: str) -> Marker:
+    """Read the file. Raises Damaged, naming ``where``, also for a format that this version does not know."""
+    lines = data.decode("ascii", "replace").splitlines()
+    head = f"tenure root, format {FORMAT}"
+    if len(lines) != 3 or lines[0] != head or not lines[1].startswith("cluster "):  # noqa: PLR2004 - head, cluster, root key
+        raise Damaged("bad-marker", f"{where} is not the marker of a tenure root: it must begin with {head!r}")
+    try:
+        marker = Marker(bytes.fromhex(lines[1].removeprefix("cluster ")), parse_public_line(lines[2], where))
+    except ValueError:
+        raise Damaged("bad-marker", f"{where} names no cluster: {lines[1]!r}") from None
+    except BadConfiguration as problem:
+        raise Damaged("bad-marker", problem.message) from None
+    if len(marker.cluster_id) != 16 or marker.encode() != data:  # noqa: PLR2004 - bytes of an id
+        raise Damaged("bad-marker", f"{where} is not written as this version writes it")
+    return marker

@@ -35,9 +35,9 @@ from timeagent.canonical import (
     encode_for_ever,
 )
 from timeagent.errors import Damaged
-from timeagent.keys import Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import SignedTime
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 
 from .framing import Kind, Piece, pack
 from .lease import Domain, Ending, Holder, LeaseOutcome, Mode, Phase

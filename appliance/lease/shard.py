@@ -406,26 +406,27 @@ class Shard:
             return self.unserved(requests, *unavailable)
         coming = () if self._handler.stopping else requests
         past = self._relieve(turn, coming)
-        with self._store.transaction():
-            self._break(turn, past)
-            self._make_room(turn, coming)
-            self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
-            queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
-            drafts = self._plain.answered(
-                turn,
-                requests,
-                functools.partial(self._handler.answer, turn),
-                self._eviction.memory(),
-                waiters=waiters,
-                queues=queues,
-                recalled=self._waiting.recalls.asked,
-            )
-            if self._waiting.count:
-                self._call_in(turn)
-            batch = None
-            if turn.answers or not self._held(turn):
-                batch = self._batch_signer.sign(turn.entries, turn.token)
-        self._publish(batch)
+        with self._waiting.waking():
+            with self._store.transaction():
+                self._break(turn, past)
+                self._make_room(turn, coming)
+                self._store.look_up([each.domain for each in requests if isinstance(each, _ABOUT_A_DOMAIN)])
+                queues = EVERY_DOMAIN if self._handler.stopping else self._waiting.domains
+                drafts = self._plain.answered(
+                    turn,
+                    requests,
+                    functools.partial(self._handler.answer, turn),
+                    self._eviction.memory(),
+                    waiters=waiters,
+                    queues=queues,
+                    recalled=self._waiting.recalls.asked,
+                )
+                if self._waiting.count:
+                    self._call_in(turn)
+                batch = None
+                if turn.answers or not self._held(turn):
+                    batch = self._batch_signer.sign(turn.entries, turn.token)
+            self._publish(batch)
         witness = no_witness if batch is None else batch.encoded_witnesses()
         if woken := self._waiting.take_woken():
             told = replies([draft for *_, draft in woken], batch, witness)

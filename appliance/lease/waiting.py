@@ -12,8 +12,9 @@ keep a writer out. The one exception is the oldest, where the first waits for a 
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 from typing import Final
 
@@ -311,6 +312,15 @@ class WaitingRoom:
             ages = (place.age for place in places if place.holder != request.holder)
             wanted.append(msgspec.structs.replace(each, oldest=min(ages, default=None)))
         return msgspec.structs.replace(answer, wanted=tuple(wanted))
+
+    @contextlib.contextmanager
+    def waking(self) -> Iterator[None]:
+        """Do a turn: where it raises nobody has been woken. Who has lost a place by it asks again, and gets another."""
+        try:
+            yield
+        except BaseException:
+            self._woken.clear()
+            raise
 
     def take_woken(self) -> list[tuple[Waiter, bytes, Draft | PlainLater]]:
         """Return who has been answered since, by which request, with what. Whoever is asked for a lease is told."""

@@ -52,11 +52,11 @@ class DropSession(Record, frozen=True, tag="drop-session"):
 
     request_id: Bytes16
     session_id: Bytes16
-    watermark_ns: U64 | None
+    watermark_ns: U64 | None = None
     """The highest timestamp written under any of them; None where nothing was written."""
-    watermark_time: Token | None
-    messages: U64
-    chain_head: Bytes32 | None
+    watermark_time: Token | None = None
+    messages: U64 = 0
+    chain_head: Bytes32 | None = None
 
 
 class SessionGranted(Record, frozen=True, tag="session-granted"):
@@ -79,6 +79,9 @@ REQUESTS_MAX: Final = 1024
 PAGE_LEASES_MAX: Final = 256
 LISTS_MAX: Final = 16
 """How many requests of one call may be answered by a list (Inspect, Attend): a call's answers go into one frame."""
+
+NO_REQUEST: Final = bytes(16)
+"""The request id in an answer to a request that has none."""
 
 _LENGTH: Final = struct.Struct(">I")
 LENGTH_BYTES: Final = _LENGTH.size
@@ -176,13 +179,13 @@ class Relinquish(Record, frozen=True, tag="relinquish"):
     request_id: Bytes16
     domain: Domain
     correlation_id: Bytes16
-    watermark_ns: U64 | None
+    watermark_ns: U64 | None = None
     """The highest timestamp written under the lease; None, or the floor that was given, where nothing was written."""
-    watermark_time: Token | None
+    watermark_time: Token | None = None
     """The signed time of the message that set the watermark."""
-    messages: U64
+    messages: U64 = 0
     """How many messages are known Committed."""
-    chain_head: Bytes32 | None
+    chain_head: Bytes32 | None = None
     """The digest of the last frame under the lease."""
     hints: Hints | None = None
     """With what renewals said, about all that was written under the lease; None: nothing can be said about it."""
@@ -452,9 +455,6 @@ NEWER_MAP: Final = "newer-map"
 
 MAP_NOT_YET: Final = "map-not-yet"
 """Likewise: the asker goes by a map that the shard does not go by yet: it asks again."""
-
-NO_REQUEST: Final = bytes(16)
-"""The request id in an answer to a request that has none."""
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _requests: Final = msgspec.msgpack.Decoder(list[Request])

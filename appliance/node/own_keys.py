@@ -14,9 +14,8 @@ from typing import Final
 
 from timeagent.clock import NodeTime
 from timeagent.errors import BadTime, NotTrusted, TenureError
-from timeagent.keyfiles import is_own_key, key_path, load_key_file
-from timeagent.keys import KeyInUse, Signer, fingerprint
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import KeyInUse, Purpose, Signer, fingerprint, is_own_key, key_path, load_key_file
+from timeagent.trust import Keyring
 from timeagent.units import DAY, Instant, Span, rfc3339
 
 from .records import Registers

@@ -14,8 +14,9 @@ from typing import ClassVar, Final
 
 from timeagent.clock import Clock
 from timeagent.errors import BadRequest, BadTime, TenureError
+from timeagent.keys import Purpose
 from timeagent.keys import key_id as id_of
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import SECOND, Instant, Span
 
 from ..formats.framing import Kind
@@ -249,7 +250,7 @@ class TrustWatch(RecordWatch):
         self._known = self._newest()
 
     def _newest(self) -> tuple[int, Keyring, dict[bytes, str]]:
-        number = self._registers.newest_trust()
+        number = self._registers.newest_trust().number
         keyring = self._registers.keyring(number)
         self._on_look(keyring, self._at())
         return number, keyring, {id_of(entry.public): entry.node for entry in keyring.entries(Purpose.TLS)}

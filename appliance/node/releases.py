@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from timeagent.errors import TenureError
 from timeagent.units import MS, SECOND
 
-from ..doctor.check import unknown
-from ..doctor.health import judge_reached, judge_releases
+from ..doctor.health import judge_reached, judge_releases, unknown
 from ..lease import tls
 from ..lease.transport import TlsTransport
 from ..lease.wire import PROTOCOL_VERSION, Hello
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from timeagent.keys import KeyInUse, Signer
     from timeagent.units import Span
 
-    from ..doctor.check import HealthCheck
+    from ..doctor.health import HealthCheck
     from .record_watch import TrustWatch
 
 LOOK_NS: Final[Span] = 2 * SECOND

@@ -34,12 +34,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from timeagent.errors import BadConfiguration, BadRequest, check_type
-from timeagent.keyfiles import load_node_key, unwritable
-from timeagent.keys import Signer, parse_public_line, public_line
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer, load_node_key, parse_public_line, public_line, unwritable
 
 from ..bag.roots import Root, parse_root
-from ..formats.marker import ROOT_VARIABLE
+from ..formats.birth import ROOT_VARIABLE
 from ..formats.names import Address, check_node, parse_address
 
 FILE: Final = "node.toml"

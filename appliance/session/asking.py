@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import RLock
 from typing import Final, Self
 
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseOver, LeaseUnavailable, Suspect
-from appliance.lease.wire import Denied, Refused
+from appliance.lease.client import LeaseUnavailable, Suspect
+from appliance.lease.wire import Denied, Over, Refused
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
 from timeagent.units import MS, Instant, Seconds, Span, rfc3339, span_of, span_text
 
-from .held import KEPT, Lease, Recall
+from .held import KEPT, Keeper, Lease, Recall
 
 ATTEMPTS_WAITED_FOR: Final = 6
 """How many time-outs of an attempt whoever asks is waited for: the call that is held back, and giving back."""
@@ -110,7 +109,7 @@ def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall
     return chosen
 
 
-type Obstacle = Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Obstacle = Denied | Over | LeaseUnavailable | Suspect | Refused
 
 
 def raise_final(obstacle: Obstacle) -> None:
@@ -168,12 +167,10 @@ def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: i
 
 
 class PendingAcquires:
-    """The threads of one session that ask. Shares the session's lock."""
+    """The threads of one session that ask."""
 
-    def __init__(self, time: NodeTime, policy: PolicyNumbers, lock: RLock) -> None:
-        self._time = time
-        self._policy = policy
-        self._lock = lock
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
         self._count = 0
         self.over = False
         """Whether nobody may ask any more."""
@@ -184,7 +181,7 @@ class PendingAcquires:
 
         Raises BadRequest, ``session-closed``, also in the place of whatever else came of asking meanwhile.
         """
-        with self._lock:
+        with self._keeper.lock:
             self.check()
             self._count += 1
         try:
@@ -193,7 +190,7 @@ class PendingAcquires:
             self.check()
             raise
         finally:
-            with self._lock:
+            with self._keeper.lock:
                 self._count -= 1
 
     def check(self) -> None:
@@ -203,11 +200,12 @@ class PendingAcquires:
 
     def end(self) -> None:
         """Let nobody ask any more. Idempotent; does not wait."""
-        with self._lock:
+        with self._keeper.lock:
             self.over = True
 
     def wait(self) -> None:
         """Wait for those who ask to have given up: as long as that may take, and no longer."""
-        until = self._time.boot_ns() + ATTEMPTS_WAITED_FOR * self._policy.attempt_timeout_ns
-        while self._count and self._time.boot_ns() < until:
-            self._time.sleep(_LOOK_NS)
+        time = self._keeper.time
+        until = time.boot_ns() + ATTEMPTS_WAITED_FOR * self._keeper.policy.attempt_timeout_ns
+        while self._count and time.boot_ns() < until:
+            time.sleep(_LOOK_NS)

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Final, Literal
 
 from appliance.formats.lease import LeaseOutcome, Mode, covers
-from appliance.lease.client import Giving, LeaseOver
 from timeagent.errors import BadRequest, LeaseLost, check_callable, check_type
 from timeagent.units import rfc3339, span_of, span_text
 
@@ -28,13 +27,12 @@ from ..formats.witness import Half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from threading import RLock
 
     from appliance.formats.lease import Holder
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
     from appliance.lease.client import Ask, LeaseGranted
-    from appliance.lease.wire import Age
+    from appliance.lease.wire import Age, Over, Relinquish
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span, TimeInterval
 
@@ -184,14 +182,18 @@ def part_of(signed: SignedWitness) -> tuple[int, Half]:
 
 @dataclass(slots=True)
 class Keeper:
-    """What the leases of one session share."""
+    """What the leases of one session, and its parts, share."""
 
     time: NodeTime
     policy: PolicyNumbers
-    lock: RLock
-    """The session's."""
+    background: bool = True
+    """Whether the session has threads; else it does what is due when it is called."""
+    lock: RLock = field(default_factory=RLock)
+    """The session's, never held while a shard is asked."""
     losses: Losses = field(default_factory=Losses)
     process: int = field(default_factory=os.getpid)
+    moved: list[Lease] = field(default_factory=list)
+    """Those that have gone on with their second half alone, and are not attended for there yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -246,8 +248,6 @@ class Lease:
     """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
     session_lease: SessionLease | None = field(default=None, repr=False)
     """The session lease under which it was taken: then that one's expiry is its own."""
-    asked_term_ns: Span | None = None
-    """The term that its user asked for; None: no term."""
     uses: int = 1
     """How many uses of one session share it: it goes back after the last."""
     second: Lease | None = field(default=None, repr=False)
@@ -375,7 +375,7 @@ class Lease:
                 hint="acquire it again, read what happened meanwhile, then decide anew",
             )
 
-    def lose_to(self, answer: LeaseOver) -> None:
+    def lose_to(self, answer: Over) -> None:
         """Be over as its shard says."""
         revoked = answer.outcome is LeaseOutcome.REVOKED
         self.lose(str(answer.outcome), LossReason.REVOKED if revoked else LossReason.BROKEN, answer.revoked)
@@ -517,7 +517,7 @@ def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
     return list(dict.fromkeys(chosen))
 
 
-def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, hints: Hints | None = None) -> Lease:
+def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
     """Return the lease, or the half of one, that a shard has granted."""
     witness = granted.witness
     return Lease(
@@ -532,7 +532,7 @@ def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None, 
         signed=granted.signed,
         term_ns=term_ns,
         age=age,
-        hints=hints,
+        hints=granted.hints,
     )
 
 
@@ -548,7 +548,7 @@ class SessionLease:
     term_ns: Span
     leases: dict[bytes, Lease] = field(default_factory=dict)
     """Those that are held under it, by correlation id."""
-    owed: dict[bytes, Giving] = field(default_factory=dict)
+    owed: dict[bytes, Relinquish] = field(default_factory=dict)
     """What was given back, and not acknowledged."""
     over: bool = False
     """Nothing is taken under it any more."""

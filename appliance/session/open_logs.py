@@ -20,9 +20,9 @@ from appliance.formats.paths import Grid
 from timeagent.errors import BadRequest, check_type
 from timeagent.units import INSTANT_MAX, Instant
 
-from ..bag.context import BagContext
 from ..bag.logs import Store, create_log, open_log
 from ..bag.message import before
+from ..bag.ports import BagContext
 from ..bag.roots import PlacedStorage, Root, storage_at
 from ..bag.writing import Writer, writer_for
 from ..formats.hints import ANY_FILE

@@ -18,25 +18,22 @@ from threading import Event, RLock, Thread, Timer
 from typing import Final
 
 from appliance.formats.lease import Holder, Mode, covers
-from appliance.formats.policy import PolicyNumbers
-from appliance.lease.wire import Age, LeaseView, Recalled, WantedLease
-from timeagent.clock import NodeTime
+from appliance.lease.wire import Age, Recalled, WantedLease
 from timeagent.errors import TenureError, TryAgain
 from timeagent.units import SECOND, Span
 
-from .held import KEPT, Lease, LossReason, Recall
+from .held import KEPT, Keeper, Lease, LossReason, Recall
 from .leasing import Leasing
 from .renewal import LeaseRenewer
 
 
 class LeaseCache:
-    """The leases of one session that are held and not in use. Shares the session's lock."""
+    """The leases of one session that are held and not in use."""
 
-    def __init__(self, time: NodeTime, policy: PolicyNumbers, renewer: LeaseRenewer, lock: RLock) -> None:
-        self._time = time
-        self._policy = policy
+    def __init__(self, keeper: Keeper, renewer: LeaseRenewer) -> None:
+        self._keeper = keeper
+        self._time, self._policy = keeper.time, keeper.policy
         self._renewer = renewer
-        self._lock = lock
         self._since: dict[Lease, int] = {}
         """What is here, and since when, by the boot clock."""
 
@@ -47,7 +44,7 @@ class LeaseCache:
         """Keep a lease whose use is over, if it is one to be kept: it goes on as another object, its user's is over."""
         if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
             return False
-        with self._lock:
+        with self._keeper.lock:
             kept = replace(lease, recall_listeners=())
             lease.ended = "relinquished"
             self._renewer.exchange(lease, kept)
@@ -60,7 +57,7 @@ class LeaseCache:
         Whoever asks for a set that is here in part gives that part back first, so that all sets are taken in one order.
         Raises BadTime.
         """
-        with self._lock:
+        with self._keeper.lock:
             here = [lease for lease in self._since if lease.domain in wanted]
             if not here:
                 return [], []
@@ -79,7 +76,7 @@ class LeaseCache:
     def idle(self) -> list[Lease]:
         """Return those that nobody has used for long, or that are lost; they are not here any more."""
         boot = self._time.boot_ns()
-        with self._lock:
+        with self._keeper.lock:
             over = [
                 lease
                 for lease, since in self._since.items()
@@ -91,7 +88,7 @@ class LeaseCache:
 
     def drop(self, leases: Sequence[Lease]) -> None:
         """Have these here no longer: whoever calls this gives them back, or to a user."""
-        with self._lock:
+        with self._keeper.lock:
             for lease in leases:
                 self._since.pop(lease, None)
 
@@ -122,11 +119,11 @@ class Circle:
     Who waits for a holder that is only slow is told too: it is not known whom that one waits for.
     """
 
-    def __init__(self, recalls: RecallListener, time: NodeTime, look_every_ns: Span) -> None:
+    def __init__(self, recalls: RecallListener, keeper: Keeper) -> None:
         self._recalls = recalls
-        self._time = time
-        self._every_ns = look_every_ns
-        self._looked_boot_ns = time.boot_ns()
+        self._time = keeper.time
+        self._every_ns = keeper.policy.attempt_timeout_ns
+        self._looked_boot_ns = self._time.boot_ns()
         self._seen: dict[bytes, Age] = {}
         self._closed: set[bytes] = set()
 
@@ -151,29 +148,23 @@ class Circle:
 
 
 class RecallListener:
-    """The recalls of one session. Shares the session's lock."""
+    """The recalls of one session."""
 
     def __init__(
         self,
-        time: NodeTime,
-        policy: PolicyNumbers,
+        keeper: Keeper,
         leasing: Leasing,
         renewer: LeaseRenewer,
         cache: LeaseCache,
-        lock: RLock,
         give_back: Callable[[Sequence[Lease]], None],
-        *,
-        background: bool,
     ) -> None:
         """Listen to nobody yet. ``give_back``: ends leases, once what was written under them is decided."""
-        self._time = time
-        self._policy = policy
+        self._keeper = keeper
+        self._policy = keeper.policy
         self._leasing = leasing
         self._renewer = renewer
         self._cache = cache
-        self._lock = lock
         self._give_back = give_back
-        self._background = background
         self._ears: dict[int, _Ear] = {}
         self._early: dict[bytes, WantedLease] = {}
         self._stop = Event()
@@ -181,12 +172,12 @@ class RecallListener:
     def attend(self, leases: Iterable[Lease]) -> None:
         """Listen for these, from now on and as long as there are leases of their shards that may be recalled."""
         early: list[Lease] = []
-        with self._lock:
+        with self._keeper.lock:
             for lease in leases:
                 if lease.recall in KEPT or self._stop.is_set():
                     continue
                 ear = self._ears.setdefault(lease.shard, _Ear())
-                if self._background and ear.thread is None:
+                if self._keeper.background and ear.thread is None:
                     name = f"tenure-recalls-{lease.shard}"
                     ear.thread = Thread(target=self._listen, args=(lease.shard, ear), name=name, daemon=True)
                     ear.thread.start()
@@ -197,12 +188,12 @@ class RecallListener:
     def poll(self) -> None:
         """Hear what there is to hear, without waiting: for sessions that have no threads."""
         for shard, ear in list(self._ears.items()):
-            if not self._background and self._listening_for(shard):
+            if not self._keeper.background and self._listening_for(shard):
                 self._hear(shard, ear, 0)
 
     def in_no_circle[R](self, ask: Callable[[Callable[[Age | None], bool]], R]) -> R:
         """Do what waits for leases; it is handed what says that it has to end: then raises TryAgain, ``deadlock``."""
-        circle = Circle(self, self._time, self._policy.attempt_timeout_ns)
+        circle = Circle(self, self._keeper)
         try:
             return ask(circle.closed)
         except TryAgain:
@@ -211,7 +202,7 @@ class RecallListener:
 
     def waited_for(self, age: Age) -> dict[bytes, Age]:
         """Ask the shards which leases in use here an older request waits for, by correlation id. Blocks for each."""
-        with self._lock:
+        with self._keeper.lock:
             used = [each for each in self._renewer.held if each.ended is None and each not in self._cache]
             shards = sorted({each.shard for each in used if each.outlook().state == "held"})
         answers = [self._leasing.hear(shard, bytes(8), 0, 0) for shard in shards]
@@ -225,19 +216,19 @@ class RecallListener:
 
     def give_up(self, names: Iterable[bytes]) -> list[Lease]:
         """Give back those of these leases of which that was chosen, ``Recall.YIELD``; return all that are held."""
-        with self._lock:
+        with self._keeper.lock:
             mine = [each for each in self._renewer.held if each.correlation_id in names and each.ended is None]
             back = [each for each in mine if each.recall is Recall.YIELD]
             for lease in back:
                 lease.lose("recalled", LossReason.RECALLED)
-        self._renewer.losses.tell()
+        self._keeper.losses.tell()
         self._give_back(back)
         return mine
 
     def stop(self) -> None:
         """Listen no more. A call that is held back is ended; who does not end by that ends by itself, and later."""
         self._stop.set()
-        with self._lock:
+        with self._keeper.lock:
             threads = [(shard, ear.thread) for shard, ear in self._ears.items() if ear.thread is not None]
         for shard, thread in threads:
             self._leasing.hear(shard, bytes(8), 0, 0)
@@ -246,12 +237,12 @@ class RecallListener:
     # -- listening -----------------------------------------------------------------------------------------------------
 
     def _listening_for(self, shard: int) -> bool:
-        with self._lock:
+        with self._keeper.lock:
             return any(lease.shard == shard and lease.recall not in KEPT for lease in self._renewer.held)
 
     def _listen(self, shard: int, ear: _Ear) -> None:
         while True:
-            with self._lock:
+            with self._keeper.lock:
                 if self._stop.is_set() or not self._listening_for(shard):
                     ear.thread = None
                     return
@@ -275,7 +266,7 @@ class RecallListener:
     def _recalled(self, shard: int, recalled: Recalled) -> list[Lease]:
         """Return which leases are asked for. One that was granted and is not known yet is remembered."""
         wanted = {each.correlation_id: each for each in recalled.wanted}
-        with self._lock:
+        with self._keeper.lock:
             mine = [
                 lease
                 for lease in self._renewer.held
@@ -294,7 +285,7 @@ class RecallListener:
         """Do with leases that are asked for what was chosen for them, once."""
         back: list[Lease] = []
         tell: list[Lease] = []
-        with self._lock:
+        with self._keeper.lock:
             for lease in leases:
                 if lease.recall in KEPT or lease.ended is not None or lease.recalled:
                     continue
@@ -307,24 +298,24 @@ class RecallListener:
                 else:
                     tell.append(lease)
             self._cache.drop(back)
-        self._renewer.losses.tell()
+        self._keeper.losses.tell()
         if back:
             self._give_back(back)
         for lease in tell:
             if lease.recall is Recall.FINISH:
                 _tell(lease)
-            elif self._background:
+            elif self._keeper.background:
                 Thread(target=self._flush, args=(lease,), name="tenure-flush", daemon=True).start()
             else:
                 self._flush(lease)
 
     def _flush(self, lease: Lease) -> None:
         _tell(lease)
-        with self._lock:
+        with self._keeper.lock:
             if lease.ended is not None:
                 return
             lease.lose("recalled", LossReason.RECALLED)
-        self._renewer.losses.tell()
+        self._keeper.losses.tell()
         self._give_back([lease])
 
 
@@ -340,22 +331,13 @@ def _tell(lease: Lease) -> None:
 class SessionStanding:
     """One session's, for the tools that are made of sessions. Safe to share between threads."""
 
-    def __init__(
-        self,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        leasing: Leasing,
-        renewer: LeaseRenewer,
-        cache: LeaseCache,
-        *,
-        background: bool,
-    ) -> None:
-        self.time = time
-        self.policy = policy
+    def __init__(self, keeper: Keeper, leasing: Leasing, renewer: LeaseRenewer, cache: LeaseCache) -> None:
+        self._keeper = keeper
+        self.time, self.policy = keeper.time, keeper.policy
+        self.leases_below = leasing.leases_below
         self._leasing = leasing
         self._renewer = renewer
         self._cache = cache
-        self._background = background
         self._due: list[tuple[int, Callable[[], None]]] = []
         """What a session without threads has to do yet, and from when on, by the boot clock."""
 
@@ -367,14 +349,14 @@ class SessionStanding:
     @property
     def lock(self) -> RLock:
         """The session's."""
-        return self._renewer.keeper.lock
+        return self._keeper.lock
 
     def later(self, span: Span, do: Callable[[], None]) -> None:
         """Call a function once so much time has passed: in a thread that does not outlive the process, if it has any.
 
         A session without threads calls it when it renews, as time passes.
         """
-        if not self._background:
+        if not self._keeper.background:
             self._due.append((self.time.boot_ns() + span, do))
             return
         timer = Timer(span / SECOND, do)
@@ -391,13 +373,6 @@ class SessionStanding:
 
     def in_use(self, domain: str) -> Lease | None:
         """Return a lease on a domain that the session has in use, or None. Asks nobody."""
-        with self.lock:
+        with self._keeper.lock:
             mine = [each for each in self._renewer.held if each.domain == domain and each not in self._cache]
         return next((each for each in mine if each.ended is None), None)
-
-    def leases_below(self, domain: str) -> list[LeaseView]:
-        """Return the leases on all domains below one of a tree, in their order, unsigned, as their shard knows them.
-
-        Raises ShardUnavailable. Blocks for the shard.
-        """
-        return self._leasing.leases_below(domain)

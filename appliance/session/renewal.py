@@ -12,34 +12,31 @@ known here (a grant whose answer was lost, a late duplicate), those are looked u
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import Giving, LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
 from appliance.lease.session_client import Stands, SuspectSession
-from appliance.lease.wire import MAP_NOT_YET, Refused
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, part_of
+from .held import Keeper, Lease, LossReason, SessionLease, lease_of, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from threading import RLock
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Witness
     from appliance.lease.client import ClockLook, Result
     from appliance.lease.session_client import SessionClient, SessionResult
-    from timeagent.clock import NodeTime
+    from appliance.lease.wire import Age
     from timeagent.units import Instant, Span
 
-    from ..bag.context import Parallel
-    from .held import Losses
+    from ..bag.ports import Parallel
 
 
 _log = logging.getLogger(__name__)
@@ -75,37 +72,25 @@ One by one the shard hears where each of them was written under; of a dropped se
 
 
 class SessionLeases:
-    def __init__(
-        self,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        client: Callable[[int], SessionClient],
-        lock: AbstractContextManager[object],
-        prepared: Callable[[SessionLease], Sequence[int]],
-    ) -> None:
-        """Have none. ``client``: the way to a shard. ``lock``: the session's, never held while a shard is asked.
-
-        ``prepared``: the maps to be named in a renewal, the next where the shard does not go by the one before yet.
-        """
-        self._time = time
-        self._policy = policy
+    def __init__(self, keeper: Keeper, client: Callable[[int], SessionClient]) -> None:
+        """Have none. ``client``: the way to a shard."""
+        self._keeper = keeper
+        self._time, self._policy = keeper.time, keeper.policy
         self._client = client
-        self._prepared = prepared
-        self._lock = lock
-        self.moved: list[Lease] = []
-        """Leases that have gone on with their second half alone."""
+        self.prepared: Callable[[SessionLease], Sequence[int]]
+        """The maps to be named in a renewal, the next where the shard does not go by the one before yet."""
         self._of: dict[int, SessionLease] = {}
         self._older: list[SessionLease] = []
         """Those under which nothing more is taken, as long as they have leases."""
-        self._asking: dict[int, int] = {}
+        self._asking: Counter[int] = Counter()
         """How many calls are out that may bring leases, by shard."""
-        self._asked: dict[int, int] = {}
+        self._asked: Counter[int] = Counter()
         """How many such calls there have been."""
         self.drop_from = DROP_FROM
 
     def all(self) -> list[SessionLease]:
         """Return those that are not over and have leases, or may get some."""
-        with self._lock:
+        with self._keeper.lock:
             if self._older:
                 self._older = [each for each in self._older if each.leases and not each.over]
             return [each for each in self._of.values() if not each.over] + self._older
@@ -135,7 +120,7 @@ class SessionLeases:
         result = self._client(shard).begin_session(term, map_number)
         if not isinstance(result, Stands):
             return _unavailable(result)
-        with self._lock:
+        with self._keeper.lock:
             if session_lease is not None and self._of.get(shard) is session_lease and not session_lease.over:
                 self._older.append(session_lease)
             beside = self._of.get(shard)
@@ -147,15 +132,16 @@ class SessionLeases:
         self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
         return beside
 
-    def taken(self, lease: Lease, witness: Witness) -> Lease:
-        """Put a lease that was granted under its session lease; return it.
+    def taken(self, shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
+        """Return the lease, or the half of one, that a shard has granted: under its session lease, if it has one.
 
         Where that is over here meanwhile the lease is lost already.
         """
-        if witness.session_id is None:
+        lease = lease_of(shard, granted, term_ns, age)
+        if granted.witness.session_id is None:
             return lease
-        with self._lock:
-            session_lease = self.named(lease.shard, witness.session_id)
+        with self._keeper.lock:
+            session_lease = self.named(shard, granted.witness.session_id)
             if session_lease is None:
                 lease.lose("expired", LossReason.EXPIRED)
                 return lease
@@ -167,21 +153,22 @@ class SessionLeases:
 
     def retire(self, session_lease: SessionLease) -> None:
         """Take nothing more under it: its shard does not know it, or renews it no more."""
-        with self._lock:
+        with self._keeper.lock:
             if self._of.get(session_lease.shard) is session_lease:
                 del self._of[session_lease.shard]
                 self._older.append(session_lease)
 
-    def asking(self, shard: int) -> None:
-        """Take note that a call is made which may bring leases."""
-        with self._lock:
-            self._asking[shard] = self._asking.get(shard, 0) + 1
-            self._asked[shard] = self._asked.get(shard, 0) + 1
-
-    def told(self, shard: int) -> None:
-        """Take note that what that call has brought is known."""
-        with self._lock:
-            self._asking[shard] -= 1
+    @contextlib.contextmanager
+    def asking(self, shard: int) -> Iterator[None]:
+        """Make a call which may bring leases: at the end of the block it is known which."""
+        with self._keeper.lock:
+            self._asking[shard] += 1
+            self._asked[shard] += 1
+        try:
+            yield
+        finally:
+            with self._keeper.lock:
+                self._asking[shard] -= 1
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -191,9 +178,9 @@ class SessionLeases:
 
     def renew(self, session_lease: SessionLease) -> None:
         """Renew one, whatever the number of its leases, and do as its shard says. Raises BadTime."""
-        numbers = self._prepared(session_lease)
+        numbers = self.prepared(session_lease)
         if not numbers:  # its shard has gone: its leases go on with their second halves, or run out
-            with self._lock:
+            with self._keeper.lock:
                 seconds = [
                     each.second.session_lease for each in session_lease.leases.values() if each.second is not None
                 ]
@@ -209,12 +196,12 @@ class SessionLeases:
             )
             if not (isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET):
                 break
-        with self._lock:
+        with self._keeper.lock:
             match result:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
-                        self.moved += session_lease.take(result.signed, result.witness, result.revoked)
-                case LeaseOver():
+                        self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
+                case Over():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -233,13 +220,13 @@ class SessionLeases:
 
     # -- giving back ---------------------------------------------------------------------------------------------------
 
-    def leave(self, givings: Mapping[Lease, Giving]) -> list[SessionLease]:
+    def leave(self, givings: Mapping[Lease, Relinquish]) -> list[SessionLease]:
         """Take leases out of what is held, owing that they are given back; return what can be dropped instead.
 
         That is a session lease under which nothing is left, and nothing owed but many of these.
         """
         gone: dict[SessionLease, int] = {}
-        with self._lock:
+        with self._keeper.lock:
             for lease, giving in givings.items():
                 session_lease = lease.session_lease
                 if session_lease is not None and session_lease.leases.pop(lease.correlation_id, None) is not None:
@@ -259,7 +246,7 @@ class SessionLeases:
         Raises BadTime.
         """
         quiet = self._quiet(session_lease.shard)
-        with self._lock:
+        with self._keeper.lock:
             if quiet is None or session_lease.leases or session_lease.over or len(session_lease.owed) > len(leases):
                 return None
             session_lease.over = True
@@ -274,27 +261,29 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, LeaseOver):
+        if not isinstance(result, Over):
             _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result
 
     def give_again(self, session_lease: SessionLease) -> None:
         """Give back what was given back without an answer. Raises BadTime."""
-        with self._lock:
+        with self._keeper.lock:
             givings = list(session_lease.owed.values())
         self.acknowledge(session_lease, givings, self._client(session_lease.shard).relinquish(givings))
 
-    def acknowledge(self, session_lease: SessionLease, givings: Sequence[Giving], results: Sequence[object]) -> None:
+    def acknowledge(
+        self, session_lease: SessionLease, givings: Sequence[Relinquish], results: Sequence[object]
+    ) -> None:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
-        with self._lock:
+        with self._keeper.lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, LeaseOver):
+                if isinstance(result, Over):
                     session_lease.owed.pop(giving.correlation_id, None)
                 elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
                 else:
-                    session_lease.owed[giving.correlation_id] = Giving(
-                        giving.domain, giving.correlation_id, abandoned=True
+                    session_lease.owed[giving.correlation_id] = Relinquish(
+                        NO_REQUEST, giving.domain, giving.correlation_id, abandoned=True
                     )
 
     def close(self) -> None:
@@ -309,7 +298,7 @@ class SessionLeases:
 
     def _quiet(self, shard: int) -> int | None:
         """Return how many calls that bring leases there have been, if none is out; None: one is."""
-        with self._lock:
+        with self._keeper.lock:
             return None if self._asking.get(shard, 0) else self._asked.get(shard, 0)
 
     def _give_back_unknown(self, session_lease: SessionLease, quiet: int) -> None:
@@ -319,18 +308,13 @@ class SessionLeases:
         was over here before its renewal was answered, they are those that were lost with it, and may have been written
         under: they are given back without a word about that.
         """
-        after: str | None = ""
-        while after is not None:
-            page = self._client(session_lease.shard).leases_under(session_lease.session_id, after)
-            if page is None:
-                return
-            views, after = page
-            with self._lock:
+        for views in self._client(session_lease.shard).leases_under(session_lease.session_id):
+            with self._keeper.lock:
                 if self._quiet(session_lease.shard) != quiet:
                     return
                 known = session_lease.leases.keys() | session_lease.owed.keys()
                 givings = [
-                    Giving(each.domain, each.correlation_id, abandoned=session_lease.over)
+                    Relinquish(NO_REQUEST, each.domain, each.correlation_id, abandoned=session_lease.over)
                     for each in views
                     if each.correlation_id not in known
                 ]
@@ -346,59 +330,49 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return result
         case SuspectSession():
             return LeaseUnavailable("", "suspect-session", result.reason)
-        case LeaseOver():
+        case Over():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
 
 
 class LeaseRenewer:
-    """The leases of one session that were taken and not given back. Shares the session's lock."""
+    """The leases of one session that were taken and not given back."""
 
     def __init__(
         self,
-        time: NodeTime,
-        policy: PolicyNumbers,
+        keeper: Keeper,
         renew: Callable[[list[Lease]], list[tuple[Lease, Result]]],
         session_leases: SessionLeases,
         parallel: Parallel,
-        lock: RLock,
     ) -> None:
         """Have nothing yet. ``renew``: asks one shard for renewals of leases that are under no session lease."""
-        self._time = time
-        self._policy = policy
+        self._keeper = keeper
+        self._time, self._policy, self._losses = keeper.time, keeper.policy, keeper.losses
         self._ask = renew
         self._session_leases = session_leases
-        self._moved: list[Lease] = []
         self._parallel = parallel
-        self._lock = lock
         self._seen_boot_ns = 0
         self._seen_latest: Instant = 0
         self.held: dict[Lease, None] = {}
         """In the order in which they were taken."""
         self._alone: dict[Lease, None] = {}
         """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
-        self.keeper = Keeper(time, policy, lock)
-
-    @property
-    def losses(self) -> Losses:
-        """What was lost, and who is told."""
-        return self.keeper.losses
 
     def adopt(self, leases: Iterable[Lease], came: ClockLook) -> None:
         """Keep these from now on. ``came``: what the clock said when they had been granted."""
-        with self._lock:
+        with self._keeper.lock:
             self._seen_boot_ns, self._seen_latest = came.boot_ns, came.now.latest
             for lease in leases:
                 self._hold(lease)
-                lease.keeper = self.keeper
+                lease.keeper = self._keeper
                 lease.until_ns = lease.progress_within_ns = None
 
     def bound(
         self, leases: Iterable[Lease], latest: Instant, hold_ns_max: Span | None, progress_within_ns: Span | None
     ) -> None:
         """Keep these so long from now on, ``hold_ns_max``, and as long as their holder gets on (``Lease.progress``)."""
-        with self._lock:
+        with self._keeper.lock:
             for lease in leases:
                 lease.until_ns = None if hold_ns_max is None else latest + hold_ns_max
                 lease.progress_within_ns = progress_within_ns
@@ -408,15 +382,15 @@ class LeaseRenewer:
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
         gone = set(leases)
-        with self._lock:
+        with self._keeper.lock:
             for lease in gone:
                 self.held.pop(lease, None)
                 self._alone.pop(lease, None)
-        self.losses.forget(list(gone))
+        self._losses.forget(list(gone))
 
     def exchange(self, old: Lease, new: Lease) -> None:
         """Keep one object for a lease in the place of another."""
-        with self._lock:
+        with self._keeper.lock:
             for leases in (self.held, self._alone):
                 leases.pop(old, None)
             self._hold(new)
@@ -424,7 +398,7 @@ class LeaseRenewer:
                 new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
-        self.losses.forget([old])
+        self._losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
         self.held[lease] = None
@@ -443,7 +417,7 @@ class LeaseRenewer:
             self._end_by_the_boot_clock()
             raise
         finally:
-            self.losses.tell()
+            self._losses.tell()
 
     def _renew(self, due: list[Lease | SessionLease]) -> list[tuple[Lease, Result]]:
         """Renew what is due with one shard. Raises BadTime."""
@@ -459,7 +433,7 @@ class LeaseRenewer:
         groups: defaultdict[int, list[Lease | SessionLease]] = defaultdict(list)
         for session_lease in self._session_leases.due(latest):
             groups[session_lease.shard].append(session_lease)
-        with self._lock:
+        with self._keeper.lock:
             self._seen_boot_ns, self._seen_latest = boot, latest
             for lease in self._alone:
                 if lease.ended is None and self._is_wanted(lease, boot):
@@ -470,10 +444,8 @@ class LeaseRenewer:
 
     def take_moved(self) -> list[Lease]:
         """Return the leases that have gone on with their second half since this was asked last."""
-        with self._lock:
-            moved = [*self._moved, *self._session_leases.moved]
-            self._moved.clear()
-            self._session_leases.moved.clear()
+        with self._keeper.lock:
+            moved, self._keeper.moved = self._keeper.moved, []
         return [lease for lease in moved if lease.ended is None]
 
     def _is_wanted(self, lease: Lease, boot_ns: int) -> bool:
@@ -486,7 +458,7 @@ class LeaseRenewer:
         return True
 
     def _apply(self, answers: Iterable[tuple[Lease, Result]]) -> None:
-        with self._lock:
+        with self._keeper.lock:
             for asked, answer in answers:
                 lease = asked.standing()
                 match answer:
@@ -496,10 +468,10 @@ class LeaseRenewer:
                         first = lease.first
                         if first is not None and first.second is lease and part_of(lease.signed)[1] is Half.WHOLE:
                             first.go_on_with_second()
-                            self._moved.append(first)
+                            self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
-                    case LeaseOver():
+                    case Over():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -515,13 +487,13 @@ class LeaseRenewer:
 
     def _end_what_is_over(self) -> None:
         now = self._time.now()
-        with self._lock:
+        with self._keeper.lock:
             for each in self._expiring():
                 each.end_if_over(now, self._policy.holder_margin_ns)
 
     def _end_by_the_boot_clock(self) -> None:
         """Without bounded time nobody can say that a lease is held; when it would be over by count, it is lost."""
-        with self._lock:
+        with self._keeper.lock:
             latest = self._seen_latest + self._time.boot_ns() - self._seen_boot_ns
             for each in self._expiring():
                 each.trouble = LossReason.CLOCK_UNSAFE

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 
 from appliance.formats.shardmap import ShardMap
-from appliance.lease.client import Giving, LeaseGranted, LeaseUnavailable, may_ask_again
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, may_ask_again
 from appliance.lease.session_client import SessionClient
-from appliance.lease.wire import Above
+from appliance.lease.wire import NO_REQUEST, Above, Relinquish
 from timeagent.errors import TenureError
 from timeagent.units import Span
 
 from ..formats.lease import covers
 from ..formats.witness import Half
-from .held import Lease, SessionLease, lease_of
+from .held import Keeper, Lease, SessionLease
 from .renewal import SessionLeases
 
 _log = logging.getLogger(__name__)
@@ -30,27 +29,27 @@ class SecondHalves:
 
     def __init__(
         self,
+        keeper: Keeper,
         newest: Callable[[], ShardMap],
         client: Callable[[int], SessionClient],
         session_leases: SessionLeases,
-        lock: AbstractContextManager[object],
     ) -> None:
-        """Call nothing yet. ``newest``: the newest map. ``client``: the way to a shard. ``lock``: the session's."""
+        """Call nothing yet. ``newest``: the newest map. ``client``: the way to a shard."""
+        self._keeper = keeper
         self._newest = newest
         self._client = client
         self._session_leases = session_leases
-        self._lock = lock
 
     def maps_to_name(self, session_lease: SessionLease) -> list[int]:
         """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""
         newest = self._newest()
         half, number = newest.half_of(session_lease.shard), newest.number
         if half is not Half.WHOLE:
-            with self._lock:
+            with self._keeper.lock:
                 leases = list(session_lease.leases.values())
             self.catch_up(leases, newest)
         if half is Half.LEAVING:
-            with self._lock:
+            with self._keeper.lock:
                 leases = list(session_lease.leases.values())
             self.take([each for each in leases if each.keeper is not None], newest)
             if any(each.ended is None and each.second is None and each.counts_alone for each in leases):
@@ -62,13 +61,13 @@ class SecondHalves:
 
         Nothing is written under them until they have another second half, and both are renewed.
         """
-        with self._lock:
+        with self._keeper.lock:
             for lease in [each.first or each for each in leases]:
                 gone = lease.second is not None and by.half_of(lease.shard) is None
                 if gone and lease.second is not None and by.half_of(lease.second.shard) is Half.LEAVING:
                     lease.go_on_with_second()
                     lease.alone_until_ns = lease.expiry_ns
-                    self._session_leases.moved.append(lease)
+                    self._keeper.moved.append(lease)
 
     def take(self, leases: Sequence[Lease], by: ShardMap) -> None:
         """Take leases from the shards that come, where they are not held from these yet. What fails is tried again."""
@@ -83,47 +82,41 @@ class SecondHalves:
                     self._take_some(shard, some, term_ns, by, together=together)
 
     def _take_some(self, shard: int, leases: Sequence[Lease], term_ns: Span, by: ShardMap, *, together: bool) -> None:
-        self._session_leases.asking(shard)
         try:
-            session_lease = self._session_leases.ready(shard, by.number) if together else None
-            if isinstance(session_lease, LeaseUnavailable):
-                return
-            client = self._client(shard)
-            asks = [lease.asking or client.ask(lease.domain, lease.age, lease.mode) for lease in leases]
-            for lease, ask in zip(leases, asks, strict=True):
-                lease.asking = ask
-            results = client.acquire(
-                asks,
-                term_ns=term_ns,
-                session_id=None if session_lease is None else session_lease.session_id,
-                map_number=by.number,
-                above=above_of(shard, leases),
-            )
-            useless: list[Giving] = []
-            for lease, result in zip(leases, results, strict=True):
-                if isinstance(result, LeaseGranted):
-                    name = result.witness.correlation_id
-                    with self._lock:
-                        known = None if lease.second is None else lease.second.correlation_id
-                        weaker = not covers(result.witness.mode, lease.own_mode)  # it was asked for before that
-                        if weaker:
-                            lease.asking = None
-                        if known is None and lease.ended is None and not weaker:
-                            lease.join(
-                                self._session_leases.taken(
-                                    lease_of(shard, result, lease.term_ns, lease.age), result.witness
-                                )
-                            )
-                        elif known != name:  # another thread was faster, or it is over
-                            useless.append(Giving(lease.domain, name))
-                elif not may_ask_again(result):
-                    lease.asking = None
-            if useless:
-                client.relinquish(useless)
+            with self._session_leases.asking(shard):
+                session_lease = self._session_leases.ready(shard, by.number) if together else None
+                if isinstance(session_lease, LeaseUnavailable):
+                    return
+                client = self._client(shard)
+                asks = [lease.asking or client.ask(lease.domain, lease.age, lease.mode) for lease in leases]
+                for lease, ask in zip(leases, asks, strict=True):
+                    lease.asking = ask
+                results = client.acquire(
+                    asks,
+                    term_ns=term_ns,
+                    session_id=None if session_lease is None else session_lease.session_id,
+                    map_number=by.number,
+                    above=above_of(shard, leases),
+                )
+                useless: list[Relinquish] = []
+                for lease, result in zip(leases, results, strict=True):
+                    if isinstance(result, LeaseGranted):
+                        name = result.witness.correlation_id
+                        with self._keeper.lock:
+                            known = None if lease.second is None else lease.second.correlation_id
+                            weaker = not covers(result.witness.mode, lease.own_mode)  # it was asked for before that
+                            if weaker:
+                                lease.asking = None
+                            if known is None and lease.ended is None and not weaker:
+                                lease.join(self._session_leases.taken(shard, result, lease.term_ns, lease.age))
+                            elif known != name:  # another thread was faster, or it is over
+                                useless.append(Relinquish(NO_REQUEST, lease.domain, name))
+                    elif not may_ask_again(result):
+                        lease.asking = None
+                if useless:
+                    client.relinquish(useless)
         except TenureError as problem:
             _log.warning("second-half-failed shard=%d code=%s reason=%s", shard, problem.code, problem.message)
-        finally:
-            self._session_leases.told(shard)
 
 
 def joined(taken: Sequence[Lease]) -> list[Lease]:

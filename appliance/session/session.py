@@ -12,27 +12,20 @@ import logging
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from threading import RLock
 from typing import Final, Self
 
 from appliance.bag.reader import Message
 from appliance.bag.writing import Committed, NotCommitted, Outcome, Unknown
-from appliance.formats.lease import Mode
+from appliance.formats.lease import Holder, Mode
 from appliance.formats.names import check_purpose
 from appliance.formats.policy import PolicyNumbers
 from appliance.lease.client import ClockLook
 from appliance.lease.wire import Denied
-from timeagent.errors import (
-    BadRequest,
-    Damaged,
-    NotTrusted,
-    TenureError,
-    check_callable,
-    check_type,
-)
+from timeagent.clock import boot_id
+from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check_callable, check_type
 from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
-from ..bag.context import BagContext
+from ..bag.ports import BagContext
 from .asking import (
     Leases,
     PendingAcquires,
@@ -43,20 +36,12 @@ from .asking import (
     spans_of,
     wanted_modes,
 )
-from .held import Lease, Listener, Recall, checked_leases
+from .held import Keeper, Lease, Listener, Recall, checked_leases
 from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
 from .recalls import LeaseCache, RecallListener, SessionStanding
 from .renewal import LeaseRenewer, RenewalThread, period_ns
-from .stamping import (
-    AheadOfClock,
-    FrameStamper,
-    Publication,
-    WriterState,
-    check_covering,
-    check_near,
-    checked_batch,
-)
+from .stamping import AheadOfClock, FrameStamper, Publication, WriterState, check_covering, check_near, checked_batch
 
 _log = logging.getLogger(__name__)
 
@@ -87,29 +72,28 @@ class Session:
         self._logs = logs
         self._policy = policy
         self._random = randomness
-        self._background = background
         self._together = session_leases
-        self._process = os.getpid()
-        self._lock = RLock()
+        self._time = context.time
+        keeper = self._keeper = Keeper(context.time, policy, background)
+        self._process, self._losses = keeper.process, keeper.losses
         self._state = WriterState(context.records.cluster_id, context.node, randomness.randbytes(8))
         self._stamper = FrameStamper(context.time, policy, self._state, context.records)
-        time = self._time = context.time
-        self._leasing = Leasing(
-            time, policy, routes, context.node, self._state.incarnation, check_purpose(purpose), randomness, self._lock
+        holder = Holder(
+            node=context.node,
+            process=keeper.process,
+            boot=boot_id(),
+            incarnation=self._state.incarnation,
+            purpose=check_purpose(purpose),
         )
-        self._acquires = PendingAcquires(time, policy, self._lock)
-        self._renewer = LeaseRenewer(
-            time, policy, self._leasing.renew, self._leasing.session_leases, context.parallel, self._lock
-        )
-        self._losses = self._renewer.losses
+        leasing = self._leasing = Leasing(keeper, routes, holder, randomness)
+        self._acquires = PendingAcquires(keeper)
+        self._renewer = LeaseRenewer(keeper, leasing.renew, leasing.session_leases, context.parallel)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
-        self._cache = LeaseCache(time, policy, self._renewer, self._lock)
-        self._recalls = RecallListener(
-            time, policy, self._leasing, self._renewer, self._cache, self._lock, self._give_back, background=background
-        )
-        self.standing = SessionStanding(time, policy, self._leasing, self._renewer, self._cache, background=background)
+        self._cache = LeaseCache(keeper, self._renewer)
+        self._recalls = RecallListener(keeper, leasing, self._renewer, self._cache, self._give_back)
+        self.standing = SessionStanding(keeper, leasing, self._renewer, self._cache)
 
     @property
     def incarnation(self) -> bytes:
@@ -187,12 +171,12 @@ class Session:
                 )
             now = came.now
             try:
-                with self._lock:
+                with self._keeper.lock:
                     self._check_open()
                     for lease in leases:
-                        lease.recall, lease.sticky_ns, lease.asked_term_ns = answer, sticky_ns, term_ns
+                        lease.recall, lease.sticky_ns = answer, sticky_ns
                     self._renewer.adopt(leases, came)
-                    if self._background:
+                    if self._keeper.background:
                         self._renewal_thread.start(period_ns(term, self._policy))
             except TenureError:
                 self._renewer.forget(leases)
@@ -223,7 +207,7 @@ class Session:
         wanted = wanted_modes([lease.domain], mode)[lease.domain]
         ending = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
         if ending is not None:
-            with self._lock:
+            with self._keeper.lock:
                 lease.lose_to(ending)
         self._checked([lease])
         if not record_only:
@@ -287,7 +271,7 @@ class Session:
         timeout_ns = None if timeout_s is None else span_of(timeout_s, "timeout_s")
         until = None if timeout_ns is None else self._time.boot_ns() + timeout_ns
         leases = checked_leases(leases)
-        with self._lock:
+        with self._keeper.lock:
             self._refuse_foreign(leases)
             undecided = {lease for publication in self._pending.values() for lease in publication.leases}
             over = [each for each in leases if self._acquires.over or each in undecided or not self._cache.put(each)]
@@ -295,12 +279,12 @@ class Session:
         return all(lease.delivered for lease in over)
 
     def _give_back(self, leases: Sequence[Lease], until_boot_ns: int | None = None) -> None:
-        with self._lock:
+        with self._keeper.lock:
             mine = [lease for lease in leases if lease in self._renewer.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
         self._resolve_before_end(mine, until_boot_ns)
-        with self._lock:
+        with self._keeper.lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
             mine = [lease for lease in mine if lease in self._renewer.held]
             self._renewer.forget(mine)
@@ -321,7 +305,7 @@ class Session:
         self._acquires.wait()
         self._renewal_thread.stop()
         self._recalls.stop()
-        with self._lock:
+        with self._keeper.lock:
             held = list(self._renewer.held)
         self.relinquish(held)
         self._leasing.session_leases.close()
@@ -412,7 +396,7 @@ class Session:
     def _read(self, messages: list[Message]) -> list[Message]:
         """Remember how far was read: what is written from now on has higher timestamps."""
         if messages:
-            with self._lock:
+            with self._keeper.lock:
                 self._state.read_ns = max(self._state.read_ns, messages[-1].timestamp_ns)
         return messages
 
@@ -450,7 +434,7 @@ class Session:
         while True:
             in_force = self._stamper.in_force(numbers)
             try:
-                with self._lock:
+                with self._keeper.lock:
                     made = self._stamper.publication(book.grid, batch, leases, identity, in_force)
                     if not isinstance(made, AheadOfClock):
                         self._pending[identity] = made
@@ -474,7 +458,7 @@ class Session:
 
         ``alone``: the attempt was written once. After doubt its frame may stand in several files of the bag.
         """
-        with self._lock:
+        with self._keeper.lock:
             if isinstance(outcome, Unknown) or self._pending.get(publication.attempt_id) is not publication:
                 return
             del self._pending[publication.attempt_id]
@@ -496,7 +480,7 @@ class Session:
         return outcome
 
     def _pending_under(self, leases: Sequence[Lease]) -> list[Publication]:
-        with self._lock:
+        with self._keeper.lock:
             return [each for each in self._pending.values() if not set(leases).isdisjoint(each.leases)]
 
     def _resolve_before_end(self, leases: Sequence[Lease], until_boot_ns: int | None) -> None:
@@ -535,7 +519,7 @@ class Session:
         leases = checked_leases(under)
         if not leases:
             raise BadRequest("no-lease", "messages are published under at least one lease", hint="acquire one first")
-        with self._lock:
+        with self._keeper.lock:
             self._refuse_foreign(leases)
         return leases
 
@@ -544,7 +528,7 @@ class Session:
         leases = self._own(under)
         now = self._time.now()
         try:
-            with self._lock:
+            with self._keeper.lock:
                 for lease in leases:
                     lease.check_held(now, self._policy.holder_margin_ns)
         finally:

@@ -20,11 +20,12 @@ from appliance.formats.witness import SignedWitness
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, NotTrusted
+from timeagent.keys import Purpose
 from timeagent.signedtime import SignedTime, r1_range
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MS, Instant, Span, TimeInterval, rfc3339, span_text
 
-from ..bag.context import NumberedRecords, RecordNumbers
+from ..bag.ports import NumberedRecords, RecordNumbers
 from ..bag.writing import FrameFile
 from ..formats.hints import ANY_FILE, HintedFile
 from .held import Lease, LossReason

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from appliance.formats.lease import LeaseOutcome, conflicts
 from appliance.formats.shardmap import chain_of
-from appliance.formats.witness import Half
 from auditor.rules.grants import signed_within
 from auditor.rules.history import ClusterFacts, HeadFact, Position, SessionHistory, SessionName, shard_of
 from timeagent.signedtime import STALENESS_NS
@@ -64,9 +63,6 @@ class Heads:
         self.map, _ = _numbered(fact.head.map_number for fact in ordered)
         """Which map the chain of its shard began under: these are numbered in order."""
         self.run, self.runs = _numbered(fact.head.incarnation for fact in ordered)
-        self.whole = np.array([fact.head.half is Half.WHOLE for fact in ordered], np.bool_)
-        """Whether the leases in it need no other half."""
-        self.leaving = np.array([fact.head.half is Half.LEAVING for fact in ordered], np.bool_)
         self.overtaken = np.array([_overtaken(fact, cluster) for fact in ordered], np.int64)
         """Before this a chain that follows counted by itself; NEVER where none did."""
         figures = np.array([_figures(fact, cluster) for fact in ordered], np.int64).reshape(-1, 6)
@@ -455,28 +451,20 @@ class _Leases:
         self.bad[name[np.minimum(grant["floor"], grant["settle_to"]) < before]] = True
 
     def check_moves(self) -> None:
-        """Check that what counts by itself begins above what an earlier chain had before it left, in each domain.
+        """Check that what was held from a chain begins above all that was held from those before, in each domain.
 
-        A lease under a session lease may be either, whatever its own witnesses say. Then nothing that was written under
-        the one lies above what was under the other.
+        Then nothing that was written under the one lies above what was under the other.
         """
         overtaken = self.expiry > self.heads.overtaken[self.head[self.start]]
         self.suspect_leases(self.held & ~self.given & overtaken)
         if self.first_of_chain.sum() == len(np.unique(self.name_of)):
             return
-        grant = self.rows[self.start]
-        whole = np.logical_or.reduceat(self.told & self.heads.whole[self.head], self.start)
-        staying = np.logical_or.reduceat(self.told & ~self.heads.leaving[self.head], self.start)
-        whole, staying = (self.held & (each | grant["under"]) for each in (whole, staying))
-        asked = np.where(staying, np.where(self.given, self.watermark, self.expiry), 0)
-        settle_to = np.where(staying & ~self.given, self.expiry, 0)
-        self.suspect_leases(whole & (grant["floor"] < self._of_chains_before(asked)))
-        self.suspect_leases(whole & (grant["settle_to"] < self._of_chains_before(settle_to)))
-
-    def _of_chains_before(self, values: Column) -> Column:
-        """Return for each lease the highest of some values of leases of its domain in earlier chains, 0 without any."""
-        firsts = np.flatnonzero(self.first_of_chain)
-        return _highest_before(self.name_of[firsts], np.maximum.reduceat(values, firsts))[self.chain]
+        grant, firsts = self.rows[self.start], np.flatnonzero(self.first_of_chain)
+        asked = np.where(self.held, np.where(self.given, self.watermark, self.expiry), 0)
+        settle_to = np.where(self.held & ~self.given, self.expiry, 0)
+        for column, left in (("floor", asked), ("settle_to", settle_to)):
+            before = _highest_before(self.name_of[firsts], np.maximum.reduceat(left, firsts))[self.chain]
+            self.suspect_leases(self.held & (grant[column] < before))
 
 
 def _highest_before(name: Column, values: Column) -> Column:
@@ -555,5 +543,5 @@ def _unsettled(rows: Rows, uses: RowBucket, cluster: ClusterFacts) -> Flags:
     of = log[rows["path"]]
     for name, number in logs.items():
         chosen = np.flatnonzero(of == number)
-        found[chosen] = cluster.closings.of_many(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
+        found[chosen] = cluster.closings.of(name, rows["settle_to"][chosen]) > rows["signed"][chosen]
     return found

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.closed import LockFile
 from appliance.formats.framing import (
     CHECKSUM_BYTES,
     FRAME_MESSAGES_MAX,
@@ -25,7 +26,6 @@ from appliance.formats.framing import (
     Kind,
     pack,
 )
-from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader
@@ -319,14 +319,11 @@ def columns_of(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, cho
     )
 
 
-def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags) -> Flags:
-    """Strike out the frames that have no witness of a lease, or one that may not be as it is.
-
-    Returns of each lease that a frame carries whether it counts without a half from a chain that comes later.
-    """
+def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens, clean: Flags) -> None:
+    """Strike out the frames that have no witness of a lease, or one that may not be as it is."""
     clean &= witnesses.once_each(len(clean))
     if not witnesses.count:
-        return np.zeros(0, np.bool_)
+        return
     policy = batch.files[0].by.policy
     assert policy is not None
     good, signed = witnesses.good(policy)
@@ -344,9 +341,6 @@ def check_witnesses(batch: FrameBatch, witnesses: Witnesses, tokens: FrameTokens
         )
         clean[frame[~fits]] = False
     frame, (fits, saying) = witnesses.frame, witnesses.with_sessions()
-    staying, together = witnesses.with_other_halves(saying)
-    fits &= together
     fits &= witnesses.floor[witnesses.which] < batch.first[frame]
     fits &= batch.last[frame] < witnesses.expiry[saying]
     clean[frame[~fits]] = False
-    return staying

@@ -52,7 +52,6 @@ from .records import Records, Shapes
 _KINDS: Final = {WitnessKind.GRANT: GRANT, WitnessKind.RENEWAL: RENEWAL, WitnessKind.UPGRADE: UPGRADE}
 MODES: Final = tuple(Mode)
 OUTCOMES: Final = tuple(LeaseOutcome)
-_HALVES: Final = (Half.WHOLE, Half.LEAVING, Half.COMING)
 _PLAIN: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.EXPIRED, LeaseOutcome.WITHDRAWN})
 """How leases end, mostly; nobody ended these alone, or with others."""
 
@@ -198,7 +197,9 @@ class Witnesses:
         for each in np.unique(self.batch, return_index=True)[1].tolist():
             one = decode(SignedWitness, raw[each])
             self.batches.append((frames.head(one, keyring), one.head))
-        self._holds = self._on_paths(signed)
+        signers = [known.head for known, _ in self.batches]
+        signing = [head.count for head in signers], [head.root for head in signers]
+        self._holds = check_paths(self.entries, signed.items("path"), self.batch, self.position, *signing)
         self._told = told
         self.correlation = told.identifiers("correlation_id", 2)
         self.settle_to = told.number("settle_to_ns")
@@ -251,40 +252,16 @@ class Witnesses:
             stands &= ~under | (self._told.identifiers(f"ended.{place}", 2)[of] != lease).any(axis=1)
         return stands, np.where(under, of, self.which)
 
-    def with_other_halves(self, saying: Column) -> tuple[Flags, Flags]:
-        """Say of each lease that a frame carries whether it is no half that leaves, and whether it has what it needs.
-
-        ``saying``: the witness of each that says until when. It says how much of a lease it is as well, unless the
-        lease's own goes by a newer map.
-        """
-        going_by = np.array([known.head.going_by for known, _ in self.batches], np.int64)
-        halves = np.array([_HALVES.index(known.head.half) for known, _ in self.batches], np.int64)
-        own, said = self.batch[self.which], self.batch[saying]
-        newest = np.where(going_by[own] > going_by[said], own, said)
-        half = halves[newest]
-        rows = np.flatnonzero(half)
-        fits = half == 0
-        if len(rows):
-            holder, _ = self._told.distinct("holder.node", "holder.purpose")
-            which = self.which[rows]
-            names = (self.frame[rows], self.domain[which], holder[which], going_by[newest[rows]])
-            whose = np.unique(np.stack(names, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-            there = np.zeros((len(rows), len(_HALVES)), np.bool_)
-            there[whose, half[rows]] = True
-            fits[rows] = there[whose, 1] & there[whose, 2]
-        return half != _HALVES.index(Half.LEAVING), fits
-
-    def _on_paths(self, signed: Records) -> Flags:
-        heads = [known.head for known, _ in self.batches]
-        counts, roots = [head.count for head in heads], [head.root for head in heads]
-        return check_paths(self.entries, signed.items("path"), self.batch, self.position, counts, roots)
-
     def good(self, policy: Policy) -> tuple[Flags, Column]:
-        """Say of each whether it holds by itself, and for each the earliest instant at which it was signed."""
+        """Say of each whether it holds by itself, and for each the earliest instant at which it was signed.
+
+        While a domain moves, leases count with their other halves: which of a frame's these are the rules say.
+        """
         tokens_of = [known.token for known, _ in self.batches]
         term_ns_max = policy.lease_term_max_ns
         sound = [
             known.refusal is None
+            and known.head.half is Half.WHOLE
             and token.radius_ns <= policy.radius_ns_max
             and max(token.midpoint_ns, token.radius_ns, term_ns_max) < NUMBER_MAX
             for (known, _), token in zip(self.batches, tokens_of, strict=True)

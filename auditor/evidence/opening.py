@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from appliance.formats.marker import FORMAT, format_of
+from appliance.formats.birth import FORMAT, format_of
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE
 from timeagent.console import printable
 from timeagent.errors import BadRequest, Damaged, Environment

@@ -12,9 +12,9 @@ from appliance.formats.witness import HEAD_CONTEXT, BatchHead, Half, SessionWitn
 from auditor.rules.finding import Evidence
 from timeagent.canonical import decode, digest
 from timeagent.errors import Damaged, NotTrusted
-from timeagent.keys import Verifier
+from timeagent.keys import Purpose, Verifier
 from timeagent.signedtime import NONCE_CONTEXT, PAGE_CONTEXT, SignedTime, TimeFlags
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import Instant
 
 ANSWERS_MAX: Final = 200_000

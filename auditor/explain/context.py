@@ -212,7 +212,10 @@ class Restart:
     shard: int
     incarnation: bytes
     how: str
-    """In words."""
+
+    @property
+    def words(self) -> str:
+        return f"shard {self.shard} on {self.node} {self.how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +225,10 @@ class ClockChange:
     instant_ns: Instant
     node: str
     what: str
+
+    @property
+    def words(self) -> str:
+        return f"clock of {self.node}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)

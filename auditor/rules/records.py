@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.paths import record_name
 from appliance.formats.policy import Policy
@@ -21,16 +21,16 @@ from auditor.evidence.signatures import (
     refusal_code,
 )
 from timeagent.errors import Damaged
-from timeagent.keys import fingerprint
+from timeagent.keys import Purpose, fingerprint
 from timeagent.signedtime import STALENESS_NS, SignedTime, TimeFlags
-from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 
 from .finding import (
     Check,
     Evidence,
     Finding,
-    NamedInterval,
+    Times,
     clock,
     found,
     latest_expiry_ns,
@@ -97,8 +97,9 @@ def _undone(before: _Said, now: _Said) -> Finding:
         f"trust record {before.number} revokes {name} of {before.entry.node} from {rfc3339(old)}, record {now.number} "
         f"{word}"
     )
-    times = [NamedInterval.at(f"revoked by record {before.number}", old)]
-    times += [] if new is None else [NamedInterval.at(f"revoked by record {now.number}", new)]
+    times = {f"revoked by record {before.number}": old}
+    if new is not None:
+        times[f"revoked by record {now.number}"] = new
     title = f"a later trust record {'takes a revocation back' if new is None else 'puts a revocation off'}"
     return found(
         "revocation-undone", f"{now.where.path}, {name}", reason, [before.where, now.where], times, title=title
@@ -144,7 +145,7 @@ class Policies:
             return
         latest = latest_expiry_ns(token, self.widest)
         reason = f"{what} lasts until {rfc3339(expiry_ns)}; the policy allows {rfc3339(latest)}"
-        times = [NamedInterval.of("the witness", token), NamedInterval.at("the expiry", expiry_ns)]
+        times: Times = {"the witness": token, "the expiry": expiry_ns}
         yield self.judged(term.finding(what, reason, [where], times), token.interval.latest)
 
 
@@ -160,7 +161,7 @@ def stale_time(what: str, token: SignedTime, where: Evidence) -> Iterator[Findin
             f"{what} has a signed time that may have been handed out up to {span_text(token.staleness_ns)} after it "
             f"was made; {span_text(STALENESS_NS)} are allowed"
         )
-        yield found("stale-time", what, reason, [where], [NamedInterval.of("the signed time", token)])
+        yield found("stale-time", what, reason, [where], {"the signed time": token})
 
 
 def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -> Iterator[Finding]:
@@ -171,7 +172,7 @@ def wide_radius(what: str, token: SignedTime, policy: Policy, where: Evidence) -
             f"{what} has a signed time that is known to {span_text(token.radius_ns)}; the policy allows "
             f"{span_text(policy.radius_ns_max)}, and whoever knows less neither grants, writes nor closes"
         )
-        yield radius.finding(what, reason, [where], [NamedInterval.of("the signed time", token)])
+        yield radius.finding(what, reason, [where], {"the signed time": token})
 
 
 STAMPED: Final = {Kind.BIRTH: "a log's birth record", Kind.LOCK: "a lock file", Kind.SEAL: "a seal"}
@@ -192,10 +193,10 @@ def stamp_findings(
         reason = reason or signatures.refuses_time(keyring, token, body_digest(kind, stamped.body))
     if reason is None:
         return token, []
-    times = [NamedInterval.of("the stamp", token)]
     code = refusal_code("forged-time", reason)
     title = title_of(code, STAMPED[kind], f"the signed time of {STAMPED[kind]} does not verify")
-    return None, [found(code, where.path, f"its stamp is refused: {reason}", [where], times, title=title)]
+    said = f"its stamp is refused: {reason}"
+    return None, [found(code, where.path, said, [where], {"the stamp": token}, title=title)]
 
 
 def title_of(code: str, what: str, forged: str = "") -> str:
@@ -269,21 +270,20 @@ def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
     """forged-witness, forged-time and ended-key: what a frame carries. Readers drop such a frame whole."""
     path, where, signed = evidence.where.path, [evidence.where], signed_time(evidence)
     if not signed.holds:
-        times = [NamedInterval.of("the frame", evidence.token)]
         title = title_of(signed.code, "a frame", "the signed time of a frame is refused")
-        yield signed.finding(path, f"the frame's signed time is refused: {signed.value}", where, times, title=title)
+        reason = f"the frame's signed time is refused: {signed.value}"
+        yield signed.finding(path, reason, where, {"the frame": evidence.token}, title=title)
     for reason in evidence.unreadable:
         yield is_witness(reason).finding(path, f"the frame carries a witness that is none: {reason}", where)
     for held in evidence.carried:
         check = signed_by_shard(held)
         if check.holds:
             continue
-        times = [NamedInterval.of("the witness", held.token)]
         lease = lease_name(held)
         reason = f"{path} carries a witness of {lease} that is refused: {check.value}"
         forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
         title = title_of(check.code, "a witness", forged)
-        yield check.finding(f"{path} under {lease}", reason, where, times, title=title)
+        yield check.finding(f"{path} under {lease}", reason, where, {"the witness": held.token}, title=title)
 
 
 def lease_name(held: HeldWitness | HeldSession) -> str:

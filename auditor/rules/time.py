@@ -23,7 +23,7 @@ from timeagent.units import Instant, rfc3339, span_text
 from .finding import (
     Check,
     Finding,
-    NamedInterval,
+    Times,
     compared,
     found,
     latest_expiry_ns,
@@ -200,7 +200,7 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | N
     for held in evidence.carried:
         witness, token = held.witness, held.token
         span = witness.expiry_ns - token.midpoint_ns - token.radius_ns
-        times = [NamedInterval.of("the witness", token)]
+        times: Times = {"the witness": token}
         if held.refusal is None and policy.radius_ns_max < token.radius_ns <= widest.radius_ns_max:
             reason = (
                 f"clocks that are known to {span_text(policy.radius_ns_max)}; a lease of its own was granted by one "
@@ -211,7 +211,7 @@ def _misnamed(evidence: FrameEvidence, policy: Policy | None, widest: Policy | N
                 f"{span_text(policy.lease_term_max_ns)}; a lease of its own lasts {span_text(span)} at least, "
                 f"until {rfc3339(witness.expiry_ns)}"
             )
-            times.append(NamedInterval.at("the expiry", witness.expiry_ns))
+            times = {"the witness": token, "the expiry": witness.expiry_ns}
         else:
             continue
         subject = f"{evidence.where.path}, frame {evidence.frame.head.sequence}"
@@ -275,7 +275,7 @@ def _frame_finding(evidence: FrameEvidence, held: Held | None, check: Check) -> 
     )
     if check.code != "r2-breach":
         return check.finding(f"{path} under {name}", reason, where)
-    times = [NamedInterval.of("the witness", held.token), _frame_time(evidence)]
+    times = {"the witness": held.token, "the frame": evidence.token}
     title = "a frame was signed before a witness that it carries"
     return check.finding(f"{path} under {name}", reason, where, times, title=title)
 
@@ -291,7 +291,7 @@ def stamp_after_frame(evidence: FrameEvidence, stamp: SignedTime | None) -> Iter
     for check in frame_covered(evidence, stamp):
         if not check.holds and stamp is not None:
             reason = "the bag was closed, by its lock file's signed time, surely before this frame in it was signed"
-            times = [_frame_time(evidence), NamedInterval.of("the lock file", stamp)]
+            times = {"the frame": evidence.token, "the lock file": stamp}
             title = "a bag was closed before a frame in it was signed"
             yield check.finding(evidence.where.path, reason, [evidence.where], times, title=title)
 
@@ -302,24 +302,19 @@ def _timestamps(
     """Return the finding about the messages whose timestamps fail a check."""
     token, title = evidence.token, ""
     if isinstance(held, HeldWitness):
-        expiry = _expiry_ns(evidence, held)
-        times = [NamedInterval.at("the expiry", expiry), NamedInterval.at("the floor", held.witness.floor_ns)]
+        times: Times = {"the expiry": _expiry_ns(evidence, held), "the floor": held.witness.floor_ns}
         what = "expires at" if check.code == "timestamp-after-expiry" else "has the floor"
         rule = f"{lease_name(held)} {what} {rfc3339(check.bound)}"
     elif check.code == "r1-breach":
-        times, title = [_frame_time(evidence)], "a timestamp is too far from its signed time"
+        times, title = {"the frame": token}, "a timestamp is too far from its signed time"
         rule = f"the signed time is {rfc3339(token.midpoint_ns)}, and {span_text(check.bound)} are allowed"
     else:
-        times = [NamedInterval("the bag", *span), _frame_time(evidence)]
+        times = {"the bag": span, "the frame": token}
         rule = f"the bag holds {rfc3339(span[0])} to {rfc3339(span[1])}"
     chosen = evidence.frame.timestamps[bad]
     first, last = int(chosen[0]), int(chosen[-1])
     count = "one message has" if len(chosen) == 1 else f"{len(chosen)} messages have"
     stamps = f"the timestamp {rfc3339(first)}" if first == last else f"timestamps {rfc3339(first)} to {rfc3339(last)}"
-    times = [NamedInterval("the timestamps", first, last), *times]
+    times = {"the timestamps": (first, last), **times}
     path, where = evidence.where.path, [evidence.where]
     return check.finding(path, f"{count} {stamps}; {rule}", where, times, title=title)
-
-
-def _frame_time(evidence: FrameEvidence) -> NamedInterval:
-    return NamedInterval.of("the frame", evidence.token)

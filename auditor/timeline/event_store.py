@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from appliance.formats.witness import Ended, Witness
 from auditor.columns.layout import Numbering
 from auditor.columns.layout import Rows as ColumnRows
-from auditor.index import Database
 from auditor.rules.finding import Evidence
 from timeagent.units import Instant
 
+from ..columns.index import Database
 from .events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
 
 type Numbers = NDArray[np.int64]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending
 from appliance.formats.paths import Bag
 from appliance.formats.witness import BatchHead, Ended, Half, Resumed, SessionEnded, SessionWitness, Witness

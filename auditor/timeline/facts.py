@@ -16,26 +16,26 @@ from typing import Final
 import numpy as np
 
 from appliance.formats.birth import LogBirth
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
+from appliance.formats.closed import LockFile, open_seal
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
-from auditor.parts import EvidenceSource
-from auditor.rules.bags import misplaced_lock
+from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import Judgement, judge_frame
-from auditor.seals import SealFacts
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
+from ..rules.bags import SealFacts
+from ..walk.parts import EvidenceSource
 from .events import (
     AS_IT_WAS,
     BagClosed,
@@ -231,10 +231,8 @@ class RackFacts:
     def closed(self, listing: BagListing, raw: bytes, where: Evidence) -> None:
         """Take the list that counts of a bag, before its files. ``raw``: the bytes of the lock file."""
         try:
-            lock, stamped = open_lock(raw, where.path)
+            lock, stamped = lock_of(raw, where.path, listing.bag, self._records.cluster_id)
         except Damaged:
-            return
-        if misplaced_lock(lock, listing.bag, self._records.cluster_id):
             return
         bag = self._lens.bag(listing.bag)
         stamp = self._stamp(Kind.LOCK, stamped, lock.closer, where, bag.due_ns)

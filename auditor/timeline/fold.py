@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.witness import WitnessKind
-from auditor.index import Database
-from auditor.parts import Value
 from auditor.rules.history import ShardName
 from timeagent.units import Instant
 
+from ..columns.index import Database
+from ..walk.parts import Value
 from .events import (
     BagClosed,
     CeilingLinked,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingRecord
+from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
 from auditor.index import Database

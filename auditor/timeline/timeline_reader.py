@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.formats.policy import Policy
-from auditor.index import INDEX_ERRORS, Database, open_index
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from auditor.rules.history import ShardName
@@ -30,6 +29,7 @@ from timeagent.canonical import decode
 from timeagent.errors import BadRequest
 from timeagent.units import Instant
 
+from ..columns.index import INDEX_ERRORS, Database, open_index
 from .event_store import Posting, StoredEvents, session_key
 from .events import (
     BagClosed,

@@ -23,13 +23,13 @@ from appliance.formats.witness import BatchHead, Ended, Witness
 from auditor.columns.layout import ENDED, ENTRIES, OTHER, USES, RowBucket, bytes_of
 from auditor.columns.layout import Rows as ColumnRows
 from auditor.evidence.records import ClusterRecords
-from auditor.index import Database, Index
 from auditor.report.result import Audit
 from auditor.rules.finding import Evidence, Finding
 from timeagent.canonical import decode, encode
 from timeagent.console import printable
 from timeagent.units import INSTANT_MAX, Instant
 
+from ..columns.index import Database, Index
 from .event_store import EVENT, LEASE, ORDER, WHOLE, EventStore, Posting, StoredEvents, session_key
 from .event_store import SCHEMA as EVENTS
 from .events import (

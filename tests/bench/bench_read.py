@@ -33,8 +33,8 @@ if str(ROOT) not in sys.path:
 
 from appliance.bag.posix import PosixStorage  # noqa: E402
 from appliance.bag.writing import Committed  # noqa: E402 - a script finds the repository first
+from appliance.formats.closed import PACK, PackMaker  # noqa: E402
 from appliance.formats.lease import Holder  # noqa: E402
-from appliance.formats.pack import PACK, PackMaker  # noqa: E402
 from appliance.formats.paths import SEAL  # noqa: E402
 from tests.support.bags import T0, Node, witness  # noqa: E402
 from tests.support.cluster import HandSite  # noqa: E402
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.bag.message import Message
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.bag.writing import FrameFile
     from appliance.formats.paths import Rack
 

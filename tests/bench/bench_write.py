@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from appliance.bag.closer import Closed  # noqa: E402 - a script finds the repository first
+from appliance.bag.closing import Closed  # noqa: E402 - a script finds the repository first
 from appliance.bag.posix import PosixStorage  # noqa: E402
 from appliance.bag.writing import Committed, FrameFile  # noqa: E402
 from appliance.formats.birth import BagKind  # noqa: E402

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.formats.birth import LogBirth
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import open_seal
 from appliance.formats.framing import Kind, pack, pieces
-from appliance.formats.lockfile import open_seal
 from appliance.formats.stamped import Stamped, open_stamped, sign, stamp
 from timeagent.canonical import decode, encode
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import MS, SECOND
 
 from .fixtures import Story, flip, only_file, rack_not_sealed, small_tree

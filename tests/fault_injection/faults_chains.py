@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind, pieces
 from appliance.formats.stamped import sign
 from appliance.formats.witness import head_digest, open_block

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from appliance.formats.framing import Kind
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import SECOND
 
 from .fixtures import Story, small_tree

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.paths import chain_path, record_name
 from appliance.formats.shardmap import Layout, ShardMap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.formats.paths import chain_path, ledger_path, record_name

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
+from appliance.formats.birth import BagKind, LogBirth, Marker, PlacedBirth
+from appliance.formats.closed import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.framing import Kind, measure
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
-from appliance.formats.marker import Marker
 from appliance.formats.paths import Grid, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
 from tests.support.clocks import HandTime
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.keys import Purpose, Signer
+from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import SECOND
 
 from .history import begin

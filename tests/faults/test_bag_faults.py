@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.bag.writing import Outcome
 
 CALLS_MAX = 120

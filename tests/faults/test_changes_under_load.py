@@ -27,7 +27,7 @@ from tests.support.daemons import Daemons, free_port
 from tests.support.warm import WarmProcess
 from timeagent.canonical import decode
 from timeagent.clock import SystemClock
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from appliance.admin.founding import enroll
 from appliance.daemon.daemon import Node
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
 from tests.support.cluster import Site, wait_until

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import sign
 from appliance.lease.ceiling import RECORDS_KEPT, CeilingChain, Deposed, Extended, InDoubt, ShardIdentity

@@ -8,10 +8,11 @@ import pytest
 
 from appliance.lease import store, wire
 from appliance.lease.ceiling import NotYet, StoppedOrderly
-from appliance.lease.client import Giving, LeaseClient, LeaseGranted, LeaseOver, LeaseUnavailable
+from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import (
+    NO_REQUEST,
     PAGE_LEASES_MAX,
     PROTOCOL_VERSION,
     Denied,
@@ -19,6 +20,8 @@ from appliance.lease.wire import (
     Inspect,
     LeasePage,
     LeaseView,
+    Over,
+    Relinquish,
     SessionGranted,
     Welcome,
 )
@@ -62,7 +65,7 @@ def make_full(place: Path, client: LeaseClient, *, give_back: bool = False) -> L
         assert all(isinstance(each, LeaseGranted) for each in results)
         if give_back:
             witnesses = [each.witness for each in results if isinstance(each, LeaseGranted)]
-            client.relinquish([Giving(each.domain, each.correlation_id) for each in witnesses])
+            client.relinquish([Relinquish(NO_REQUEST, each.domain, each.correlation_id) for each in witnesses])
     raise AssertionError("never full")
 
 
@@ -94,8 +97,8 @@ def test_only_a_domain_that_is_not_remembered_has_to_wait_for_room(place: Path, 
     assert shown == sorted(shown)
     assert len(shown) == world.stores[0].leases > store.UNWRITTEN_MAX
     assert all(isinstance(each, LeaseGranted) for each in client.renew(list(leases.values())))
-    given = [Giving(each.domain, each.correlation_id) for each in list(leases.values())[:20]]
-    assert all(isinstance(each, LeaseOver) for each in client.relinquish(given))
+    given = [Relinquish(NO_REQUEST, each.domain, each.correlation_id) for each in list(leases.values())[:20]]
+    assert all(isinstance(each, Over) for each in client.relinquish(given))
     assert len(domains_of(shard)) == len(shown) - 20
     assert all(isinstance(each, LeaseGranted) for each in client.acquire(KNOWN[:20]))
     assert isinstance(one(shard, acquire(world, KNOWN[0], holder=RIVAL)), Denied)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.bag.writing import Committed
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.paths import chain_path
 from appliance.lease.succession import newest_record
 from appliance.node.records import StoredChain

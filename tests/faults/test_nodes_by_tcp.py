@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from appliance.admin.trust import revoke_node
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease import tls
 from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, Refused, encode_call

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from appliance.cli import service
-from appliance.doctor.check import HealthCheck
+from appliance.doctor.health import HealthCheck
 from appliance.node import releases
 from tests.support.daemons import Daemons
 from tests.support.mounts import fill, small_mount

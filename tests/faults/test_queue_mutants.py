@@ -74,7 +74,7 @@ MUTANTS = {
     "linked after a terminal record": Mutant(
         ceiling,
         "CeilingChain._before",
-        "return self._depose(f'{where} is terminal: read the map anew')",
+        "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
         "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         chain_tests.test_nobody_links_after_a_terminal_record,
     ),
@@ -144,6 +144,20 @@ MUTANTS = {
         "False",
         waiting_tests.test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way,
     ),
+    "nobody looks who is behind a closed connection": Mutant(
+        waiting,
+        "WaitingRoom.abandon",
+        "self._look_at(domain, self._time.boot_ns())",
+        "pass",
+        waiting_tests.test_those_behind_a_closed_connection_are_looked_at_at_once,
+    ),
+    "who was woken in a turn that raises is told of it in the next": Mutant(
+        waiting,
+        "WaitingRoom.waking",
+        "self._woken.clear()",
+        "pass",
+        waiting_tests.test_who_was_woken_in_a_turn_that_raises_is_told_nothing_of_it,
+    ),
     "nobody follows a place that was kept in vain": Mutant(
         waiting,
         "WaitingRoom._send_away",
@@ -182,8 +196,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)",
-        "Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

@@ -21,7 +21,7 @@ from auditor.rules.finding import Verdict
 from tests.support.atwork import CLOCK, PATIENCE_NS, AtWork
 from tests.support.cluster import wait_until
 from tests.support.daemons import Daemons, free_port
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import DAY, SECOND
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
 from appliance.lease.ceiling import Extended

@@ -8,9 +8,9 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import open_log, racks_there
+from appliance.bag.ports import BagContext
 from appliance.bag.reader import Reader
 from tests.simulation.clocks import SimulatedTime
 from tests.simulation.cluster import LOGS, NODES, grid_of
@@ -19,7 +19,7 @@ from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Server
 from timeagent.errors import Damaged, TenureError
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import DAY
 
 if TYPE_CHECKING:

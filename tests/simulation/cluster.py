@@ -11,8 +11,8 @@ import msgspec
 
 from appliance.admin.founding import found_cluster, publish_map
 from appliance.admin.trust import admit
-from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log
+from appliance.bag.ports import BagContext
 from appliance.formats.birth import BagKind, LogBirth
 from appliance.formats.paths import Grid
 from appliance.formats.policy import Policy, check_policy
@@ -22,12 +22,11 @@ from tests.simulation.keys import FastRegisters, FastSigner
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.server import Server
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from timeagent.units import Instant
 
 CLUSTER = bytes(range(16))

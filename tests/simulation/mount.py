@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from greenlet import GreenletExit
 
-from appliance.bag.storage import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
+from appliance.bag.ports import PATH_ABSENT, SIZE_NOT_EXPECTED, Published
 from tests.simulation.client import OWNER, Client
 from timeagent.errors import Environment
 

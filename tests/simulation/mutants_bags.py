@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import closedbags, closer, horizon, reader, sealer, writing
+from appliance.bag import closedbags, closing, horizon, reader, writing
 from tests.simulation import mount
 from tests.simulation.mutant import Mutant, one
 
@@ -10,7 +10,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a bag is listed before its prelock",
         one(
-            closer,
+            closing,
             "Closer.help",
             "if not self._begin(bag):\n    return None\nfound = self._contents(bag)",
             "found = self._contents(bag)\nif not self._begin(bag):\n    return None",
@@ -61,7 +61,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a lock is believed without a look at the rack",
         one(
-            sealer,
+            closing,
             "Authority.answer",
             "closed is None or self.rack_begun(bag.rack)",
             "closed is None",
@@ -72,7 +72,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a rack is looked at only once, before the lock is read",
         one(
-            sealer,
+            closing,
             "Authority.close",
             "closed = self.closer.close(bag)\n"
             "return closed if isinstance(closed, NotDue) else self.answer(bag, closed)",
@@ -146,7 +146,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a closer believes its own list",
         one(
-            closer,
+            closing,
             "Closer.help",
             "return self.read(bag, ours)",
             "closed = self.read(bag)\nif closed is None or found is None:\n    return closed\n"
@@ -158,7 +158,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a rack is listed before its prelock",
         one(
-            sealer,
+            closing,
             "Sealer._begin_and_list",
             "self._storage.ensure_marker(f'{rack.path}/{PRELOCK}')\nnames = self._storage.list_afresh(rack.path) or []",
             "names = self._storage.list_afresh(rack.path) or []\nself._storage.ensure_marker(f'{rack.path}/{PRELOCK}')",
@@ -169,7 +169,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a seal leaves out bags that are not closed yet",
         one(
-            sealer,
+            closing,
             "Sealer._closed_bags",
             "closed = self._closer.help(bag)",
             "closed = self._closer.read(bag)\nif closed is None:\n    continue",
@@ -233,7 +233,7 @@ BAGS: tuple[Mutant, ...] = (
     Mutant(
         "a rack is taken as sealed when its sealing has begun",
         one(
-            sealer,
+            closing,
             "Sealer._is_sealed",
             "bool(self._storage.look(rack.path, (SEAL,)))",
             "bool(self._storage.look(rack.path, (SEAL, PRELOCK)))",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import closer, reader, sealer
+from appliance.bag import closing, reader
 from appliance.session import stamping
 from tests.simulation.mutant import Mutant, one
 
@@ -27,7 +27,7 @@ POLICIES: tuple[Mutant, ...] = (
     Mutant(
         "a raised term counts before the list knows it: a closer names the first policy",
         one(
-            closer,
+            closing,
             "Closer._promise",
             "looked, named = (self._time.now(), self._records.newest())",
             "looked, named = (self._time.now(), type(self._records.newest())(self._records.newest().trust, 1))",
@@ -38,7 +38,7 @@ POLICIES: tuple[Mutant, ...] = (
     Mutant(
         "a rack is sealed as the newest policy says, however long bags of its log stay open",
         one(
-            sealer,
+            closing,
             "Sealer._delay_ns",
             "max(policy.seal_delay_ns, birth.span_ns + birth.grace_ns + 4 * policy.radius_ns_max)",
             "policy.seal_delay_ns",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.bag import closer, reader
+from appliance.bag import closing, reader
 from appliance.session import stamping
 from tests.simulation.mutant import Mutant, one
 
@@ -10,7 +10,7 @@ TRUST: tuple[Mutant, ...] = (
     Mutant(
         "a closer names the first trust record for ever",
         one(
-            closer,
+            closing,
             "Closer._promise",
             "self._time.now(), self._records.newest()",
             "self._time.now(), type(self._records.newest())(1, self._records.newest().policy)",

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.bag.objects import ObjectStatus, ObjectStorage
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published
 from tests.simulation.client import Client, MountMishaps
 from timeagent.units import SECOND
 

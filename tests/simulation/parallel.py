@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from appliance.bag.context import Parallel
+from appliance.bag.ports import Parallel
 from tests.simulation.scheduler import NEVER
 
 if TYPE_CHECKING:

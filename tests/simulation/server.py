@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.storage import Storage
+from appliance.bag.ports import Storage
 from appliance.lease.transport import Transport
 from appliance.lease.wire import Inspect, Refused
 from tests.simulation.client import MountMishaps

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.storage import PATH_ABSENT, Published, Storage
+from appliance.bag.ports import PATH_ABSENT, Published, Storage
 from tests.simulation.client import ABSENCE_NS_MAX, MountMishaps
 from tests.simulation.cluster import T0
 from tests.simulation.mount import SimulatedMount

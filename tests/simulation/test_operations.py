@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from appliance.bag.objects import Bucket
-from appliance.bag.storage import Storage
+from appliance.bag.ports import Storage
 from appliance.lease.transport import Transport
 from appliance.lease.witness_ledger import LedgerSink
 from tests.simulation import scenarios

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.storage import Storage
+from appliance.bag.ports import Storage
 from appliance.lease.wire import Inspect, Refused
 from tests.simulation import scenarios
 from tests.simulation.client import MountMishaps

@@ -22,13 +22,13 @@ from tests.simulation.objects import SimulatedObjects
 from tests.simulation.scheduler import Machine, Mishaps, Process, Scheduler
 from tests.simulation.server import Server
 from tests.simulation.trace import told
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import HOUR, MINUTE, MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.shardmap import ShardMap
     from appliance.node.writer_client import WriterDoor

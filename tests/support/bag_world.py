@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from appliance.bag.sealer import Contents
+from appliance.bag.closing import Contents
 from appliance.bag.writing import Committed, Unknown
 from appliance.formats.birth import BagKind
 from tests.support.bags import T0, TIME_KEY, Node
@@ -20,7 +20,7 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.storage import Published, Storage
+    from appliance.bag.ports import Published, Storage
     from appliance.bag.writing import FrameFile, Outcome
 
 NETWORK_STEPS = 12

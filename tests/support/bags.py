@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from appliance.bag.context import BagContext, RecordNumbers, wake_nobody
+from appliance.bag.closing import Authority
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log
 from appliance.bag.metronome import Metronome
+from appliance.bag.ports import BagContext, RecordNumbers, wake_nobody
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Authority
 from appliance.bag.writing import FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import Attempt, FrameHead, encode_frame
@@ -33,14 +33,14 @@ from appliance.formats.witness import (
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
 from timeagent.errors import Damaged
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Keyring, Purpose
+from timeagent.keys import Purpose, Signer
+from timeagent.trust import KeyEntry, Keyring
 from timeagent.units import INSTANT_MAX, MS, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from timeagent.units import Instant
 
 CLUSTER = b"c" * 16

@@ -1,5 +1,5 @@
 """The clock that only moves when it is told to: the product's own, for tests of its users too."""
 
-from appliance.testing.ports import HandTime
+from appliance.testing.stepped_cluster import HandTime
 
 __all__ = ["HandTime"]

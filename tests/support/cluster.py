@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.admin.founding import enroll, found_cluster, publish_map
-from appliance.bag.closer import Closer
-from appliance.bag.context import BagContext
+from appliance.bag.closing import Closer
+from appliance.bag.ports import BagContext
 from appliance.bag.posix import PosixStorage
 from appliance.cluster import Cluster
 from appliance.formats.policy import Policy, check_policy
@@ -39,8 +39,8 @@ from timeagent.units import MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from appliance.bag.ports import Storage
     from appliance.bag.reader import Message
-    from appliance.bag.storage import Storage
     from appliance.formats.paths import Bag
     from appliance.formats.witness import Entry
     from appliance.lease.wire import Reply, Request

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.lease.etcd import Etcd
+from appliance.lease.turn_log import Etcd
 from timeagent.errors import ShardUnavailable
 from timeagent.units import SECOND
 

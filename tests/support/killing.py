@@ -16,14 +16,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag import closedbags, closer, packer, posix, sealer, writing
-from appliance.bag.context import BagContext
+from appliance.bag import closedbags, closing, packer, posix, writing
+from appliance.bag.closing import Authority
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
 from appliance.bag.packer import Packer, Retention
+from appliance.bag.ports import BagContext
 from appliance.bag.posix import PosixStorage
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Authority
 from appliance.bag.writing import Committed, FrameFile, writer_for
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import Attempt, FrameHead, encode_frame
@@ -49,7 +49,7 @@ LOG = "orders"
 INCARNATION = b"killed!!"
 MESSAGES = 3
 LINES_MAX = 4_000
-COUNTED = {module.__file__ for module in (closer, writing, closedbags, packer, posix, sealer)}
+COUNTED = {module.__file__ for module in (closing, writing, closedbags, packer, posix)}
 
 
 class Process:

@@ -20,8 +20,8 @@ from appliance.lease.wire import LENGTH_BYTES, PROTOCOL_VERSION, Hello, decode_a
 from tests.support.shards import World
 from tests.support.values import CLUSTER, NOW_NS
 from timeagent.clock import SystemClock
-from timeagent.keys import Signer, key_id
-from timeagent.trust import KeyEntry, Keyring, Purpose
+from timeagent.keys import Purpose, Signer, key_id
+from timeagent.trust import KeyEntry, Keyring
 from timeagent.units import DAY
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.bag.context import BagContext
 from appliance.bag.logs import create_log
+from appliance.bag.ports import BagContext
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import Pace
 from appliance.formats.paths import LOGS
@@ -21,7 +21,7 @@ from timeagent.units import DAY, MINUTE, MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from timeagent.units import Span
 
 DAILY = msgspec.structs.replace(POLICY, rack_ns=10 * MINUTE, seal_delay_ns=MINUTE)

@@ -11,7 +11,7 @@ from tests.support.storage import MemoryStorage
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.bag.writing import FrameFile
     from appliance.formats.paths import Rack
 

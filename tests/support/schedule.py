@@ -12,7 +12,7 @@ from tests.support.storage import WrappedStorage
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
 
 STEPS_MAX = 20_000
 STALL_PROBABILITY = 0.03

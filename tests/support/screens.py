@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from appliance.bag.survey import ClosingState
-from appliance.formats.ceiling import CeilingKind
+from appliance.bag.logs import ClosingState
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.policy import Policy
 from tests.support.machine import HandMachine

@@ -11,7 +11,7 @@ from timeagent.errors import Environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.session.asking import Leases
     from appliance.session.session import Session
 

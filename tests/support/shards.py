@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.framing import pieces
 from appliance.formats.lease import Ending, Holder, Mode, Phase
 from appliance.formats.policy import Policy

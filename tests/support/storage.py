@@ -5,14 +5,14 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from appliance.bag.storage import Published
-from appliance.testing.ports import MemoryStorage
+from appliance.bag.ports import Published
+from appliance.testing.stepped_cluster import MemoryStorage
 from timeagent.errors import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from timeagent.units import Instant, Span
 
 

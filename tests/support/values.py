@@ -5,12 +5,11 @@ import hashlib
 import msgspec
 
 from appliance.formats import merkle
-from appliance.formats.birth import BagKind, LogBirth, PlacedBirth
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, EpochKind, EpochRecord
+from appliance.formats.birth import BagKind, LogBirth, Marker, PlacedBirth
+from appliance.formats.chains import CeilingKind, CeilingRecord, EpochKind, EpochRecord
+from appliance.formats.closed import LockEntry, LockFile, RackSeal, SealEntry
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, Kind, encode_frame, measure
 from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
-from appliance.formats.lockfile import LockEntry, LockFile, RackSeal, SealEntry
-from appliance.formats.marker import Marker
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign, stamp
@@ -35,9 +34,9 @@ from appliance.formats.witness import (
 )
 from tests.support.clocks import HandTime
 from timeagent.canonical import encode
-from timeagent.keys import Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import DAY, INSTANT_MAX, MS, SECOND, TimeInterval
 
 NOW_NS = 1_795_212_607_500_000_000

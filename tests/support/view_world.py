@@ -24,7 +24,7 @@ from timeagent.units import MINUTE, SECOND
 
 if TYPE_CHECKING:
     from appliance.bag.message import MessageBatch
-    from appliance.bag.storage import Published, Storage
+    from appliance.bag.ports import Published, Storage
     from tests.support.readings import Row
     from timeagent.units import Instant
 

@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 from timeagent.clock import SystemClock
-from tui.app import TopApp
+from tui.app import SCREENS, TopApp
 from tui.feed import Feed
-from tui.screens.screen import SCREENS
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
 from tui.sources.record import RecordSource

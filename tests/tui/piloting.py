@@ -10,10 +10,9 @@ from tests.support.screens import (
     RecordedSource,
     busy_state,
 )
-from tui.app import TopApp
+from tui.app import TopApp, TopScreen
 from tui.model.state import ClusterState
 from tui.screens.cluster import LeaseList
-from tui.screens.screen import TopScreen
 from tui.widgets.row_table import RowTable
 
 SIZES = ((80, 24), (120, 36), (200, 60))

@@ -19,12 +19,12 @@ from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
 from tests.support.shares import sampled
 from timeagent.errors import Environment
 from timeagent.units import SECOND
-from tui.app import ExportScreen
+from tui.app import DetailScreen
 from tui.feed import ArchiveLoader
 from tui.model.state import FindingSubject, PlaceSubject
 from tui.screens.findings import ChainTable, FindingsScreen, FindingTable
 from tui.screens.replay import ReplayScreen
-from tui.screens.screen import DetailScreen
+from tui.widgets.dialogs import ExportScreen
 from tui.widgets.lines import FilterField
 
 if TYPE_CHECKING:

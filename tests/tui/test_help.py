@@ -10,10 +10,10 @@ from tests.support.screens import HandFeed
 from tests.support.shares import sampled
 from tests.tui.piloting import drive, seen
 from timeagent.showing import UNICODE
+from tui.app import TopScreen
 from tui.model import findings, gantt, replaying
 from tui.model.state import Cell
 from tui.model.words import BAG_CELLS, CONDITION_CELLS
-from tui.screens.screen import TopScreen
 from tui.widgets import bag_grid
 
 

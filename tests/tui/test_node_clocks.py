@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 import tui.model.clocks
 import tui.sources.live
 from appliance.cluster import Cluster
-from appliance.doctor.check import CheckVerdict, not_well, worst
+from appliance.doctor.health import CheckVerdict, not_well, worst
 from appliance.lease.wire import ClockTold
 from appliance.node.routes import TimeThere
 from tests.support.machine import HandMachine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
@@ -28,10 +29,8 @@ from timeagent.signedtime import ClockStatus
 from timeagent.units import SECOND
 from tui.model import findings, gantt, replaying, tables
 from tui.model.findings import (
-    FindingGroup,
-    FindingOptions,
-    FindingOrder,
-    arranged_findings,
+    FINDING_OPTIONS,
+    FINDINGS,
     chain_lines,
     evidence_of,
     finding_row,
@@ -55,7 +54,7 @@ from tui.model.replaying import (
     window_of,
 )
 from tui.model.state import Cell
-from tui.model.tables import GroupHeading, fitted, width_of
+from tui.model.tables import GroupHeading, arrange, fitted, width_of
 
 
 @pytest.fixture(scope="module")
@@ -364,25 +363,25 @@ SEVERAL = [
 TIMES = {each.id: number for number, each in enumerate(reversed(SEVERAL))}
 
 
-def codes(wanted: FindingOptions) -> list[str]:
-    return [
-        each.name if isinstance(each, GroupHeading) else each.code for each in arranged_findings(SEVERAL, TIMES, wanted)
-    ]
+def codes(**wanted: Any) -> list[str]:  # noqa: ANN401
+    made = arrange(FINDINGS, SEVERAL, replace(FINDING_OPTIONS, **wanted), TIMES)
+    rows = map(made.at, range(len(made.places)))
+    return [each.name if isinstance(each, GroupHeading) else each.code for each in rows]
 
 
 def test_findings_are_worst_first_and_sorted_as_wanted() -> None:
     worst = ["early-grant", "r1-breach", "ledger-gap", "late-writer"]
-    assert codes(FindingOptions()) == worst
-    assert codes(FindingOptions(order=FindingOrder.TIME)) == worst[::-1]
-    assert codes(FindingOptions(order=FindingOrder.TIME, backwards=True)) == worst
-    assert codes(FindingOptions(order=FindingOrder.CODE)) == sorted(worst)
-    assert codes(FindingOptions(order=FindingOrder.ABOUT)) == ["late-writer", "early-grant", "r1-breach", "ledger-gap"]
+    assert codes() == worst
+    assert codes(order="time") == worst[::-1]
+    assert codes(order="time", backwards=True) == worst
+    assert codes(order="code") == sorted(worst)
+    assert codes(order="about") == ["late-writer", "early-grant", "r1-breach", "ledger-gap"]
 
 
 def test_findings_are_narrowed_and_grouped() -> None:
-    assert codes(FindingOptions(words="violation")) == ["early-grant", "r1-breach"]
-    assert codes(FindingOptions(words="violation !bob")) == ["early-grant"]
-    grouped = codes(FindingOptions(group=FindingGroup.VERDICT))
+    assert codes(words="violation") == ["early-grant", "r1-breach"]
+    assert codes(words="violation !bob") == ["early-grant"]
+    grouped = codes(group="verdict")
     assert grouped == ["violation", "early-grant", "r1-breach", "indeterminate", "ledger-gap", "to know", "late-writer"]
 
 
@@ -496,7 +495,7 @@ MUTANTS = [
         "at_instant(timeline, timeline.events[number].instant_ns)",
     ),
     ("steps", "_event", "follow is not None", "False"),
-    ("findings", "arranged_findings", "matching(texts, wanted.words)", "range(len(texts))"),
+    ("list", "arrange", "matching(listing.texts(rows), wanted.words)", "range(len(rows))"),
     ("switches", "switch_rows", "bool(shift)", "False"),
 ]
 
@@ -507,7 +506,7 @@ DRAWINGS: dict[str, tuple[ModuleType, list[str]]] = {
     "leases": (context, ["bars_of_a_copy"]),
     "cell width": (tables, ["text_takes_exactly"]),
     "steps": (replaying, ["events_are_gone", "steps_of_a_followed"]),
-    "findings": (findings, ["findings_are_narrowed"]),
+    "list": (tables, ["findings_are_narrowed"]),
     "switches": (replaying, ["switches_say"]),
 }
 """Where each is drawn, and the tests here that look at it without a copy of their own."""

@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 import tui.app
 import tui.cli
-import tui.screens.screen
+import tui.widgets.dialogs
 from appliance.cluster import Cluster
 from appliance.demo.machines import DemoPlace, set_up_place
 from appliance.formats.shardmap import ShardMap
@@ -23,11 +23,12 @@ from tests.support.screens import HandFeed, RecordedSource, state
 from timeagent.clock import SystemClock
 from timeagent.errors import BadConfiguration, BadRequest
 from timeagent.units import MS, SECOND
-from tui.app import RevokeScreen, TopApp
+from tui.app import TopApp
 from tui.cli import Revoker
 from tui.feed import ask_once
 from tui.sources.live import LiveSource
 from tui.sources.mount import MountLocation
+from tui.widgets.dialogs import RevokeScreen
 from tui.widgets.lines import WordsLine
 
 PATIENCE_NS = 60 * SECOND
@@ -207,15 +208,13 @@ def test_write_is_for_the_live_screen(words: tuple[str, ...], capsys: pytest.Cap
 
 
 def test_revoking_without_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(
-        monkeypatch, tui.screens.screen, "TopScreen.check_action", "self.REVOKES and self.top.writable", "self.REVOKES"
-    )
+    plant(monkeypatch, tui.app, "TopScreen.check_action", "self.REVOKES and self.top.writable", "self.REVOKES")
     with pytest.raises(AssertionError):
         test_nothing_can_be_revoked_without_write()
 
 
 def test_dialog_that_takes_any_name_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, tui.app, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
+    plant(monkeypatch, tui.widgets.dialogs, "RevokeScreen.on_input_submitted", "typed != self._row.domain", "not typed")
     with pytest.raises(AssertionError):
         test_lease_is_revoked_once_its_name_and_a_reason_are_typed("2")
 

@@ -18,7 +18,6 @@ import tests.support.copies
 import tui.app
 import tui.screens.cluster
 import tui.screens.replay
-import tui.screens.screen
 import tui.sources.record
 import tui.widgets.lines
 import tui.widgets.row_table
@@ -125,7 +124,7 @@ def test_theme_that_was_changed_elsewhere_is_that_of_every_screen() -> None:
 def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.screen,
+        tui.app,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = True",
@@ -137,7 +136,7 @@ def test_screens_that_are_styled_anew_are_caught(monkeypatch: pytest.MonkeyPatch
 def test_screen_that_keeps_the_colours_of_another_theme_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(
         monkeypatch,
-        tui.screens.screen,
+        tui.app,
         "TopScreen.on_screen_resume",
         "event.refresh_styles = self._theme != self.top.theme",
         "event.refresh_styles = False",
@@ -154,7 +153,7 @@ def test_lines_that_are_drawn_again_and_again_are_caught(monkeypatch: pytest.Mon
 
 
 def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui.screens.cluster, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.widgets.row_table, "INLINE_MAX", 5)
 
     async def course(pilot: Pilot[None]) -> None:
         await pilot.press("2", "j")
@@ -173,8 +172,8 @@ def test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch: pytest.M
 
 
 def test_thread_for_what_takes_no_time_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = "whole or len(state.leases) <= INLINE_MAX"
-    plant(monkeypatch, tui.screens.cluster, "LeaseTable._at_once", old, "len(state.leases) <= INLINE_MAX")
+    old = "rows <= INLINE_MAX or (found and (not wanted.words.split()))"
+    plant(monkeypatch, tui.widgets.row_table, "ListTable._at_once", old, "rows <= INLINE_MAX")
     with pytest.raises(AssertionError):
         test_many_rows_in_their_order_are_turned_round_at_once(monkeypatch)
 

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from textual.pilot import Pilot
 
+import tui.widgets.row_table
 from tests.support.copies import until
 from tests.support.screens import (
     HandFeed,
@@ -19,12 +20,11 @@ from tests.support.screens import (
 from tests.support.shares import sampled
 from tests.tui.piloting import SIZES, drive, press, rows, screen, seen, text_at
 from timeagent.units import SECOND
+from tui.app import SCREENS, DetailScreen
 from tui.model.state import ClusterState, Freshness, LeaseRows, LeaseSubject, Reach, ViewKind
-from tui.model.tables import LeaseGroup, LeaseOrder
-from tui.screens import cluster as leases
-from tui.screens.cluster import INLINE_MAX, BagsScreen, LeaseList, LeasesScreen, OverviewScreen
-from tui.screens.screen import SCREENS, DetailScreen
+from tui.screens.cluster import BagsScreen, LeaseList, LeasesScreen, OverviewScreen
 from tui.widgets.lines import FilterField
+from tui.widgets.row_table import INLINE_MAX
 
 # -- the shell ---------------------------------------------------------------------------------------------------------
 
@@ -148,12 +148,12 @@ def test_leases_are_sorted_turned_and_grouped_by_keys() -> None:
         assert "account/02" in rows(pilot)[1]
         await press(pilot, "s")
         table = screen(pilot).query_one(LeaseList)
-        assert table.wanted.order is LeaseOrder.EXPIRY
+        assert table.wanted.order == "expiry"
         assert "account/05" in rows(pilot)[0]
         await press(pilot, "S")
         assert "index/compact" in rows(pilot)[0]
         text = await press(pilot, "b")
-        assert table.wanted.group is LeaseGroup.NODE
+        assert table.wanted.group == "node"
         assert "▾ node1  5" in text
         assert "sort: expiry ▼   by node" in text
 
@@ -165,7 +165,7 @@ def _stands(table: LeaseList, place: int) -> bool:
 
 
 def test_cursor_stays_with_its_lease_where_a_thread_arranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "INLINE_MAX", 5)
+    monkeypatch.setattr(tui.widgets.row_table, "INLINE_MAX", 5)
     rows_made = tuple(lease(f"account/{n:04}", correlation_id=f"{n:032x}") for n in range(2_000))
 
     async def course(pilot: Pilot[None], feed: HandFeed) -> None:

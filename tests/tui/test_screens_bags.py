@@ -15,8 +15,8 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import drive, press, screen, seen, text_at
 from timeagent.units import SECOND
+from tui.app import DetailScreen
 from tui.model.state import BagSubject, ClusterState
-from tui.screens.screen import DetailScreen
 from tui.widgets.bag_grid import BagGrid
 from tui.widgets.row_table import DetailTable
 

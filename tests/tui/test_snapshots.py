@@ -11,17 +11,16 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+import tui.app
 from tests.support.copies import indexed_here
 from tests.support.screens import HandFeed, RecordedSource, busy_state
 from tests.support.shares import sampled
 from timeagent.clock import SystemClock
-from tui.app import TopApp
+from tui.app import SCREENS, TopApp, TopScreen
 from tui.feed import Feed
 from tui.model.replaying import Switches
-from tui.screens import screen
 from tui.screens.findings import ChainTable, FindingsScreen
 from tui.screens.replay import ReplayScreen, WhatIfScreen
-from tui.screens.screen import SCREENS, TopScreen
 from tui.sources.record import RecordSource
 from tui.widgets.lines import KeysLine
 
@@ -126,7 +125,7 @@ def picture(name: str, kept: str = "") -> str:
             return app.export_screenshot()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(screen, "SCREENS", SCREENS[:4])  # a new tab is no other picture of these screens
+        patch.setattr(tui.app, "SCREENS", SCREENS[:4])  # a new tab is no other picture of these screens
         return asyncio.run(run())
 
 

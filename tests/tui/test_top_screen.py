@@ -27,11 +27,12 @@ from tests.support.screens import (
 )
 from tests.tui.piloting import text_at
 from timeagent.units import MS, SECOND
-from tui.app import HelpScreen, StateArrived, TopApp
+from tui.app import StateArrived, TopApp
 from tui.feed import AskedQuestion, Feed
 from tui.model.state import ClusterState, LeaseRows
 from tui.screens.cluster import LeaseTable, NodeTable
 from tui.widgets.bag_grid import BagStrip
+from tui.widgets.dialogs import HelpScreen
 from tui.widgets.lines import FilterField, WordsLine
 from tui.widgets.row_table import RowTable
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from appliance.doctor.check import CheckVerdict, not_well, worst
+from appliance.doctor.health import CheckVerdict, not_well, worst
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.shardmap import shard_number
 from tests.support.screens import (

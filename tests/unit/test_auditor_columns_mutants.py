@@ -347,18 +347,11 @@ MUTANTS: dict[str, Mutant] = {
         "True",
         ("revocation-incomplete", "ended-lease-forgotten"),
     ),
-    "the other half": (
+    "half a lease": (
         witnesses,
-        "Witnesses.with_other_halves",
-        "there[whose, 1] & there[whose, 2]",
+        GOOD,
+        "known.head.half is Half.WHOLE",
         "True",
-        ("half-lease-write",),
-    ),
-    "the newer word on how much of a lease it is": (
-        witnesses,
-        "Witnesses.with_other_halves",
-        "going_by[own] > going_by[said]",
-        "False",
         ("half-lease-write",),
     ),
     "who is overtaken": (

@@ -18,8 +18,7 @@ from tests.fault_injection.shard import Shard
 from tests.fault_injection.tree import ClusterTree, seed
 from tests.fault_injection.writer import Writer
 from tests.support.mutants import plant
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

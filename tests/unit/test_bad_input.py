@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from appliance.formats.birth import Marker
 from appliance.formats.framing import MESSAGE_BYTES_MAX, Kind
-from appliance.formats.marker import Marker
 from appliance.formats.stamped import sign
 from tests.support.cluster import Site, fast_policy, tree
 from tests.support.spoken import Said, speaker

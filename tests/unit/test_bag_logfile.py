@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.closer import Closed
+from appliance.bag.closing import Closed
 from appliance.bag.writing import Committed, FrameFile, NotCommitted, Unknown
 from appliance.formats.birth import BagKind
 from appliance.formats.framing import measure

@@ -3,7 +3,7 @@
 import pytest
 
 from appliance.bag import writing
-from appliance.bag.closer import Closed
+from appliance.bag.closing import Closed
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.formats.paths import LOCK, PRELOCK
 from tests.support.bags import T0, Node

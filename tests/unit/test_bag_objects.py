@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from appliance.bag.objects import ObjectStorage, RemoteBucket
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published
 from tests.support.object_store import MemoryBucket, Mishap, S3Server, s3_server
 from timeagent.errors import BadConfiguration, Damaged, Environment
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.context import BagContext, Parallel, Threads
 from appliance.bag.horizon import RACKS_AT_ONCE, Horizon
+from appliance.bag.ports import BagContext, Parallel, Published, Threads
 from appliance.bag.posix import PosixStorage
-from appliance.bag.storage import Published
 from appliance.formats.paths import LOCK, PRELOCK, SEAL
 from tests.support.bags import POLICY, T0, Node
 from tests.support.storage import MemoryStorage, RecordingStorage, WrappedStorage
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
 
 OUTAGE = 200 * POLICY.rack_ns
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log, list_logs, open_log
 from appliance.bag.objects import ObjectStorage
 from appliance.bag.packer import Packer, PackState
+from appliance.bag.ports import BagContext
 from appliance.bag.roots import PlacedStorage
 from appliance.bag.writing import Committed
 from appliance.formats.birth import BagKind, open_birth, store_of
@@ -28,7 +28,7 @@ from timeagent.units import MINUTE, MS, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
 
 ELSEWHERE = "s3://bucket/elsewhere"
 

@@ -32,8 +32,9 @@ from tests.support.bags import (
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, RecordingStorage
 from timeagent.errors import Damaged
+from timeagent.keys import Purpose
 from timeagent.signedtime import ClockStatus
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MINUTE, MS, SECOND, Span
 
 

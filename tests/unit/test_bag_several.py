@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import message as columns
 from appliance.bag.acceptance import Refusal
 from appliance.bag.closedbags import RackGone, Stretches
-from appliance.bag.closer import Closed, NotDue
+from appliance.bag.closing import Closed, NotDue
 from appliance.bag.message import MessageBatch, parse_cursor
 from appliance.bag.reader import Level
 from appliance.bag.writing import Committed, FrameFile
@@ -31,7 +31,8 @@ from tests.support.bags import (
 from tests.support.clocks import HandTime
 from tests.support.storage import MemoryStorage, WrappedStorage
 from timeagent.canonical import decode, encode
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MINUTE, MS, SECOND
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.bag.ports import Published, Storage
 from appliance.bag.posix import PosixStorage
 from appliance.bag.roots import PlacedStorage
-from appliance.bag.storage import Published, Storage
 from tests.support.storage import MemoryStorage, Mount, RecordingStorage
 from timeagent.errors import Damaged, Environment
 

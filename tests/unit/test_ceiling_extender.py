@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.ceiling import (
     CeilingChain,

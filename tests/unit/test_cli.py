@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from appliance.bag.writing import NotCommitted, Unknown
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.node.records import StoredChain
 from appliance.session.session import Session

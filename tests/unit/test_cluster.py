@@ -14,7 +14,7 @@ import pytest
 from appliance.admin.founding import next_policy, publish_policy
 from appliance.bag.writing import Committed
 from appliance.cluster import known_nodes, refuse_root_user, time_sources
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.paths import chain_path
 from appliance.lease.wire import Denied
 from appliance.node.records import StoredChain

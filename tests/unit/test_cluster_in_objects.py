@@ -10,7 +10,7 @@ import pytest
 
 from appliance.cli.doctor import look_at
 from appliance.demo.machines import DemoPlace, set_up_place
-from appliance.doctor.check import CheckVerdict
+from appliance.doctor.health import CheckVerdict
 from auditor.audit import audit
 from auditor.evidence.opening import open_tree
 from tenure import Cluster, Committed
@@ -21,7 +21,7 @@ from timeagent.errors import BadRequest, Environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from appliance.doctor.check import HealthCheck
+    from appliance.doctor.health import HealthCheck
 
 
 @pytest.mark.parametrize("answers", [[], ["503", "done, 500", "", "409", "", "done, 500", "503"]], ids=["good", "bad"])

@@ -16,9 +16,18 @@ import pytest
 from appliance.cli import doctor as command
 from appliance.doctor import directory as judged
 from appliance.doctor import machine
-from appliance.doctor.check import CheckVerdict, HealthCheck, exit_status, passed, unsure
-from appliance.doctor.directory import Probe, Room, room_of
-from appliance.doctor.health import judge_clock, judge_reached
+from appliance.doctor.directory import Probe, room_of
+from appliance.doctor.health import (
+    CheckVerdict,
+    HealthCheck,
+    Room,
+    exit_status,
+    judge_clock,
+    judge_reached,
+    judge_room,
+    passed,
+    unsure,
+)
 from appliance.doctor.machine import (
     Mount,
     delegations_returned,
@@ -177,7 +186,7 @@ def test_mode_of_the_directory(tmp_path: Path, mode: int, verdict: str) -> None:
     ],
 )
 def test_room_for_bytes_and_for_names(room: Room, wanted: list[str]) -> None:
-    assert [check.verdict for check in judged.judge_room(room)] == wanted
+    assert [check.verdict for check in judge_room(room)] == wanted
 
 
 def test_room_is_what_the_file_system_says(tmp_path: Path) -> None:

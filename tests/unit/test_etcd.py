@@ -15,11 +15,10 @@ import pytest
 
 from appliance.cli import doctor
 from appliance.daemon.failover import ShardFailover
-from appliance.doctor.check import CheckVerdict
-from appliance.doctor.health import judge_awaited_shard, judge_etcd
+from appliance.doctor.health import CheckVerdict, judge_awaited_shard, judge_etcd
 from appliance.formats.policy import check_policy
 from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
-from appliance.lease.etcd import Etcd
+from appliance.lease.turn_log import Etcd
 from appliance.node.settings import EtcdAccess, save_settings
 from auditor.audit import audit
 from auditor.evidence.tree import Tree

@@ -18,14 +18,13 @@ from appliance.node.settings import load_settings
 from tests.support.storage import Crash, FailingStorage, Fault, MemoryStorage, WrappedStorage
 from tests.support.values import CLUSTER, NOW_NS, ROOT_KEY, WITNESS_KEY
 from timeagent.errors import BadConfiguration, BadRequest, Damaged, Environment, NotTrusted, TryAgain
-from timeagent.keys import Signer, key_id, load_private_key, save_private_key
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer, key_id, load_private_key, save_private_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.node.settings import Settings
 
 POLICY = Policy(number=1, cluster_id=CLUSTER)

@@ -15,9 +15,7 @@ from appliance.daemon import http
 from appliance.daemon import status as observed_module
 from appliance.daemon.daemon import Node
 from appliance.daemon.http import HttpAnswer, HttpServer
-from appliance.doctor.check import not_well
-from appliance.doctor.directory import Room
-from appliance.doctor.health import TMPFS_BYTES_MIN
+from appliance.doctor.health import TMPFS_BYTES_MIN, Room, not_well
 from appliance.formats.names import Address
 from appliance.lease import listeners
 from appliance.node.runtime import HTTP_SOCKET

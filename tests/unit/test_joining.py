@@ -16,8 +16,7 @@ from appliance.node.settings import load_settings
 from tenure.__main__ import main
 from tests.support.cluster import Site
 from timeagent.errors import Damaged, Environment, NotTrusted, TenureError
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 
 if TYPE_CHECKING:
     from pathlib import Path

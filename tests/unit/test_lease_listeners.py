@@ -23,8 +23,7 @@ from tests.support.nodes import DoorWorld, entry, hello, read_answer, read_to_th
 from tests.support.shards import HOLDER, POLICY, acquire
 from tests.support.values import NOW_NS
 from timeagent.errors import Environment, NotTrusted, ShardUnavailable
-from timeagent.keys import Signer
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, Signer
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ def test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease
     grow(site, living, 2 * TERM)
     busy(site)
     for session in living:
-        session.check_held([lease for lease in leases if lease.keeper is session._renewer.keeper])
+        session.check_held([lease for lease in leases if lease.keeper is session._keeper])
     living[0].close()
     busy(site)
     living[1].close()

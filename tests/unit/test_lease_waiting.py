@@ -10,6 +10,7 @@ from appliance.lease.ceiling import StoppedOrderly
 from appliance.lease.shard import Shard
 from appliance.lease.waiting import KEEP_NS_MAX, WAIT_NS_MAX
 from appliance.lease.wire import Acquire, Denied, Granted, Inspect, LeasePage, Over, Reason, Unavailable, Upgrade
+from appliance.lease.witness_ledger import BatchSigner
 from tests.support.shards import (
     HOLDER,
     RIVAL,
@@ -45,6 +46,13 @@ def waiting(
         world, domain, mode=mode, phase=phase, holder=RIVAL, request_id=request_id, age_ns=age_ns, until_ns=2**62
     )
     return msgspec.structs.replace(plain, wait_ns=wait_ns, keep_ns=keep_ns)
+
+
+class Raising:
+    """In the place of what fails within a turn."""
+
+    def __call__(self, *_: object) -> None:
+        raise ZeroDivisionError
 
 
 def wait_for(shard: Shard, request: Acquire | Upgrade) -> Caller:
@@ -212,6 +220,35 @@ def test_waiter_whose_connection_has_closed_gets_nothing_and_is_in_nobodys_way(w
     one(shard, relinquish(world, lease))
     assert dead.replies == []
     assert isinstance(alive.replies[0], Granted)
+
+
+def test_those_behind_a_closed_connection_are_looked_at_at_once(world: World) -> None:
+    shard = world.started()
+    granted(shard, acquire(world, "a", mode=Mode.S))
+    writer, reader = wait_for(shard, waiting(world)), wait_for(shard, waiting(world, mode=Mode.S))
+    writer.gone = True
+    shard.abandon([writer])
+    look(shard)
+    assert reader.witness.mode is Mode.S
+
+
+# What it was to be told is of a turn that never was: the next one's witnesses are about others.
+def test_who_was_woken_in_a_turn_that_raises_is_told_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = world.started()
+    lease = granted(shard, acquire(world, "a"))
+    request = waiting(world)
+    caller = wait_for(shard, request)
+    with monkeypatch.context() as broken:
+        broken.setattr(BatchSigner, "sign", Raising())
+        with pytest.raises(ZeroDivisionError):
+            shard.turn([relinquish(world, lease)])
+    granted(shard, acquire(world, "b"))
+    assert caller.replies == []
+    again = wait_for(shard, request)
+    one(shard, relinquish(world, lease))
+    assert again.witness.domain == "a"
 
 
 # The shell has not noticed yet that the connection is closed: it is asked once more before a grant.

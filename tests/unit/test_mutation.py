@@ -62,7 +62,7 @@ def test_function_is_replaced_wherever_it_is_known_by_name(monkeypatch: pytest.M
 
 
 def test_reach_is_what_each_test_runs_and_what_its_shared_fixtures_run(tmp_path: Path) -> None:
-    listen(tmp_path, "tests/unit/test_session_hints.py", "tests/unit/test_ceiling.py")
+    listen(tmp_path, "tests/unit/test_session_hints.py", "tests/unit/test_chains.py")
     seen = read(tmp_path)
     assert {test.partition("::")[0] for test in seen.tests_of("appliance/formats/hints.py:joined")} == {
         "tests/unit/test_session_hints.py"

@@ -13,7 +13,7 @@ import pytest
 from appliance.admin.founding import enroll
 from appliance.cluster import Cluster
 from appliance.daemon.daemon import Node
-from appliance.doctor.check import not_well
+from appliance.doctor.health import not_well
 from appliance.formats.names import Address
 from appliance.node.runtime import shard_socket
 from tests.support.cluster import Site, wait_until

@@ -15,9 +15,7 @@ from tests.support.cluster import Site, tree, wait_until
 from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, NotTrusted, TenureError
-from timeagent.keyfiles import stage_keys, take_up
-from timeagent.keys import KeyInUse
-from timeagent.trust import Purpose
+from timeagent.keys import KeyInUse, Purpose, stage_keys, take_up
 from timeagent.units import SECOND
 
 

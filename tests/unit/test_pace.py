@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.bag.context import BagContext
 from appliance.bag.logs import Store, create_log
 from appliance.bag.metronome import Packing
+from appliance.bag.ports import BagContext
 from appliance.bag.roots import PlacedStorage
 from appliance.bag.writing import Committed
 from appliance.daemon import pace as pace_module
 from appliance.daemon.daemon import BEAT_NS
 from appliance.daemon.pace import NEW_LOGS_NS, SEAL_STAGGER_NS, STAGGER_NS, WOKEN_NS, Pace
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, SEAL, Grid
 from appliance.node.runtime import Wakes
 from tests.support.bags import LOG, T0, Node
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.bag.metronome import PackingReport
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.formats.paths import Bag
     from timeagent.units import Instant, TimeInterval
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from appliance.cli import doctor as command
-from appliance.doctor.check import CheckVerdict, HealthCheck
 from appliance.doctor.directory import TrialDirectory
+from appliance.doctor.health import CheckVerdict, HealthCheck
 from appliance.doctor.probes import ABSENCES, TwoHands
 from tenure.__main__ import main
 from timeagent.clock import SystemClock

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.formats.marker import decode_marker
+from appliance.formats.birth import decode_marker
 from appliance.node.runtime import default_directory
 from appliance.node.settings import load_settings
 from tenure.__main__ import FAMILIES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.formats.ceiling import ELECTIONS, open_epoch
+from appliance.formats.chains import ELECTIONS, open_epoch
 from appliance.lease.ceiling import RECORDS_KEPT
 from appliance.recipes.election import Leader
 from appliance.recipes.mount_election import MountElection, MountLeadership

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.context import RecordNumbers
 from appliance.bag.objects import ObjectStorage
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published, RecordNumbers
 from appliance.formats.framing import Kind
 from appliance.formats.paths import ledger_path, record_name
 from appliance.formats.policy import Policy

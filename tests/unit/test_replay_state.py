@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import auditor.timeline.timeline_reader as reader_module
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import SessionEnded, SessionKind, SessionWitness, WitnessKind
 from auditor.audit import audit

@@ -13,7 +13,7 @@ from roughly import server as library
 
 from tests.support.roughtime import NOW_S, signer
 from timeagent.errors import BadConfiguration, BadTime, Damaged, NotTrusted
-from timeagent.keyfiles import CREDENTIALS
+from timeagent.keys import CREDENTIALS
 from timeagent.roughtime.server import (
     OWN_LIFE_NS,
     Delegations,

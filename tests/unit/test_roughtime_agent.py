@@ -21,9 +21,8 @@ from tests.support.cluster import Site, sites
 from tests.support.roughtime import NOW_S, Witness, ask_twice, chain_of, free_port
 from tests.support.warm import WarmProcess
 from timeagent.clock import SystemClock
-from timeagent.keyfiles import load_node_key
+from timeagent.keys import Purpose, load_node_key
 from timeagent.roughtime.malfeasance import decode_report, encode_report
-from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

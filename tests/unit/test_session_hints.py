@@ -12,8 +12,8 @@ from appliance.formats import hints
 from appliance.formats.birth import BagKind
 from appliance.formats.hints import ANY_FILE, PLACES_MAX, HintedFile, Hints, LogBound
 from appliance.formats.lease import Mode
-from appliance.lease.client import Giving, LeaseClient
-from appliance.lease.wire import Relinquish, Renew
+from appliance.lease.client import LeaseClient
+from appliance.lease.wire import NO_REQUEST, Relinquish, Renew
 from appliance.session.open_logs import LogBook
 from tests.support.cluster import HandSite, hand_sites
 from tests.support.storage import WrappedStorage
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
     from appliance.session.held import Lease
 
 LOG = "log"
@@ -167,7 +167,7 @@ def test_holder_that_says_nothing_about_where_it_wrote_leaves_nothing_known(site
     (lease,) = session.acquire("a")
     session.publish(LOG, [b"2"], under=[lease])
     client = LeaseClient(site.transport(0), site.time, site.policy, lease.signed.witness().holder, site.chance)
-    client.relinquish([Giving("a", lease.correlation_id, lease.watermark_ns, lease.watermark_time)])
+    client.relinquish([Relinquish(NO_REQUEST, "a", lease.correlation_id, lease.watermark_ns, lease.watermark_time)])
     assert hints_of(site, "a") == Hints(complete_from_ns=lease.watermark_ns or 0)
 
 

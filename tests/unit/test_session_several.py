@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.bag.context import RecordNumbers
+from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed, NotCommitted, Unknown
 from appliance.lease.wire import Acquire, DropSession, Relinquish, Revoke
 from appliance.session.held import LossReason
@@ -16,7 +16,8 @@ from tests.support.cluster import HandSite, HandTransport, hand_sites
 from tests.support.session_world import LOG
 from tests.support.values import keyring, trust_record
 from timeagent.errors import LeaseLost, NotTrusted, ShardUnavailable, TryAgain
-from timeagent.trust import Keyring, Purpose
+from timeagent.keys import Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -22,9 +22,7 @@ from appliance.node.settings import (
 )
 from tests.support.values import CLUSTER, ROOT_KEY
 from timeagent.errors import BadConfiguration, Environment, NotTrusted
-from timeagent.keyfiles import make_node_keys
-from timeagent.keys import public_line
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose, make_node_keys, public_line
 
 
 def settings(directory: Path, **changes: object) -> Settings:

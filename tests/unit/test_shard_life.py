@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.witness import (
     Entry,

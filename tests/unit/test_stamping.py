@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.bag.context import RecordNumbers
+from appliance.bag.ports import RecordNumbers
 from appliance.bag.writing import Committed
 from appliance.formats.framing import CommittedFrame, Frame, open_frame, pieces
 from appliance.formats.paths import Grid
@@ -18,9 +18,9 @@ from tests.support.cluster import HandSite, hand_sites
 from tests.support.values import CLUSTER, NODE, trust_record
 from timeagent.canonical import encode
 from timeagent.errors import BadTime, LeaseLost, NotTrusted
-from timeagent.keys import Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.trust import Keyring, Purpose
+from timeagent.trust import Keyring
 from timeagent.units import MS, SECOND
 
 ID = bytes(16)

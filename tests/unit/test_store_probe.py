@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.bag.objects import ObjectStatus
-from appliance.doctor.check import CheckVerdict, HealthCheck
+from appliance.doctor.health import CheckVerdict, HealthCheck
 from appliance.doctor.probes import StoreProbe
 from tenure.__main__ import main
 from tests.support.object_store import MemoryBucket, S3Server, s3_server

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord, open_ceiling
+from appliance.formats.chains import CeilingKind, CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.shardmap import shard_number
 from appliance.formats.stamped import sign

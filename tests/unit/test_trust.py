@@ -4,8 +4,9 @@ import pytest
 from tests.support.values import NODE, NOW_NS, ROOT_KEY, TIME_KEY, WITNESS_KEY, nonce_token, page_token, trust_record
 from timeagent.canonical import decode, encode
 from timeagent.errors import Damaged
+from timeagent.keys import Purpose
 from timeagent.signedtime import ClockStatus, TimeFlags, sign_time
-from timeagent.trust import KeyEntry, Keyring, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import TimeInterval
 
 

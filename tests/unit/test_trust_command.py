@@ -13,10 +13,19 @@ import pytest
 
 from tenure.__main__ import main
 from tests.support.cluster import Site
-from timeagent.keyfiles import key_file_name, key_path, load_node_key, stage_keys, take_up
-from timeagent.keys import Signer, fingerprint, public_line, save_private_key
+from timeagent.keys import (
+    Purpose,
+    Signer,
+    fingerprint,
+    key_file_name,
+    key_path,
+    load_node_key,
+    public_line,
+    save_private_key,
+    stage_keys,
+    take_up,
+)
 from timeagent.signedtime import ClockStatus, TimeFlags, sign_time
-from timeagent.trust import Purpose
 from timeagent.units import DAY, TimeInterval, rfc3339
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from appliance.formats.ceiling import open_ceiling
+from appliance.formats.chains import open_ceiling
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import CeilingCopy, Resumed, head_digest

@@ -34,7 +34,7 @@ from timeagent.units import INSTANT_MAX, SECOND
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from appliance.bag.storage import Storage
+    from appliance.bag.ports import Storage
 
 ONE = dataclasses.replace(FOLD, logs=(LOG,))
 

@@ -37,8 +37,8 @@ from tests.support.values import (
 )
 from timeagent.canonical import decode, encode
 from timeagent.errors import Damaged
-from timeagent.keys import Signer
-from timeagent.trust import KeyEntry, Keyring, Purpose
+from timeagent.keys import Purpose, Signer
+from timeagent.trust import KeyEntry, Keyring
 from timeagent.units import DAY
 
 

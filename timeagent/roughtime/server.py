@@ -21,8 +21,15 @@ from typing import Final, Literal
 import msgspec
 
 from ..errors import BadConfiguration, BadTime, Damaged
-from ..keyfiles import CREDENTIAL_MODE, CREDENTIALS
-from ..keys import Signer, load_private_text, parse_public_line, public_line, save_private_text
+from ..keys import (
+    CREDENTIAL_MODE,
+    CREDENTIALS,
+    Signer,
+    load_private_text,
+    parse_public_line,
+    public_line,
+    save_private_text,
+)
 from ..sources.port import DatagramDoor
 from ..units import DAY, HOUR, SECOND, Instant, Span, TimeInterval, rfc3339
 from .wire import PACKET_BYTES_MAX, OnlineKey, answer_batch, delegate, open_online_key

@@ -8,8 +8,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from auditor.explain.context import context_of
@@ -21,8 +19,8 @@ from timeagent.console import printable
 from timeagent.units import Instant
 
 from .state import Cell, DetailLine, DomainSubject, NodeSubject, PlaceSubject, Subject, Tone
-from .tables import Column, GroupHeading, ListOptions
-from .words import clock_text, matching
+from .tables import OPEN, Column, Listing, ListOptions
+from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
@@ -49,59 +47,33 @@ FINDING_LEGEND: Final = "  ".join(
 )
 
 
-class FindingOrder(StrEnum):
-    WORST = "worst first"
-    TIME = "time"
-    CODE = "code"
-    ABOUT = "about"
-
-
-class FindingGroup(StrEnum):
-    NONE = "none"
-    VERDICT = "verdict"
-    CODE = "code"
-
-
-@dataclass(frozen=True, slots=True)
-class FindingOptions(ListOptions[FindingOrder, FindingGroup]):
-    order: FindingOrder = FindingOrder.WORST
-    group: FindingGroup = FindingGroup.NONE
-
-
-type FindingRow = Finding | GroupHeading
-
-
-def arranged_findings(
-    findings: Sequence[Finding], times: Mapping[str, Instant], wanted: FindingOptions
-) -> list[FindingRow]:
-    """Return the rows. ``findings``: worst first. ``times``: when the evidence of each was complete, by its id."""
-    texts = [
-        f"{each.code} {verdict_word(each)} {each.id} {each.title} {printable(each.subject)}".casefold()
-        for each in findings
-    ]
-    found = [findings[place] for place in matching(texts, wanted.words)] if wanted.words else list(findings)
-    if wanted.order is FindingOrder.TIME:
-        found.sort(key=lambda each: times.get(each.id, 0))
-    elif wanted.order is not FindingOrder.WORST:
-        found.sort(key=attrgetter({FindingOrder.CODE: "code", FindingOrder.ABOUT: "subject"}[wanted.order]))
-    if wanted.backwards:
-        found.reverse()
-    if wanted.group is FindingGroup.NONE:
-        return list(found)
-    groups: dict[str, list[Finding]] = {}
-    for each in found:
-        groups.setdefault(verdict_word(each) if wanted.group is FindingGroup.VERDICT else each.code, []).append(each)
-    rows: list[FindingRow] = []
-    for name, members in groups.items():
-        rows += [GroupHeading(name, len(members)), *members]
-    return rows
-
-
 def verdict_word(finding: Finding) -> str:
     """Return the verdict; of what the rules dealt with, how much it matters."""
     if finding.verdict is not Verdict.OK:
         return finding.verdict.value
     return "to know" if finding.severity is Severity.INFO else finding.severity.value
+
+
+def _texts(findings: Sequence[Finding]) -> list[str]:
+    return [
+        f"{each.code} {verdict_word(each)} {each.id} {each.title} {printable(each.subject)}".casefold()
+        for each in findings
+    ]
+
+
+FINDINGS: Final = Listing[Finding, Mapping[str, Instant]](
+    {
+        "worst first": None,
+        "time": lambda each, times: times.get(each.id, 0),
+        "code": lambda each, _: each.code,
+        "about": lambda each, _: each.subject,
+    },
+    {"none": None, "verdict": lambda each, _: verdict_word(each), "code": lambda each, _: each.code},
+    _texts,
+    by_name=False,
+)
+"""The worst come first. What they depend on: when the evidence of each was complete, by its id."""
+FINDING_OPTIONS: Final = ListOptions("worst first")
 
 
 def finding_row(finding: Finding, instant: Instant | None) -> tuple[Cell, ...]:
@@ -133,7 +105,6 @@ def summary_cells(summary: Summary) -> list[Cell]:
     return parts
 
 
-OPEN: Final = "▾"
 CLOSED: Final = "▸"
 LEAF: Final = "·"
 CHECKED: Final = {True: ("✓", Tone.GOOD), False: ("✗", Tone.BAD), None: ("?", Tone.WARN)}

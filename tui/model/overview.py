@@ -6,11 +6,13 @@ What a state shows is laid before the one judgement (``doctor.health``); of a re
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from typing import Any, Final
 
-from appliance.doctor.check import CheckVerdict, HealthCheck, not_well, passed, unknown, worst
 from appliance.doctor.health import (
     ASSUMED_WORDS,
+    CheckVerdict,
+    HealthCheck,
     judge_clock,
     judge_clocks,
     judge_ends,
@@ -18,8 +20,12 @@ from appliance.doctor.health import (
     judge_mount,
     judge_shard,
     judge_silent_shard,
+    not_well,
+    passed,
+    unknown,
+    worst,
 )
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from timeagent.console import instant_fields
 from timeagent.units import TimeInterval
@@ -34,7 +40,6 @@ from .state import (
     NodeClock,
     Reach,
     ShardView,
-    TimeSources,
     Tone,
     ViewKind,
 )
@@ -302,7 +307,8 @@ def _table(
 
 def json_fields(state: ClusterState) -> dict[str, Any]:
     """Return the state as JSON shows it. What is not known is null, never zero."""
-    clock, checks = state.clock, health(state)
+    clock, checks, times = state.clock, health(state), state.times
+    bound = clock.now if clock.bounded else None
     return {
         "root": state.path,
         "cluster": state.cluster_id or None,
@@ -315,22 +321,13 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
         },
         "mount": _freshness(state.mount),
         "time": {
-            **instant_fields("earliest", clock.now.earliest if clock.bounded else None),
-            **instant_fields("latest", clock.now.latest if clock.bounded else None),
-            "radius_ns": clock.now.radius if clock.bounded else None,
-            "bounded": clock.bounded,
-            "source": clock.source,
-            "status": clock.status,
-            "assumed": clock.assumed,
+            **_interval(bound),
+            "radius_ns": None if bound is None else bound.radius,
+            **_told(clock, "bounded source status assumed"),
             "problem": clock.problem or None,
         },
         "nodes": [
-            {
-                "node": node.name,
-                "own": node.own,
-                "answers": node.answers,
-                "shards": [_shard(shard) for shard in node.shards],
-            }
+            {"node": node.name, **_told(node, "own answers"), "shards": [_shard(shard) for shard in node.shards]}
             for node in state.nodes
         ],
         "leases": [_lease(lease, clock.now) for lease in state.leases],
@@ -340,11 +337,7 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
                 **instant_fields("horizon", log.horizon_ns),
                 "problem": log.problem or None,
                 "bags": [
-                    {
-                        **instant_fields("start", bag.start_ns),
-                        "state": "absent" if bag.state is None else bag.state,
-                        "files": bag.files,
-                    }
+                    {**instant_fields("start", bag.start_ns), "state": bag.state or "absent", "files": bag.files}
                     for bag in log.bags
                 ],
             }
@@ -352,27 +345,45 @@ def json_fields(state: ClusterState) -> dict[str, Any]:
         ],
         "clocks": [_clock(clock) for clock in state.clocks],
         "clocks_together": _together(agreement(state.clocks)),
-        "time_sources": _times(state.times),
+        "time_sources": None
+        if times is None
+        else {
+            **_freshness(times.freshness),
+            "agent": times.agent,
+            **_interval(times.together),
+            "sources": [each.fields() for each in times.sources],
+        },
     }
+
+
+def _told(record: object, names: str) -> dict[str, Any]:
+    """Return fields of a record under the names that they have there, in one word each."""
+    values = {name: getattr(record, name) for name in names.split()}
+    return {name: value.replace(" ", "-") if isinstance(value, StrEnum) else value for name, value in values.items()}
+
+
+def _interval(known: TimeInterval | None) -> dict[str, Any]:
+    earliest, latest = (known.earliest, known.latest) if known else (None, None)
+    return {**instant_fields("earliest", earliest), **instant_fields("latest", latest)}
+
+
+def _ahead(name: str, known: TimeInterval | None) -> dict[str, Any]:
+    return {f"{name}_{end}_ns": known and getattr(known, end) for end in ("earliest", "latest")}
+
+
+def _freshness(freshness: Freshness) -> dict[str, Any]:
+    return {**_told(freshness, "reach age_ns silent_ns"), "problem": freshness.problem or None}
 
 
 def _clock(clock: NodeClock) -> dict[str, Any]:
     """Instants are CLOCK_REALTIME of that node; ``ahead`` is true time minus this machine's CLOCK_BOOTTIME, by it."""
-    ahead = clock.ahead
     return {
-        "node": clock.node,
-        "reach": clock.reach.replace(" ", "-"),
+        **_told(clock, "node reach"),
         **instant_fields("midpoint", clock.midpoint_ns),
-        "radius_ns": clock.radius_ns,
-        "status": clock.status,
-        "assumed": clock.assumed,
-        "age_ns": clock.age_ns,
-        "epochs": clock.epochs,
+        **_told(clock, "radius_ns status assumed age_ns epochs silent_ns"),
         "widest_radius_ns": clock.widest_ns,
-        "ahead_earliest_ns": None if ahead is None else ahead.earliest,
-        "ahead_latest_ns": None if ahead is None else ahead.latest,
+        **_ahead("ahead", clock.ahead),
         "round_trip_ns": clock.trip_ns,
-        "silent_ns": clock.silent_ns,
         "problem": clock.problem or None,
         "remark": clock.remark or None,
     }
@@ -380,37 +391,12 @@ def _clock(clock: NodeClock) -> dict[str, Any]:
 
 def _together(found: Agreement) -> dict[str, Any]:
     """What the clocks that can be compared have in common, and by how much others are outside, at least."""
-    common = found.common
     return {
         "agree": found.good if found.compared else None,
-        "compared": list(found.compared),
-        "not_known": found.not_known,
-        "common_ahead_earliest_ns": None if common is None else common.earliest,
-        "common_ahead_latest_ns": None if common is None else common.latest,
-        "outside": [{"node": each.node, "by_ns": each.by_ns} for each in found.outside],
+        **_told(found, "compared not_known"),
+        **_ahead("common_ahead", found.common),
+        "outside": [_told(each, "node by_ns") for each in found.outside],
         "words": agreement_words(found) or None,
-    }
-
-
-def _times(times: TimeSources | None) -> dict[str, Any] | None:
-    if times is None:
-        return None
-    together = times.together
-    return {
-        **_freshness(times.freshness),
-        "agent": times.agent,
-        **instant_fields("earliest", None if together is None else together.earliest),
-        **instant_fields("latest", None if together is None else together.latest),
-        "sources": [each.fields() for each in times.sources],
-    }
-
-
-def _freshness(freshness: Freshness) -> dict[str, Any]:
-    return {
-        "reach": freshness.reach.replace(" ", "-"),
-        "age_ns": freshness.age_ns,
-        "silent_ns": freshness.silent_ns,
-        "problem": freshness.problem or None,
     }
 
 
@@ -419,35 +405,23 @@ def _shard(shard: ShardView) -> dict[str, Any]:
         "shard": shard.shard,
         "run_by": shard.runner if shard.freshness.reach is Reach.ANSWERS else None,
         **_freshness(shard.freshness),
-        "incarnation": shard.incarnation,
-        "leases": shard.leases,
-        "domains": shard.domains,
+        **_told(shard, "incarnation leases domains blocks_lost ledger_bytes half"),
         **instant_fields("ceiling", shard.ceiling_ns),
-        "blocks_lost": shard.blocks_lost,
-        "ledger_bytes": shard.ledger_bytes,
         **instant_fields("resumes", shard.resumes_ns),
-        "half": shard.half.value,
         **instant_fields("half_since", shard.half_ns),
     }
 
 
 def _lease(lease: LeaseRow, now: TimeInterval) -> dict[str, Any]:
     return {
-        "domain": lease.domain,
-        "mode": lease.mode,
-        "phase": lease.phase,
+        **_told(lease, "domain mode phase"),
         "condition": condition(lease, now).replace(",", "").replace(" ", "-"),
         "words": lease_words(lease, now),
-        "node": lease.node,
-        "process": lease.process,
+        **_told(lease, "node process purpose correlation_id shard previous"),
         "process_present": lease.holder_present,
-        "purpose": lease.purpose,
-        "correlation_id": lease.correlation_id,
         "fence": str(lease.fence),
+        "known_from": lease.origin.replace(" ", "-"),
         **instant_fields("expiry", lease.expiry_ns),
         **instant_fields("resumes", lease.resumes_ns),
-        "shard": lease.shard,
-        "known_from": lease.origin.replace(" ", "-"),
         **instant_fields("as_of", lease.as_of_ns),
-        "previous": lease.previous,
     }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import msgspec
 import numpy as np
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Half
 from timeagent.console import printable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from appliance.bag.survey import ClosingState
-    from appliance.doctor.check import HealthCheck
+    from appliance.bag.logs import ClosingState
+    from appliance.doctor.health import HealthCheck
     from auditor.rules.finding import Finding
     from timeagent.showing import SourceView
 

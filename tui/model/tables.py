@@ -12,25 +12,26 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2s
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from appliance.formats.shardmap import shard_text
 from timeagent.errors import Environment
 from timeagent.units import Instant, TimeInterval, rfc3339
 
-from .state import Cell, LeaseRow, LeaseRows, Tone
+from .state import Cell, LeaseRow, Tone
 from .words import condition, matching
 
 ELLIPSIS: Final = "…"
+OPEN: Final = "▾"
+"""Before what has more below it."""
 
 
 _NARROW: Final = re.compile("[ -~¡-¬®-ʯ–—‖…←-⇿─-▟■-◼◿●◐✓✗⣀-⣿▸−×]*").fullmatch
@@ -320,55 +321,26 @@ def text_of(line: Sequence[Cell]) -> str:
     return "".join(piece.text for piece in line).rstrip()
 
 
-class LeaseOrder(StrEnum):
-    DOMAIN = "domain"
-    EXPIRY = "expiry"
-    HOLDER = "holder"
-    WAITING = "waiting"
-    MESSAGES = "messages"
-    FENCE = "fence"
-
-
-class LeaseGroup(StrEnum):
-    NONE = "none"
-    NODE = "node"
-    HOLDER = "holder"
-    SHARD = "shard"
-    STATE = "state"
-    PURPOSE = "purpose"
-
-
 @dataclass(frozen=True, slots=True)
-class ListOptions[O: StrEnum, G: StrEnum]:
+class ListOptions:
     """How the rows of a list should be arranged: in which order and groups, narrowed by which words."""
 
-    order: O
-    group: G
+    order: str
+    group: str = "none"
     words: str = ""
     backwards: bool = False
 
-    def next_order(self) -> Self:
-        return replace(self, order=_after(self.order), backwards=False)
-
-    def next_group(self) -> Self:
-        return replace(self, group=_after(self.group))
-
-    def turned(self) -> Self:
-        return replace(self, backwards=not self.backwards)
-
-    def narrowed(self, words: str) -> Self:
-        return replace(self, words=words.strip())
-
-
-def _after[E: StrEnum](value: E) -> E:
-    every = list(type(value))
-    return every[(every.index(value) + 1) % len(every)]
-
 
 @dataclass(frozen=True, slots=True)
-class LeaseOptions(ListOptions[LeaseOrder, LeaseGroup]):
-    order: LeaseOrder = LeaseOrder.DOMAIN
-    group: LeaseGroup = LeaseGroup.NONE
+class Listing[R, C]:
+    """By what a list can be arranged, by name: by keys of a row and of what else it depends on. None: as rows come."""
+
+    orders: Mapping[str, Callable[[R, C], Any] | None]
+    groups: Mapping[str, Callable[[R, C], str] | None]
+    texts: Callable[[Any], Sequence[str]]
+    """What a filter looks at, of each row, in small letters."""
+    by_name: bool = True
+    """Whether groups stand in order of their names; else of their first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,76 +350,69 @@ class GroupHeading:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseArrangement:
-    """Rows by their numbers in a book, with headings between them."""
+class Arrangement[R]:
+    """Rows by their numbers, with headings between them."""
 
-    wanted: LeaseOptions
-    leases: LeaseRows
+    wanted: ListOptions
+    rows: Sequence[R]
     places: Sequence[int]
     """Numbers of rows; -1 - h: heading h."""
-    headings: tuple[GroupHeading, ...]
-    shown: int
+    headings: Sequence[GroupHeading] = ()
 
-    def at(self, index: int) -> LeaseRow | GroupHeading:
+    @property
+    def shown(self) -> int:
+        return len(self.places) - len(self.headings)
+
+    def at(self, index: int) -> R | GroupHeading:
         place = self.places[index]
-        return self.leases[place] if place >= 0 else self.headings[-1 - place]
-
-    def place_of(self, number: int) -> int | None:
-        """Return where a row of the book stands; None: it is not shown. At most two passes over all places."""
-        return self.places.index(number) if number in self.places else None
+        return self.rows[place] if place >= 0 else self.headings[-1 - place]
 
 
-_KEYS: Final[dict[LeaseOrder, Callable[[LeaseRow], tuple[object, ...]]]] = {
-    LeaseOrder.HOLDER: lambda row: (row.node, row.process),
-    LeaseOrder.WAITING: lambda row: (-1 if row.waiting is None else row.waiting,),
-    LeaseOrder.MESSAGES: lambda row: (-1 if row.messages is None else row.messages,),
-    LeaseOrder.FENCE: lambda row: (row.fence,),
-}
-
-
-def arrange(leases: LeaseRows, wanted: LeaseOptions, now: TimeInterval) -> LeaseArrangement:
-    """Arrange leases. What cannot be told (None) sorts as the least. Costs a pass or a sort over all rows."""
-    found = matching(leases.texts, wanted.words) if wanted.words.split() else range(len(leases))
-    places = _sorted(leases, found, wanted)
-    if wanted.group is LeaseGroup.NONE:
-        return LeaseArrangement(wanted, leases, places, (), len(places))
+def arrange[R, C](listing: Listing[R, C], rows: Sequence[R], wanted: ListOptions, context: C) -> Arrangement[R]:
+    """Arrange rows. Costs a pass or a sort over all of them."""
+    found: Sequence[int] = range(len(rows))
+    if wanted.words.split():
+        found = matching(listing.texts(rows), wanted.words)
+    key, name_of = listing.orders[wanted.order], listing.groups[wanted.group]
+    if key is not None:
+        found = sorted(found, key=lambda place: key(rows[place], context))
+    if wanted.backwards:
+        found = found[::-1]
+    if name_of is None:
+        return Arrangement(wanted, rows, found)
     groups: dict[str, list[int]] = {}
-    for place in places:
-        groups.setdefault(_group(leases[place], wanted.group, now), []).append(place)
-    headings: list[GroupHeading] = []
-    rows: list[int] = []
-    for name in sorted(groups):
-        rows.append(-1 - len(headings))
-        headings.append(GroupHeading(name, len(groups[name])))
-        rows += groups[name]
-    return LeaseArrangement(wanted, leases, rows, tuple(headings), len(places))
+    for place in found:
+        groups.setdefault(name_of(rows[place], context), []).append(place)
+    names = sorted(groups) if listing.by_name else list(groups)
+    places = [place for number, name in enumerate(names) for place in (-1 - number, *groups[name])]
+    return Arrangement(wanted, rows, places, [GroupHeading(name, len(groups[name])) for name in names])
 
 
-def _sorted(leases: LeaseRows, found: Sequence[int], wanted: LeaseOptions) -> Sequence[int]:
-    if wanted.order is LeaseOrder.DOMAIN:  # as they are
-        return found[::-1] if wanted.backwards else found
-    if wanted.order is LeaseOrder.EXPIRY:
-        chosen = np.asarray(found, np.int64)
-        order = np.argsort(leases.expiries[chosen], kind="stable")
-        return list(map(int, chosen[order[::-1] if wanted.backwards else order]))
-    key = _KEYS[wanted.order]
-    return sorted(found, key=lambda place: key(leases[place]), reverse=wanted.backwards)
+def _known(value: int | None) -> int:
+    return -1 if value is None else value
 
 
-def _group(row: LeaseRow, group: LeaseGroup, now: TimeInterval) -> str:
-    match group:
-        case LeaseGroup.NODE:
-            return row.node
-        case LeaseGroup.HOLDER:
-            return f"{row.node}/{row.process}"
-        case LeaseGroup.SHARD:
-            return f"shard {shard_text(row.shard)}"
-        case LeaseGroup.STATE:
-            return condition(row, now)
-        case LeaseGroup.PURPOSE:
-            return row.purpose or "-"
-        case LeaseGroup.NONE:
-            return ""
+LEASES: Final = Listing[LeaseRow, TimeInterval](
+    {
+        "domain": None,
+        "expiry": lambda row, _: row.expiry_ns,
+        "holder": lambda row, _: (row.node, row.process),
+        "waiting": lambda row, _: _known(row.waiting),
+        "messages": lambda row, _: _known(row.messages),
+        "fence": lambda row, _: row.fence,
+    },
+    {
+        "none": None,
+        "node": lambda row, _: row.node,
+        "holder": lambda row, _: f"{row.node}/{row.process}",
+        "shard": lambda row, _: f"shard {shard_text(row.shard)}",
+        "state": condition,
+        "purpose": lambda row, _: row.purpose or "-",
+    },
+    attrgetter("texts"),
+)
+"""In order of domain as they come. What cannot be told (None) sorts as the least."""
+LEASE_OPTIONS: Final = ListOptions("domain")
 
 
 EXPORT_DIRECTORY: Final = Path()

@@ -12,8 +12,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from appliance.bag.survey import ClosingState
-from appliance.formats.ceiling import CeilingKind
+from appliance.bag.logs import ClosingState
+from appliance.formats.chains import CeilingKind
 from appliance.formats.lease import LeaseOutcome, Phase
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half

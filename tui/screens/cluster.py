@@ -11,6 +11,7 @@ from textual.widget import Widget
 from timeagent.console import counted
 from timeagent.units import TimeInterval, span_text
 
+from ..app import LEASE_LEGEND, TopScreen
 from ..model.clocks import (
     AXIS_COLUMN,
     CLOCK_LEGEND,
@@ -39,16 +40,13 @@ from ..model.state import (
 )
 from ..model.tables import (
     LEASE_COLUMNS,
+    LEASE_OPTIONS,
+    LEASES,
     MANY_LEASE_COLUMNS,
     NODE_COLUMNS,
     Column,
     Field,
-    GroupHeading,
-    LeaseArrangement,
-    LeaseGroup,
-    LeaseOptions,
-    LeaseOrder,
-    arrange,
+    ListOptions,
     cells_of,
     fitted,
     heading,
@@ -56,123 +54,52 @@ from ..model.tables import (
 from ..model.words import clock_text, lease_row, lease_words, log_words, many_lease_row, moment, node_rows
 from ..widgets.bag_grid import BAG_GRID_LEGEND, BagGrid, BagStrip
 from ..widgets.lines import ClockLine, HealthLine, WordsLine
-from ..widgets.row_table import DetailTable, PickTable
-from .screen import LEASE_LEGEND, TopScreen
-
-INLINE_MAX: Final = 5_000
-"""So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
+from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 
-class LeaseTable(PickTable):
+class LeaseTable(ListTable[LeaseRow, TimeInterval]):
     """Leases, narrowed, sorted and in groups as they are wanted; what the overview shows of them."""
 
+    LISTING = LEASES
+    _state: ClusterState
+
     def __init__(self, columns: Sequence[Column] = LEASE_COLUMNS, name: str = "leases") -> None:
-        super().__init__(columns, "Leases", id=name)
-        self._state: ClusterState | None = None
-        self._made: LeaseArrangement | None = None
-        self.wanted = LeaseOptions()
+        super().__init__(columns, LEASE_OPTIONS, id=name)
 
-    def title_of(self, state: ClusterState, made: LeaseArrangement | None) -> str:
-        return leases_title(state, 0 if made is None else made.shown, self.wanted.words)
+    def show(self, state: ClusterState, wanted: ListOptions) -> None:
+        self._state = state
+        self.show_list(state.leases, wanted, state.clock.now)
 
-    def cells_of(self, row: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
-        return lease_row(row, now)
+    def title_of(self, shown: int) -> str:
+        return leases_title(self._state, shown, self.wanted.words)
+
+    def nothing(self) -> str:
+        return nothing_words(self._state, self.wanted.words)
+
+    def cells_of(self, row: LeaseRow) -> tuple[Cell, ...]:
+        return lease_row(row, self._state.clock.now)
 
     def subject_of(self, row: LeaseRow) -> Subject:
         return DomainSubject(row.domain)
-
-    def show(self, state: ClusterState, wanted: LeaseOptions) -> None:
-        """Show a state. Many rows stay as they are until a thread has arranged them."""
-        self._state, self.wanted = state, wanted
-        made = self._made
-        if made is not None and made.wanted == self.wanted and made.leases is state.leases:
-            self._fill()
-        elif self._at_once(state):
-            self._put(arrange(state.leases, self.wanted, state.clock.now))
-        else:
-            self._arrange_behind(state)
-            self._fill()
-
-    def _at_once(self, state: ClusterState) -> bool:
-        """Whether arranging takes no time: there are few rows, or the order is that of the answer, or its reverse."""
-        wanted = self.wanted
-        whole = (wanted.order, wanted.group) == (LeaseOrder.DOMAIN, LeaseGroup.NONE) and not wanted.words.split()
-        return whole or len(state.leases) <= INLINE_MAX
-
-    def _arrange_behind(self, state: ClusterState) -> None:
-        wanted = self.wanted
-
-        def work() -> None:
-            self.app.call_from_thread(self._take, arrange(state.leases, wanted, state.clock.now))
-
-        self.run_worker(work, thread=True, exclusive=True, group="arrange")
-
-    def _take(self, made: LeaseArrangement) -> None:
-        if made.wanted == self.wanted and self.is_mounted:
-            self._put(made)
-
-    def _put(self, made: LeaseArrangement) -> None:
-        """Show rows as they are arranged now, the cursor on the row that it is on, wherever that has gone."""
-        before, self._made = self._made, made
-        known = before is not None and before.leases is made.leases and self.cursor < len(before.places)
-        number = before.places[self.cursor] if before is not None and known else -1
-        self._fill(made.place_of(number) if number >= 0 else None)
-
-    def _fill(self, place: int | None = None) -> None:
-        state, made = self._state, self._made
-        if state is None:
-            return
-        self.show_title(self.title_of(state, made))
-        if made is None:
-            self.show_rows(0, lambda _index: (), "arranging …")
-            return
-        now = state.clock.now
-
-        def row_at(index: int) -> tuple[Field, ...]:
-            row = made.at(index)
-            return _heading_row(row) if isinstance(row, GroupHeading) else self.cells_of(row, now)
-
-        def about(index: int) -> Subject | str:
-            row = made.at(index)
-            return row.name if isinstance(row, GroupHeading) else self.subject_of(row)
-
-        nothing = nothing_words(state, self.wanted.words)
-        place_of = None if place is None else lambda _key: place
-        self.show_picks(len(made.places), row_at, nothing, about, place_of)
-
-    @property
-    def row(self) -> LeaseRow | None:
-        if self._made is None or not self.count:
-            return None
-        found = self._made.at(self.cursor)
-        return None if isinstance(found, GroupHeading) else found
 
 
 class LeaseList(LeaseTable):
     def __init__(self) -> None:
         super().__init__(MANY_LEASE_COLUMNS, "lease-list")
 
-    def title_of(self, state: ClusterState, made: LeaseArrangement | None) -> str:
-        shown = "" if made is None or not self.wanted.words else f"{made.shown} shown of "
-        parts = [f"Leases   {shown}{leases_count(state)}"]
-        if self.wanted.words:
-            parts.append(f"filter: {self.wanted.words}")
-        parts.append(f"sort: {self.wanted.order} {'▼' if self.wanted.backwards else '▲'}")
-        if self.wanted.group is not LeaseGroup.NONE:
-            parts.append(f"by {self.wanted.group}")
+    def title_of(self, shown: int) -> str:
+        wanted = self.wanted
+        parts = [f"Leases   {f'{shown} shown of ' if wanted.words else ''}{leases_count(self._state)}"]
+        parts += [f"filter: {wanted.words}"] if wanted.words else []
+        parts.append(f"sort: {wanted.order} {'▼' if wanted.backwards else '▲'}")
+        parts += [] if wanted.group == "none" else [f"by {wanted.group}"]
         return "   ".join(parts)
 
-    def cells_of(self, row: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:
-        return many_lease_row(row, now)
+    def cells_of(self, row: LeaseRow) -> tuple[Cell, ...]:
+        return many_lease_row(row, self._state.clock.now)
 
     def subject_of(self, row: LeaseRow) -> Subject:
         return LeaseSubject(row.domain, row.correlation_id)
-
-
-def _heading_row(heading: GroupHeading) -> tuple[Field, ...]:
-    blank = Cell("")
-    rest = (blank,) * (len(MANY_LEASE_COLUMNS) - 2)
-    return (Cell("▾", Tone.STRONG), Cell(f"{heading.name}  {heading.count}", Tone.STRONG), *rest)
 
 
 NOBODY_SAYS = "not known"
@@ -262,7 +189,8 @@ class LeaseScreen(TopScreen):
     FILTERS = True
     REVOKES = True
     TABLE: ClassVar[type[LeaseTable]] = LeaseTable
-    options: LeaseOptions = LeaseOptions()
+    LISTING = LEASES
+    options = LEASE_OPTIONS
 
     @property
     def table(self) -> LeaseTable:

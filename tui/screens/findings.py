@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -14,90 +14,78 @@ from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant
 
+from ..app import EvidenceScreen
 from ..model.findings import (
     EVIDENCE_LEGEND,
     FINDING_COLUMNS,
     FINDING_LEGEND,
+    FINDING_OPTIONS,
+    FINDINGS,
     FindingEvidence,
-    FindingGroup,
-    FindingOptions,
-    FindingRow,
     LinkPath,
-    arranged_findings,
     chain_lines,
     evidence_of,
     finding_row,
     summary_cells,
     wrapped_lines,
 )
-from ..model.state import Cell, FindingSubject, Subject, Tone
-from ..model.tables import ExportSheet, Field, GroupHeading, ListOptions, cut
+from ..model.state import Cell, FindingSubject, Subject
+from ..model.tables import ExportSheet, ListOptions
 from ..widgets.lines import WordsLine
-from ..widgets.row_table import DetailTable, PickTable
-from .screen import EvidenceScreen
+from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 if TYPE_CHECKING:
     from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
 
 
-class FindingTable(PickTable):
-    """One row a finding. The cursor stays on a finding when the list is arranged anew."""
+class FindingTable(ListTable[Finding, Mapping[str, Instant]]):
+    LISTING = FINDINGS
 
     def __init__(self) -> None:
-        super().__init__(FINDING_COLUMNS, "Findings", id="finding-list")
-        self._rows: list[FindingRow] = []
+        super().__init__(FINDING_COLUMNS, FINDING_OPTIONS, id="finding-list")
+        self._all: Sequence[Finding] = ()
         self._times: Mapping[str, Instant] = {}
+        self._nothing_words = ""
 
     def show(
-        self, findings: Sequence[Finding], times: Mapping[str, Instant], wanted: FindingOptions, nothing: str
+        self, findings: Sequence[Finding], times: Mapping[str, Instant], wanted: ListOptions, nothing: str
     ) -> None:
         """Show findings, worst first, as they are wanted. ``nothing``: why there are none."""
-        self._rows, self._times = arranged_findings(findings, times, wanted), times
-        shown = len(self.findings)
-        part = f" of {len(findings)}" if shown != len(findings) else ""
-        words = f"   filter: {wanted.words}" if wanted.words else ""
-        order = f"   {wanted.order}" + (" turned" if wanted.backwards else "")
-        order += "" if wanted.group is FindingGroup.NONE else f", by {wanted.group}"
-        self.show_title(f"Findings {shown}{part}{order}{words}" if findings else "Findings")
-        places = {_key(row): number for number, row in enumerate(self._rows)}
-        self.show_picks(len(self._rows), self._row, nothing, lambda place: _key(self._rows[place]), places.get)
+        self._all, self._times, self._nothing_words = findings, times, nothing
+        self.show_list(findings, wanted, times)
 
-    def _row(self, place: int) -> tuple[Cell, ...]:
-        row = self._rows[place]
-        assert isinstance(row, Finding)
+    def title_of(self, shown: int) -> str:
+        wanted = self.wanted
+        part = f" of {len(self._all)}" if shown != len(self._all) else ""
+        order = f"   {wanted.order}{' turned' if wanted.backwards else ''}"
+        order += "" if wanted.group == "none" else f", by {wanted.group}"
+        words = f"   filter: {wanted.words}" if wanted.words else ""
+        return f"Findings {shown}{part}{order}{words}" if self._all else "Findings"
+
+    def nothing(self) -> str:
+        return self._nothing_words
+
+    def cells_of(self, row: Finding) -> tuple[Cell, ...]:
         return finding_row(row, self._times.get(row.id))
 
-    def in_sight(self, index: int) -> Sequence[Field]:
-        return () if isinstance(self._rows[index], GroupHeading) else super().in_sight(index)
-
-    def line_of(self, index: int, room: int) -> list[Cell]:
-        row = self._rows[index]
-        if isinstance(row, GroupHeading):
-            return cut((Cell(f"{row.name} ({row.count})", Tone.STRONG),), room)
-        return super().line_of(index, room)
+    def subject_of(self, row: Finding) -> Subject:
+        return FindingSubject(row.id)
 
     @property
     def findings(self) -> list[Finding]:
-        return [row for row in self._rows if isinstance(row, Finding)]
+        """Those that are shown."""
+        return [row for row in map(self.at, range(self.count)) if isinstance(row, Finding)]
 
     @property
     def finding(self) -> Finding | None:
         """The one under the cursor; on a heading the first of its group."""
-        after = self._rows[self.cursor :]
-        return next((row for row in after if isinstance(row, Finding)), None)
+        rows = map(self.at, range(self.cursor, self.count))
+        return next((row for row in rows if isinstance(row, Finding)), None)
 
-    def next_finding(self, rows: int) -> None:
-        place = self.cursor + rows
-        while 0 <= place < len(self._rows):
-            if isinstance(self._rows[place], Finding):
-                self.cursor = place
-                return
-            place += rows
-
-
-def _key(row: FindingRow) -> object:
-    return FindingSubject(row.id) if isinstance(row, Finding) else ("heading", row.name)
+    def next_finding(self, step: int) -> None:
+        places = range(self.cursor + step, self.count if step > 0 else -1, step)
+        self.cursor = next((place for place in places if isinstance(self.at(place), Finding)), self.cursor)
 
 
 FRAME = 4
@@ -196,7 +184,8 @@ class FindingsScreen(EvidenceScreen):
     FILTERS = True
     LEGENDS = (("Findings", FINDING_LEGEND), ("Evidence", EVIDENCE_LEGEND))
     AUTO_FOCUS = "#finding-list"
-    options = FindingOptions()
+    LISTING = FINDINGS
+    options = FINDING_OPTIONS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "explain", "Explain"),
         Binding("t,R", "replay", "Replay", key_display="t"),
@@ -298,9 +287,8 @@ class FindingsScreen(EvidenceScreen):
 
     # Keys.
 
-    def want(self, options: ListOptions[Any, Any]) -> None:
-        assert isinstance(options, FindingOptions)
-        self.options = options
+    def want(self, options: ListOptions) -> None:
+        super().want(options)
         self._fill()
 
     def action_explain(self) -> None:
@@ -322,7 +310,10 @@ class FindingsScreen(EvidenceScreen):
         domains = (
             [] if not isinstance(known, FindingEvidence) else [each.domain for each in known.link.walk() if each.domain]
         )
-        self.top.replay_at(instant, domains[0] if domains else None)
+        from .replay import ReplayScreen  # noqa: PLC0415 - like every screen, when it is first seen
+
+        self.top.action_go("replay")
+        self.app.get_screen("replay", ReplayScreen).begin_at(instant, domains[0] if domains else None)
 
     def chosen(self) -> None:
         if self.query_one(ChainTable).has_focus:

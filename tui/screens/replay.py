@@ -19,6 +19,7 @@ from timeagent.console import printable
 from timeagent.errors import TenureError
 from timeagent.units import Instant, TimeInterval, rfc3339, span_text
 
+from ..app import EvidenceScreen
 from ..model.gantt import Scrubber
 from ..model.replaying import (
     BAG_MARK_WORDS,
@@ -50,7 +51,6 @@ from ..model.tables import Column, ExportSheet, cut
 from ..model.words import clock_text
 from ..widgets.lines import TabLine, TitleBar, Words, WordsLine
 from ..widgets.row_table import PickTable
-from .screen import EvidenceScreen
 
 if TYPE_CHECKING:
     from auditor.timeline.timeline_reader import Timeline

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, overload
 
+from appliance.formats.closed import open_lock
 from appliance.formats.framing import Frame, Kind, Piece, open_frame, piece_at
-from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK, PRELOCK, ledger_path, parse_ledger_name
 from appliance.formats.shardmap import chain_of, shard_text
 from appliance.formats.witness import Ended, Witness, open_block

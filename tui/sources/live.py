@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from appliance.cli.service import daemon_check, time_agent_check
 from appliance.cluster import Cluster, time_sources
-from appliance.doctor.check import HealthCheck, unknown
-from appliance.formats.ceiling import CeilingKind
+from appliance.doctor.health import HealthCheck, unknown
+from appliance.formats.chains import CeilingKind
 from appliance.formats.shardmap import shard_text
 from appliance.formats.witness import Half, Witness
 from appliance.lease.wire import LeaseView, ShardNumbers

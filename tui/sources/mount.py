@@ -17,18 +17,15 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from appliance.admin.founding import read_marker
-from appliance.bag.context import BagContext
 from appliance.bag.horizon import Horizon
-from appliance.bag.logs import list_logs, open_log, racks_there
+from appliance.bag.logs import ClosingState, list_logs, open_log, racks_there, view_rack
+from appliance.bag.ports import BagContext, Storage
 from appliance.bag.roots import cluster_storage_at
-from appliance.bag.storage import Storage
-from appliance.bag.survey import ClosingState, view_rack
 from appliance.cli.service import key_ends
 from appliance.cluster import Cluster, known_nodes, time_sources
-from appliance.doctor.check import HealthCheck
 from appliance.doctor.directory import room_of
-from appliance.doctor.health import judge_keys, judge_space, judge_tmpfs
-from appliance.formats.ceiling import CeilingRecord, open_ceiling
+from appliance.doctor.health import HealthCheck, judge_keys, judge_space, judge_tmpfs
+from appliance.formats.chains import CeilingRecord, open_ceiling
 from appliance.formats.framing import Kind, Piece, pack, piece_at, pieces
 from appliance.formats.lease import LeaseOutcome
 from appliance.formats.paths import LOCK, LOGS, Grid, chain_path, ledger_path, parse_ledger_name

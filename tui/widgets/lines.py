@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style as Drawn
@@ -19,14 +19,44 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.style import Style
+from textual.theme import Theme
 from textual.widget import Widget
 from textual.widgets import Input
 
-from appliance.doctor.check import not_well
+from appliance.doctor.health import not_well
 
 from ..model.overview import badge_words, health, level_cell, numbers_words, time_line, time_words
 from ..model.state import Cell, ClusterState, Tone
 from ..model.tables import ELLIPSIS, cells_of, head_of, tail_of, width_of, wrapped_ranges
+
+_COLOURS: Final = {
+    "primary": ("#0178D4", "#004578"),
+    "secondary": ("#004578", "#0178D4"),
+    "warning": ("#FFA62B", "#8A5300"),
+    "error": ("#D5556F", "#A3142F"),
+    "success": ("#4EBF71", "#1B6E37"),
+    "accent": ("#3FA9F5", "#0B63B0"),
+    "foreground": ("#E0E0E0", "#1A1A1A"),
+    "background": ("#121212", "#FAFAFA"),
+    "surface": ("#1E1E1E", "#F0F0F0"),
+    "panel": ("#242F38", "#DCE4EB"),
+}
+_TEXT_COLOURS: Final = {
+    "text-success": ("#8AD4A1", "#17632F"),
+    "text-warning": ("#FFC473", "#7D4A00"),
+    "text-error": ("#F28FA3", "#9B1230"),
+    "text-accent": ("#7CC7FF", "#0B5594"),
+    "primary-muted": ("#0C304C", "#C9DDF0"),
+}
+
+
+def _theme(name: str, which: int) -> Theme:
+    colours: dict[str, Any] = {of: pair[which] for of, pair in _COLOURS.items()}
+    return Theme(name, dark=not which, variables={of: pair[which] for of, pair in _TEXT_COLOURS.items()}, **colours)
+
+
+DARK, LIGHT = _theme("tenure-dark", 0), _theme("tenure-light", 1)
+
 
 STYLES: Final = {
     Tone.PLAIN: "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 from textual.events import Click
@@ -18,7 +18,21 @@ from timeagent.errors import TenureError
 from timeagent.units import SECOND, Instant
 
 from ..model.state import Cell, ClusterState, DetailLine, Subject, Tone
-from ..model.tables import Column, ColumnWidths, Field, cut, heading, laid_out, layout
+from ..model.tables import (
+    OPEN,
+    Arrangement,
+    Column,
+    ColumnWidths,
+    Field,
+    GroupHeading,
+    Listing,
+    ListOptions,
+    arrange,
+    cut,
+    heading,
+    laid_out,
+    layout,
+)
 from ..model.words import matching, short_span
 from .lines import STYLES, KeptBar, KeptLines
 
@@ -280,6 +294,110 @@ class PickTable(RowTable, inherit_bindings=False):
     def name_of(self, index: int) -> object:
         """Return what is equal as long as the row looks the same, the cursor's mark aside."""
         return index
+
+
+INLINE_MAX: Final = 5_000
+"""So many rows are arranged at once; more of them by a thread, and until it has, the rows stay as they were."""
+
+
+class ListTable[R, C](PickTable):
+    """Rows in an order and in groups, narrowed; the cursor stays on its row, wherever that goes."""
+
+    LISTING: ClassVar[Listing[Any, Any]]
+
+    def __init__(self, columns: Sequence[Column], options: ListOptions, **settings: str) -> None:
+        super().__init__(columns, "", **settings)
+        self.wanted = options
+        self._made: Arrangement[R] | None = None
+
+    def title_of(self, shown: int) -> str:
+        """Return the title, where so many rows are shown."""
+        raise NotImplementedError
+
+    def nothing(self) -> str:
+        """Say why no row is shown."""
+        raise NotImplementedError
+
+    def cells_of(self, row: R) -> tuple[Cell, ...]:
+        raise NotImplementedError
+
+    def subject_of(self, row: R) -> Subject:
+        raise NotImplementedError
+
+    def show_list(self, rows: Sequence[R], wanted: ListOptions, context: C) -> None:
+        """Show rows, with what else their order depends on. Many stay as they are until a thread has arranged them."""
+        self.wanted = wanted
+        made = self._made
+        if made is not None and made.wanted == wanted and made.rows is rows:
+            self._fill()
+        elif self._at_once(len(rows)):
+            self._put(arrange(self.LISTING, rows, wanted, context))
+        else:
+            self._arrange_behind(rows, context)
+            self._fill()
+
+    def _at_once(self, rows: int) -> bool:
+        """Whether arranging takes no time: of few rows, and in the order in which they came, or its reverse."""
+        listing, wanted = self.LISTING, self.wanted
+        found = (listing.orders[wanted.order], listing.groups[wanted.group]) == (None, None)
+        return rows <= INLINE_MAX or (found and not wanted.words.split())
+
+    def _arrange_behind(self, rows: Sequence[R], context: C) -> None:
+        wanted = self.wanted
+
+        def work() -> None:
+            self.app.call_from_thread(self._take, arrange(self.LISTING, rows, wanted, context))
+
+        self.run_worker(work, thread=True, exclusive=True, group="arrange")
+
+    def _take(self, made: Arrangement[R]) -> None:
+        if made.wanted == self.wanted and self.is_mounted:
+            self._put(made)
+
+    def _put(self, made: Arrangement[R]) -> None:
+        before, self._made = self._made, made
+        known = before is not None and before.rows is made.rows and self.cursor < len(before.places)
+        number = before.places[self.cursor] if before is not None and known else -1
+        self._fill(made.places.index(number) if number >= 0 and number in made.places else None)
+
+    def _fill(self, place: int | None = None) -> None:
+        """Draw what is arranged, the cursor on a place; without one, on what it is on, wherever that is now."""
+        made = self._made
+        self.show_title(self.title_of(0 if made is None else made.shown))
+        if made is None:
+            self.show_rows(0, lambda _index: (), "arranging …")
+            return
+        place_of = None if place is None else lambda _key: place
+        self.show_picks(len(made.places), self._cells, self.nothing(), self._about, place_of)
+
+    def _cells(self, index: int) -> tuple[Cell, ...]:
+        row = self.at(index)
+        if isinstance(row, GroupHeading):
+            return Cell(OPEN), Cell(f"{row.name}  {row.count}"), *(Cell(""),) * (len(self._columns) - 2)
+        return self.cells_of(row)
+
+    def _about(self, index: int) -> Subject | str:
+        row = self.at(index)
+        return row.name if isinstance(row, GroupHeading) else self.subject_of(row)
+
+    def at(self, index: int) -> R | GroupHeading:
+        assert self._made is not None
+        return self._made.at(index)
+
+    def in_sight(self, index: int) -> Sequence[Field]:
+        return () if isinstance(self.at(index), GroupHeading) else super().in_sight(index)
+
+    def line_of(self, index: int, room: int) -> list[Cell]:
+        row = self.at(index)
+        if isinstance(row, GroupHeading):
+            return cut((Cell(f"{OPEN} {row.name}  {row.count}", Tone.STRONG),), room)
+        return super().line_of(index, room)
+
+    @property
+    def row(self) -> R | None:
+        """The row under the cursor; None on a heading."""
+        found = self.at(self.cursor) if self.count else None
+        return None if isinstance(found, GroupHeading) else found
 
 
 LEADS: Final = " →"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Ended, SessionEnded, SessionKind, SessionWitness, Stopped, Witness, WitnessKind

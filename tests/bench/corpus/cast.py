@@ -6,19 +6,19 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from appliance.formats.ceiling import CeilingKind, CeilingRecord
+from appliance.formats.birth import Marker
+from appliance.formats.chains import CeilingKind, CeilingRecord
 from appliance.formats.framing import Kind
 from appliance.formats.lease import Holder
-from appliance.formats.marker import Marker
 from appliance.formats.paths import chain_path, ledger_path, record_name
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.stamped import sign
 from appliance.formats.witness import NO_HEAD, CeilingCopy, Entry, Half, block_bytes, head_digest, sign_batch
 from timeagent.agent.bounded_clock import PERIOD_NS
-from timeagent.keys import Signer
+from timeagent.keys import Purpose, Signer
 from timeagent.signedtime import STALENESS_NS, ClockStatus, SignedTime, TimeFlags, sign_time
-from timeagent.trust import KeyEntry, Purpose, TrustRecord
+from timeagent.trust import KeyEntry, TrustRecord
 from timeagent.units import HOUR, MS, SECOND, TimeInterval
 
 if TYPE_CHECKING:

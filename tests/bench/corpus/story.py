@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from appliance.formats.ceiling import CeilingKind
+from appliance.formats.chains import CeilingKind
 from appliance.formats.framing import Attempt, CommittedFrame, FrameHead, encode_frame
 from appliance.formats.lease import Ending, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Ended, Stopped, Witness, WitnessKind

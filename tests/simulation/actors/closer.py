@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from appliance.bag.closer import NotDue
-from appliance.bag.sealer import Contents
+from appliance.bag.closing import Contents, NotDue
 from appliance.daemon.pace import Pace
 from tests.simulation.actors.processes import Kit
 from tests.simulation.history import AT_THE_PACE, Answer, HorizonSeen

@@ -14,7 +14,7 @@ from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.paths import ledger_path
 from appliance.formats.witness import NO_HEAD, Half, Witness, WitnessKind, block_bytes, head_digest, sign_batch
 from appliance.session.held import Lease
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 
 if TYPE_CHECKING:
     from tests.simulation.actors.processes import Kit

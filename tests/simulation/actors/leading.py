@@ -12,7 +12,7 @@ from tests.simulation.cluster import CLUSTER, LOGS
 from tests.simulation.history import Led
 from tests.simulation.lock import SimulatedLock
 from timeagent.errors import TenureError
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ class Dozing(SessionKit):
                 self._dozes = False
             return views
 
-        standing.leases_below = looks  # type: ignore[method-assign]
+        standing.leases_below = looks
         self.session.renew_due = lambda: None if self._dozes else renew()  # type: ignore[method-assign]
 
 

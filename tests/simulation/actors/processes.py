@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from appliance.bag.closedbags import ListedFiles
-from appliance.bag.context import BagContext
+from appliance.bag.closing import Authority
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import open_log
 from appliance.bag.metronome import Metronome
+from appliance.bag.ports import BagContext
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Authority
 from appliance.bag.writing import writer_for
 from appliance.node.writer_client import SharedWriter
 from tests.simulation.cluster import grid_of

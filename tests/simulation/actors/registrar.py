@@ -12,7 +12,7 @@ from appliance.admin.trust import issue, revoke_keys
 from tests.simulation.cluster import signer
 from tests.simulation.mount import SimulatedMount
 from tests.simulation.scheduler import Scheduler
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

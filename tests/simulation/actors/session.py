@@ -78,21 +78,16 @@ class SessionKit(Kit):
             background=False,
         )
         world.sessions.append(self.session)
-        leasing = self.session._leasing
-        parts: list[Any] = [self.session, self.session._renewer, self.session._cache, self.session._recalls]
-        lock = SimulatedLock(world.scheduler)
-        for part in (*parts, self.session._acquires, leasing.session_leases):
-            assert hasattr(part, "_lock")
-            part._lock = lock
-        self.session._renewer.keeper.lock = lock  # type: ignore[assignment]
-        leasing._holder = msgspec.structs.replace(leasing._holder, process=world.number(), boot=bytes(16))
-        found = self.session._renewer.losses.found
+        keeper, leasing = self.session._keeper, self.session._leasing
+        keeper.lock = SimulatedLock(world.scheduler)  # type: ignore[assignment]
+        leasing.holder = msgspec.structs.replace(leasing.holder, process=world.number(), boot=bytes(16))
+        found = keeper.losses.found
 
         def lost(loss: Loss) -> None:
             self._lost(loss)
             found(loss)
 
-        self.session._renewer.losses.found = lost  # type: ignore[method-assign]
+        keeper.losses.found = lost  # type: ignore[method-assign]
         if renews:
             world.scheduler.spawn(f"{process.name} renewal", process, self._renew)
         if world.records_change:

@@ -22,7 +22,7 @@ from tests.simulation.network import Endpoint, answer
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
 from timeagent.errors import BadTime, Environment, TenureError
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import MS, SECOND
 
 if TYPE_CHECKING:

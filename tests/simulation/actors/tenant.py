@@ -35,9 +35,8 @@ from tests.simulation.network import Endpoint, refuse
 from tests.simulation.scheduler import NEVER
 from tests.simulation.store import MemoryStore
 from timeagent.canonical import decode
-from timeagent.keys import KeyInUse
+from timeagent.keys import KeyInUse, Purpose
 from timeagent.notify import Notifier, Pulse
-from timeagent.trust import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from appliance.bag import logs
-from appliance.bag.context import BagContext
+from appliance.bag.ports import BagContext
 from tests.simulation.exhaustive.nodes import TIME_KEY
 from tests.simulation.exhaustive.tree import ExploredStorage, ExploredTime, Mount, Tree, TreeWorld
 from tests.support.bags import POLICY, T0, FixedRecords

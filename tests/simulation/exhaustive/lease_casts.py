@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase
 from appliance.formats.shardmap import ShardMap
 from appliance.formats.witness import Ended, SessionWitness, Witness
 from appliance.lease.wire import Revoke
+from appliance.session.held import Keeper
 from appliance.session.leasing import Leasing
 from tests.simulation.exhaustive.lease_promises import LeasePromises
 from tests.simulation.exhaustive.lease_room import START, LeaseWorld
@@ -90,8 +88,9 @@ class RoomRoutes:
 
 def _hold(port: Port, *, name: str, wanted: Mapping[str, Mode], renews: int, ends: str, together: bool) -> None:
     time, routes = RoomTime(port), RoomRoutes(port)
-    leasing = Leasing(time, POLICY, routes, name, name.encode().ljust(8, b"-"), "p", random.Random(name), RLock())
-    leasing._holder = msgspec.structs.replace(leasing._holder, process=1, boot=bytes(16))
+    incarnation = name.encode().ljust(8, b"-")
+    holder = Holder(node=name, process=1, boot=bytes(16), incarnation=incarnation, purpose="p")
+    leasing = Leasing(Keeper(time, POLICY), routes, holder, random.Random(name))
     leasing.session_leases.drop_from = 1 if ends == "drop" else 16
     try:
         leases, _ = leasing.acquire(wanted, POLICY.lease_term_max_ns, 0, together=together)

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import pytest
 
 from appliance.bag import logs
-from appliance.bag.closer import Closer
+from appliance.bag.closing import Authority, Closer, Sealer
 from appliance.bag.horizon import Horizon
 from appliance.bag.reader import Reader
-from appliance.bag.sealer import Authority, Sealer
 from appliance.bag.writing import Committed, FrameFile, MaildirWriter, Outcome
 from appliance.formats.paths import PRELOCK
 from appliance.lease import ceiling, succession, whole_shard
@@ -371,7 +370,7 @@ MUTANTS: dict[str, Mutant] = {
     "linked after a terminal record": Mutant(
         _in_chain(
             "CeilingChain._before",
-            "return self._depose(f'{where} is terminal: read the map anew')",
+            "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
             "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         ),
         ChainCast((contender("a"), terminator())),

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from appliance.bag.storage import Published
+from appliance.bag.ports import Published
 from tests.support.clocks import HandTime
 from tests.support.explorer import Answer, Refusal
 from timeagent.errors import Environment

@@ -16,11 +16,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from appliance.bag.context import BagContext
+from appliance.bag.closing import Authority
 from appliance.bag.horizon import Horizon
 from appliance.bag.logs import create_log, open_log
-from appliance.bag.sealer import Authority
-from appliance.bag.storage import Published
+from appliance.bag.ports import BagContext, Published
 from appliance.bag.writing import Committed, FrameFile, writer_for
 from appliance.daemon import daemon, failover
 from appliance.daemon.pace import Pace
@@ -42,7 +41,7 @@ from tests.simulation.store import MemoryStore
 from tests.simulation.world import Conditions, World, silence
 from tests.support.storage import WrappedStorage
 from timeagent.canonical import decode
-from timeagent.trust import Purpose
+from timeagent.keys import Purpose
 from timeagent.units import DAY, MINUTE, SECOND
 
 if TYPE_CHECKING:

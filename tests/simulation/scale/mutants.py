@@ -21,7 +21,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, str]]] = {
     ),
     "every node follows every log in use": (pace, "Pace._turn", "log.follow_to_ns", "2 ** 62"),
     "who watches trust lists the policies too": (
-        record_watch, "TrustWatch._newest", "self._registers.newest_trust()", "self._registers.newest().trust",
+        record_watch, "TrustWatch._newest", "self._registers.newest_trust().number", "self._registers.newest().trust",
     ),
     "a ceiling is extended at each tick": (
         shard, "Shard.housekeeping", "self._gain_ns(self._time.now()) < self._policy.ceiling_period_ns", "False",

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
+from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, digest_of
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     BIRTH,
     LOCK,
@@ -33,16 +32,24 @@ from timeagent.errors import Damaged, TenureError
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX, Instant
 
-from .columns.frames import BagRules, JudgedFile, cut
-from .evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
-from .evidence.tree import OF_A_RACK, PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, BagListing, RackListing, Tree, foreign_names
+from ..columns.frames import BagRules, JudgedFile, cut
+from ..evidence.records import RECORD_BYTES_MAX, Stranger, birth_path, checked_birth, take_latest
+from ..evidence.tree import (
+    OF_A_RACK,
+    PIECE_BYTES_MAX,
+    SEAL_FILE_BYTES_MAX,
+    BagListing,
+    RackListing,
+    Tree,
+    foreign_names,
+)
+from ..rules import bags as bag_rules
+from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
+from ..rules.finding import Evidence, Finding
+from ..rules.records import Policies, signed_by, stamp_findings
+from ..timeline.facts import RackFacts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker
-from .rules import bags as bag_rules
-from .rules.finding import Evidence, Finding, found
-from .rules.records import Policies, signed_by, stamp_findings
-from .seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
-from .timeline.facts import RackFacts
 
 
 class BagWalk:
@@ -127,8 +134,8 @@ class BagWalk:
 
     def off_grid(self, path: str) -> None:
         """Say that a directory is no rack or bag of its log."""
-        self._told.report(
-            found("off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)])
+        self._told.found(
+            "off-grid", path, f"{path} is no rack or bag of its log: nothing in it exists", [Evidence(path)]
         )
 
     def _grid(self, log: str) -> Grid | None:
@@ -137,21 +144,14 @@ class BagWalk:
         if data is None:
             if path not in self._tree.unreadable:
                 reason = f"{LOGS}/{log} has no birth record: its bags are not read"
-                self._told.report(found("unverifiable-log", path, reason, [Evidence(path)]))
+                self._told.found("unverifiable-log", path, reason, [Evidence(path)])
             return None
         where = Evidence(path, 0, len(data))
         try:
             birth, stamped = checked_birth(data, path, log, self._records.cluster_id)
         except TenureError as problem:
-            self._told.report(
-                found(
-                    "damaged-record",
-                    path,
-                    problem.message,
-                    [where],
-                    title="a log's birth record is damaged or misplaced",
-                )
-            )
+            title = "a log's birth record is damaged or misplaced"
+            self._told.found("damaged-record", path, problem.message, [where], title)
             return None
         self._stamp(Kind.BIRTH, stamped, birth.created_by, where)
         if store_of(birth) and not self._store_there(log, data, store_of(birth), where):
@@ -168,13 +168,11 @@ class BagWalk:
         if there is None and path not in self._tree.unreadable:
             reason = f"the bags of log {log} are in {named}, which this copy lacks: none of them is judged"
             title = "the bags of a log are in a store that was not copied"
-            self._told.report(found("unverifiable-log", path, reason, [where], title=title))
+            self._told.found("unverifiable-log", path, reason, [where], title)
         elif there is not None and there != birth:
             reason = f"{path} is not {where.path}: it is of another log of that name, whose bags these are"
             title = "the bags beside a log's birth record are of another log"
-            self._told.report(
-                found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title=title)
-            )
+            self._told.found("damaged-record", path, reason, [where, Evidence(path, 0, len(there))], title)
         return there == birth
 
     def _lacks_store(self, log: str) -> bool:
@@ -242,13 +240,13 @@ class BagWalk:
         if raw is None:
             return []
         try:
-            lock, stamped = open_lock(raw, path)
+            lock, stamped = bag_rules.lock_of(raw, path, listing.bag, self._records.cluster_id)
         except Damaged:
             return []
         where = Evidence(path, 0, len(raw))
         keyring = self._records.keyring(lock.trust_number)
         token, wrong = stamp_findings(self._reading.signatures, keyring, Kind.LOCK, stamped, lock.closer, where)
-        if keyring is None or wrong or bag_rules.misplaced_lock(lock, listing.bag, self._records.cluster_id):
+        if keyring is None or wrong:
             return []
         sealable = self._records.sealable_ns(listing.bag.rack)
         return list(bag_rules.hidden_bag(listing.bag, lock, (token, seal.token), sealable, [where, seal.where]))
@@ -262,7 +260,7 @@ class BagWalk:
         missing = len(seal.locks.keys() - there)
         if missing:
             wrong += f"; {missing} of the {len(seal.locks)} bags that the rack was sealed with have no directory"
-        self._told.report(found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where]))
+        self._told.found("misplaced-pack", pack.path, wrong, [Evidence(pack.path), seal.where])
         return None
 
     def _retained(self, listing: RackListing, seal: SealFacts, files: list[str]) -> None:
@@ -272,11 +270,11 @@ class BagWalk:
         self._unseen(rack.log, rack.start_ns, rack.end_ns, files)
         reason = bag_rules.gone(rack, len(files), by_retention=listing.retained)
         if listing.retained:
-            self._told.report(found("retained-rack", rack.path, reason, [seal.where]))
+            self._told.found("retained-rack", rack.path, reason, [seal.where])
         else:
             places = [Evidence(path) for path in (f"{rack.path}/{PACK}", *files)]
             title = "what a rack was sealed with is missing"
-            self._told.report(found("lost-file", rack.path, reason, [*places, seal.where], title=title))
+            self._told.found("lost-file", rack.path, reason, [*places, seal.where], title)
 
     def _seal(self, listing: RackListing) -> SealFacts | None:
         path = f"{listing.rack.path}/{SEAL}"
@@ -286,11 +284,11 @@ class BagWalk:
         where = Evidence(path, 0, len(data))
         try:
             seal, stamped = open_seal(data, path)
-            wrong = bag_rules.misplaced_seal(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
+            wrong = bag_rules.misplaced(seal, listing.rack, self._records.cluster_id) or damaged_inside(seal)
         except Damaged as problem:
             wrong = problem.message
         if wrong:
-            self._told.report(found("damaged-seal", path, wrong, [where]))
+            self._told.found("damaged-seal", path, wrong, [where])
             return None
         token = self._stamp(Kind.SEAL, stamped, seal.sealer, where)
         self._told.saw(token)
@@ -309,7 +307,7 @@ class BagWalk:
         self._unseen(rack.log, rack.start_ns, rack.end_ns, (place.path for place in missing))
         if seal is not None and not self._tree.hides(path):
             places = [*(missing or [Evidence(path)]), seal.where]
-            self._told.report(found("lost-file", path, reason, places, title="the directory of a bag is missing"))
+            self._told.found("lost-file", path, reason, places, title="the directory of a bag is missing")
 
     def _bag(
         self,
@@ -384,13 +382,13 @@ class BagWalk:
             if not self._tree.hides(path):
                 reason = f"the rack was sealed with the lock file {path}; it is not there, {bag_rules.NO_PACK}"
                 title = "the lock file of a bag is missing"
-                self._told.report(found("lost-file", path, reason, [Evidence(path), seal.where], title=title))
+                self._told.found("lost-file", path, reason, [Evidence(path), seal.where], title)
         elif data != sealed:
             try:
                 other, _ = open_lock(data, path)
-                wrong = bag_rules.misplaced_lock(other, listing.bag, self._records.cluster_id)
+                wrong = bag_rules.misplaced(other, listing.bag, self._records.cluster_id)
             except Damaged as problem:
-                self._told.report(found("damaged-lock", path, problem.message, [where, seal.where]))
+                self._told.found("damaged-lock", path, problem.message, [where, seal.where])
             else:
                 if sweeping and wrong is None:
                     return sealed, where
@@ -400,12 +398,9 @@ class BagWalk:
 
     def _lock(self, bag: Bag, raw: bytes, where: Evidence) -> tuple[LockFile, SignedTime | None] | None:
         try:
-            lock, stamped = open_lock(raw, where.path)
-            wrong = bag_rules.misplaced_lock(lock, bag, self._records.cluster_id)
+            lock, stamped = bag_rules.lock_of(raw, where.path, bag, self._records.cluster_id)
         except Damaged as problem:
-            wrong = problem.message
-        if wrong:
-            self._told.report(found("damaged-lock", where.path, wrong, [where]))
+            self._told.found("damaged-lock", where.path, problem.message, [where])
             return None
         self._part.trust_named.add(lock.trust_number)
         if self._records.missing(Kind.TRUST, lock.trust_number):

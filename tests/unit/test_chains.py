@@ -1,6 +1,6 @@
 import pytest
 
-from appliance.formats.ceiling import CeilingKind, open_ceiling
+from appliance.formats.chains import CeilingKind, open_ceiling
 from appliance.formats.framing import Kind
 from appliance.formats.stamped import sign
 from tests.support.values import ROOT_KEY, WITNESS_KEY, ceiling_file, ceiling_record, shard_map

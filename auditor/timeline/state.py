@@ -16,10 +16,10 @@ import msgspec
 from appliance.formats.chains import CeilingRecord
 from appliance.formats.lease import Ending, LeaseOutcome, Phase
 from appliance.formats.witness import Half, SessionEnded, Witness
-from auditor.index import Database
-from auditor.parts import Value
+from auditor.columns.index import Database
 from auditor.rules.finding import Finding
 from auditor.rules.history import ShardName
+from auditor.walk.parts import Value
 from timeagent.units import Instant, Span
 
 from .events import BagClosed, CeilingLinked, ClockReading, LeaseTold, LogBorn

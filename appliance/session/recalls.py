@@ -45,7 +45,7 @@ class LeaseCache:
         if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
             return False
         with self._keeper.lock:
-            kept = replace(lease, recall_listeners=())
+            kept = replace(lease, recall_listeners=(), loss_listeners=())
             lease.ended = "relinquished"
             self._renewer.exchange(lease, kept)
             self._since[kept] = self._time.boot_ns()

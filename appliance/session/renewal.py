@@ -393,12 +393,10 @@ class LeaseRenewer:
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
-        gone = set(leases)
         with self._keeper.lock:
-            for lease in gone:
+            for lease in leases:
                 self._keeper.held.pop(lease, None)
                 self._alone.pop(lease, None)
-        self._losses.forget(list(gone))
 
     def exchange(self, old: Lease, new: Lease) -> None:
         """Keep one object for a lease in the place of another."""
@@ -410,7 +408,6 @@ class LeaseRenewer:
                 new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
-        self._losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
         self._keeper.held[lease] = None

@@ -29,7 +29,6 @@ from .evidence.signatures import FrameEvidence, HeldWitness
 from .parts import EvidenceSource, PartMaker
 from .rules import bags as bag_rules
 from .rules.finding import Evidence
-from .rules.records import frame_findings
 from .rules.time import judge_frame, stamp_after_frame
 from .timeline.events import FrameColumns
 from .timeline.facts import RackFacts
@@ -116,8 +115,6 @@ class FrameJudge:
         misplaced = list(bag_rules.frame_place(frame, file.name, by.bag, by.lock))
         self._told.report(*misplaced)
         self._check_records(frame, by.lock, file.lock_where)
-        if not frame.proven:
-            self._told.report(*frame_findings(frame))
         if after.get(id(frame.token)) is not frame.token:  # many frames share one, and the answer
             broken = list(stamp_after_frame(frame, by.closed))
             self._told.report(*broken)

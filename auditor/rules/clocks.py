@@ -34,7 +34,7 @@ from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, Span
 
-from .finding import Finding, NamedInterval
+from .finding import FORGED, Finding, NamedInterval
 
 type Clock = tuple[str, int]
 """A node, and the epoch of its clock."""
@@ -45,9 +45,6 @@ OF_TWO: Final = frozenset({"r2-breach"})
 """A signed time, and one of what came after it, in this order: the first two of a finding's."""
 OF_SOME: Final = frozenset({"unsettled-write", "hidden-bag", "early-grant"})
 """What a clock that is known to be wrong explains."""
-
-FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
-"""What says that a signed time is nobody's, or may be."""
 
 
 def name_clocks(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import lt
 from typing import Final, NamedTuple
@@ -119,37 +119,38 @@ def _u32(data: bytes, at: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class BagRules:
-    """What the frames of a bag are judged by."""
+    """What the frames of a bag are judged by, and what is known of them."""
 
     bag: Bag
     lock: LockFile
+    where: Evidence
+    """Of the lock file that counts."""
     closed: SignedTime | None
     """The lock file's signed time, if it holds."""
     keyring: Keyring | None
     policy: Policy | None
+    policy_of: Callable[[int], Policy | None]
+    """The policy by which a frame is judged that names one with this number."""
     counts: bool
     """Whether the bag's list is the last word on it. Else its rack's seal is missing, which may leave the bag out."""
+    seen: set[bytes] = field(default_factory=set)
+    """Digests of the frames of the bag that count."""
+    after: dict[int, SignedTime] = field(default_factory=dict)
+    """Signed times that are not after the lock file's."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedFile:
-    """A file that a bag was closed with, and what its frames are judged by."""
+    """A file that a bag was closed with."""
 
     by: BagRules
     name: DataName | None
-    lock_where: Evidence
-    seen: set[bytes]
-    """Digests of the frames of the bag that count."""
-    after: dict[int, SignedTime]
-    """Signed times that are not after the lock file's."""
     data: bytes
     """As many bytes as are listed."""
     cut: CutFile | None
     """The same, cut; None: they are not whole frames alone."""
     where: Evidence
     """The file, or where in a pack it begins."""
-    policy_of: Callable[[int], Policy | None]
-    """The policy by which a frame is judged that names one with this number."""
     path: str
     """Of the file under the root, also where a pack holds its bytes."""
 
@@ -199,8 +200,8 @@ class FrameBatch(Cut):
         new: dict[int, set[bytes]] = {}
         for file, begin, end in zip(self.files, self.begins.tolist(), ends, strict=True):
             mine = set(self.names[begin:end])
-            of_bag = new.setdefault(id(file.seen), set())
-            if len(mine) != end - begin or not file.seen.isdisjoint(mine) or not of_bag.isdisjoint(mine):
+            seen, of_bag = file.by.seen, new.setdefault(id(file.by), set())
+            if len(mine) != end - begin or not seen.isdisjoint(mine) or not of_bag.isdisjoint(mine):
                 raise NotPlain
             of_bag |= mine
 

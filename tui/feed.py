@@ -19,7 +19,7 @@ from timeagent.units import MS, SECOND, Instant, Span
 from .model.state import ClusterState, Freshness, Reach
 
 if TYPE_CHECKING:
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
 
     from .model.state import DetailLine, Subject
 
@@ -247,7 +247,7 @@ class ArchiveLoader:
 
         def body() -> Archive:
             from auditor.evidence.opening import open_tree  # noqa: PLC0415
-            from auditor.explain.archive import read_archive  # noqa: PLC0415
+            from auditor.explain.context import read_archive  # noqa: PLC0415
 
             return read_archive(open_tree(Path(state.path)), step=self._step)
 

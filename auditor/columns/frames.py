@@ -35,7 +35,7 @@ from timeagent import core
 from timeagent.signedtime import STALENESS_NS, SignedTime, r2_holds
 from timeagent.trust import Keyring
 
-from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, used_of
+from .layout import NUMBER_MAX, NotPlain, bytes_of, numbers, small, time_columns, used_of
 from .records import Shapes
 from .witnesses import Witnesses
 
@@ -245,7 +245,7 @@ class FrameBatch(Cut):
         start = np.array([bag.start_ns for bag in bags], np.int64)[self.file]
         end = np.array([bag.end_ns for bag in bags], np.int64)[self.file]
         allowed = tokens.radius + policy.r1_tolerance_ns
-        return (
+        near: Flags = (
             (self.first >= start)
             & (self.last < end)
             & (tokens.radius <= policy.radius_ns_max)
@@ -253,6 +253,7 @@ class FrameBatch(Cut):
             & (self.first >= tokens.midpoint - allowed)
             & (self.last <= tokens.midpoint + allowed)
         )
+        return near
 
 
 class FrameTokens:
@@ -264,10 +265,6 @@ class FrameTokens:
         bag = np.array([bags.setdefault(id(file.by.lock), len(bags)) for file in batch.files])[batch.file]
         kinds = (of_frame * len(bags) + bag) * len(batch.writer_names) + batch.writer
         _, firsts, self.which = np.unique(kinds, return_index=True, return_inverse=True)
-        order = np.argsort(firsts)
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        self.which, firsts = place[self.which], firsts[order]
         self.known: list[SignedTime] = []
         good = []
         for first in firsts.tolist():
@@ -275,16 +272,10 @@ class FrameTokens:
             known = frames.token(raw[of_frame[first]], batch.writer_names[batch.writer[first]], by.keyring)
             token, stamp = known.token, by.closed
             self.known.append(token)
-            good.append(
-                known.refusal is None
-                and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True))
-                and max(token.midpoint_ns, token.radius_ns, token.staleness_ns) < NUMBER_MAX
-            )
-        safe = [token if fine else None for token, fine in zip(self.known, good, strict=True)]
-        self.clean: Flags = np.array(good, np.bool_)[self.which]
-        self.midpoint: Column = np.array([0 if t is None else t.midpoint_ns for t in safe], np.int64)[self.which]
-        self.radius: Column = np.array([0 if t is None else t.radius_ns for t in safe], np.int64)[self.which]
-        self.staleness: Column = np.array([0 if t is None else t.staleness_ns for t in safe], np.int64)[self.which]
+            good.append(known.refusal is None and (stamp is None or r2_holds(token, stamp, effect_covers_cause=True)))
+        fine, times = time_columns(self.known)
+        self.clean: Flags = (fine & np.array(good, np.bool_))[self.which]
+        self.midpoint, self.radius, self.staleness = times[:, self.which]
         self.latest: Column = self.midpoint + self.radius + self.staleness
         """Before this each was surely handed out."""
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timeagent.errors import Environment
+from timeagent.signedtime import SignedTime
 
 type Rows = NDArray[np.void]
 type HeadName = tuple[bytes, int, bytes]
@@ -162,6 +163,14 @@ def bytes_of(column: NDArray[Any]) -> list[bytes]:
 def small(column: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Say of each number whether it may be calculated with."""
     return (column >= 0) & (column < NUMBER_MAX)
+
+
+def time_columns(tokens: Iterable[SignedTime | None]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Say of each signed time whether it may be calculated with; midpoint, radius and staleness, zeros where not."""
+    each = [() if t is None else (t.midpoint_ns, t.radius_ns, t.staleness_ns) for t in tokens]
+    fine = [max(figures, default=NUMBER_MAX) < NUMBER_MAX for figures in each]
+    rows = [figures if good else (0, 0, 0) for figures, good in zip(each, fine, strict=True)]
+    return np.array(fine, np.bool_), np.array(rows, np.int64).reshape(-1, 3).T
 
 
 class NotPlain(Exception):

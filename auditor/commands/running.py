@@ -21,7 +21,7 @@ from timeagent.keys import parse_public_line
 from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
 
 if TYPE_CHECKING:
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
@@ -109,7 +109,7 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     Reads the tree once, and once more where only a part of it is to be audited.
     """
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
     from auditor.timeline.timeline_reader import open_audited
 
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)

@@ -43,8 +43,7 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import Instant, Span, rfc3339
 
-from .archive import Archive
-from .context import LeaseTrace
+from .context import Archive, LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""

@@ -14,8 +14,7 @@ from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
 from auditor.evidence.tree import Tree
 from auditor.explain import context
-from auditor.explain.archive import Archive, read_archive
-from auditor.explain.context import LeaseTrace, Traces
+from auditor.explain.context import Archive, LeaseTrace, Traces, read_archive
 from auditor.explain.lineage import lineage
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
 from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain

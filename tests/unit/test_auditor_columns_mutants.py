@@ -201,7 +201,7 @@ MUTANTS: dict[str, Mutant] = {
     "the clock of the shard": (
         witnesses,
         GOOD,
-        "token.radius_ns <= policy.radius_ns_max",
+        "known.token.radius_ns <= policy.radius_ns_max",
         "True",
         ("radius-above-policy",),
     ),

@@ -51,7 +51,7 @@ def test_audit_loads_nothing_that_it_does_not_use(repository: Path, tmp_path: Pa
 def test_screens_of_a_copy_load_nothing_that_they_do_not_use(repository: Path) -> None:
     modules = modules_after("import tui.app, tui.sources.record", repository)
     assert loaded(modules, "auditor.audit", "auditor.judging", "appliance.cluster", "appliance.lease") == []
-    assert {"textual", "auditor.explain.archive"} <= modules
+    assert {"textual", "auditor.explain.context"} <= modules
 
 
 # Its threads spin: half of what loading numpy costs.

@@ -23,7 +23,7 @@ from .tables import OPEN, Column, Listing, ListOptions
 from .words import clock_text
 
 if TYPE_CHECKING:
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
     from auditor.report.result import Summary
 
 

@@ -29,7 +29,7 @@ from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.evidence.tree import Tree
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
 

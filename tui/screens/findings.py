@@ -35,7 +35,7 @@ from ..widgets.lines import WordsLine
 from ..widgets.row_table import DetailTable, ListTable, PickTable
 
 if TYPE_CHECKING:
-    from auditor.explain.archive import Archive
+    from auditor.explain.context import Archive
     from auditor.explain.lineage import Link
 
 

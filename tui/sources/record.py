@@ -21,8 +21,7 @@ from appliance.formats.policy import Policy
 from appliance.formats.shardmap import shard_number, shard_text
 from auditor.evidence.opening import open_tree
 from auditor.evidence.tree import Tree
-from auditor.explain.archive import Archive
-from auditor.explain.context import LeaseTrace, leases_until
+from auditor.explain.context import Archive, LeaseTrace, leases_until
 from auditor.rules.finding import Evidence, Finding, Verdict
 from auditor.timeline.events import FrameWritten, event_words
 from auditor.timeline.making import make_index

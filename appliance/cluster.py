@@ -43,6 +43,7 @@ from .formats.paths import Grid
 from .formats.policy import Policy
 from .formats.shardmap import ShardMap
 from .lease.wire import LeaseView, ShardNumbers
+from .node.hosted_shard import ShardRuntime
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
@@ -200,6 +201,7 @@ class Cluster:
                     runtime,
                     seed,
                     trust,
+                    ShardRuntime(runtime),
                 )
                 host.follow(self.maps)
                 self._routes = ShardRoutes(

@@ -19,7 +19,7 @@ from timeagent.units import MS, SECOND, Instant, Span
 from .model.state import ClusterState, Freshness, Reach
 
 if TYPE_CHECKING:
-    from auditor.explain.context import Archive
+    from auditor.explain.archive import Archive
 
     from .model.state import DetailLine, Subject
 
@@ -118,7 +118,7 @@ class Feed:
         self._frame = Event()
         self._instant: Instant | None = None
 
-    def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def start(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
         self._thread("top", lambda: self._tell(take, failed), failed)
 
@@ -164,7 +164,7 @@ class Feed:
 
         Thread(target=guarded, daemon=True, name=name).start()
 
-    def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def _tell(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
             for question in self.source.questions():
@@ -247,7 +247,7 @@ class ArchiveLoader:
 
         def body() -> Archive:
             from auditor.evidence.opening import open_tree  # noqa: PLC0415
-            from auditor.explain.context import read_archive  # noqa: PLC0415
+            from auditor.explain.archive import read_archive  # noqa: PLC0415
 
             return read_archive(open_tree(Path(state.path)), step=self._step)
 

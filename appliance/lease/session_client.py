@@ -5,6 +5,7 @@ Results are values; only BadTime is raised.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from timeagent.canonical import decode
@@ -12,9 +13,17 @@ from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
-from . import wire
-from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseOver, LeaseUnavailable, contradiction
-from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
+from .wire import (
+    PAGE_LEASES_MAX,
+    BeginSession,
+    DropSession,
+    Inspect,
+    LeasePage,
+    LeaseView,
+    RenewSession,
+    SessionGranted,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,7 @@ class SuspectSession:
     reason: str
 
 
-type SessionResult = Stands | LeaseOver | LeaseUnavailable | Refused | SuspectSession
+type SessionResult = Stands | SuspectSession | Result
 
 
 class SessionClient(LeaseClient):
@@ -88,17 +97,15 @@ class SessionClient(LeaseClient):
         )
         return self._ask_about_session(request, None, give_up_ns)
 
-    def leases_under(self, session_id: bytes, after_domain: str) -> tuple[list[LeaseView], str | None] | None:
-        """Return some of the leases under a session lease, unsigned, and from behind which domain to go on.
-
-        None: no answer.
-        """
-        request = wire.Inspect(after_domain=after_domain, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
-        replies = self._call([request])
-        if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], wire.LeasePage):
-            return None
-        page = replies[0]
-        return list(page.leases), page.after_domain if page.more else None
+    def leases_under(self, session_id: bytes) -> Iterator[tuple[LeaseView, ...]]:
+        """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""
+        after, more = "", True
+        while more:
+            replies = self._call([Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX, session_id=session_id)])
+            if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], LeasePage):
+                return
+            yield replies[0].leases
+            after, more = replies[0].after_domain, replies[0].more
 
     def _ask_about_session(
         self,
@@ -110,18 +117,9 @@ class SessionClient(LeaseClient):
         if isinstance(replies, LeaseUnavailable):
             return replies
         (reply,) = replies
-        match reply:
-            case SessionGranted() if sent is not None:
-                session_id = request.session_id if isinstance(request, RenewSession) else None
-                return self._judge_session(reply, session_id, sent)
-            case wire.Over():
-                return LeaseOver("", reply.outcome, reply.ending)
-            case Refused():
-                return reply
-            case wire.Unavailable():
-                return LeaseUnavailable("", reply.code, reply.message)
-            case _:
-                return LeaseUnavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
+        if sent is None or not isinstance(reply, SessionGranted):
+            return as_result(reply, "")
+        return self._judge_session(reply, request.session_id if isinstance(request, RenewSession) else None, sent)
 
     def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
         where = "the shard's witness of a session lease"

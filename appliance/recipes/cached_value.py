@@ -188,7 +188,6 @@ class CachedValue:
                 self._give_back()
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:

@@ -32,13 +32,13 @@ from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, tree_of, unseen
+from .exclusion import PATIENCE_S, Hold, Patience, Tool, held_here, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lease import Holder
-    from appliance.lease.wire import Denied, LeaseView
+    from appliance.lease.wire import LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
 
@@ -93,24 +93,17 @@ class Election(Tool[Leadership]):
         check_type(str, name=name)
         self._tree = tree_of("election", name)
         self._lead = check_domain(f"{self._tree}/leader")
-        self._standing = session.standing
         self.candidate = _name(self._standing.holder)
         self._own = self._nomination(self.candidate)
 
-    def acquire(
-        self,
-        *,
-        timeout_s: Seconds = PATIENCE_S,
-        given_up: Callable[[], bool] = never,
-        waiting: Callable[[Denied], object] = unseen,
-    ) -> Leadership:
-        """Campaign: return when this candidate leads; see ``Tool.acquire``."""
-        session, time = self._session, self._standing.time
-        until = time.boot_ns() + span_of(timeout_s, "timeout_s")
+    def _taken(self, patience: Patience) -> Leadership:
+        session, given_up = self._session, patience.given_up
         if (held := self._standing.in_use(self._lead)) is not None:
             raise held_here(held, "a session for each candidate")
         while True:
-            (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up, waiting=waiting)
+            (lease,) = session.acquire(
+                self._lead, timeout_s=patience.left_s(), given_up=given_up, waiting=patience.waiting
+            )
             try:
                 nominations = self._nominations(self._out())
                 if self._own in nominations:
@@ -122,7 +115,7 @@ class Election(Tool[Leadership]):
             if not nominations or self._own in nominations:
                 return Leadership(session, lease, self)
             session.relinquish([lease])
-            self._stand_back(nominations[0], self._left(until), given_up)
+            self._stand_back(nominations[0], patience.left_s(), given_up)
 
     def _stand_back(self, nomination: str, timeout_s: Seconds, given_up: Callable[[], bool]) -> None:
         """Wait until a nomination is over: in its queue. Raises as ``acquire``."""
@@ -131,7 +124,7 @@ class Election(Tool[Leadership]):
             session.acquire(nomination, mode=Mode.S, timeout_s=timeout_s, record_only=True, given_up=given_up)
         )
 
-    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
+    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = lambda: False) -> Leadership:
         """Return when this candidate leads. Blocks up to the time-out: see ``Tool.acquire``."""
         return self.acquire(timeout_s=timeout_s, given_up=given_up)
 
@@ -192,9 +185,6 @@ class Election(Tool[Leadership]):
 
     def _nominations(self, views: list[LeaseView]) -> list[str]:
         return [each.domain for each in views if each.domain != self._lead and each.mode is Mode.X]
-
-    def _left(self, until_boot_ns: int) -> Seconds:
-        return max(0, until_boot_ns - self._standing.time.boot_ns()) / SECOND
 
 
 def _name(holder: Holder) -> str:

@@ -211,7 +211,7 @@ def run_selftest(form: str) -> int:
     """Audit the packed trees, report in text or JSON. Returns 0 where exactly what is planted was found, else 1."""
     if form not in ("text", "json"):
         raise BadRequest("bad-format", f"the selftest has no report in {form}", hint="audit --selftest [--json]")
-    from auditor import selftest
+    from . import selftest
 
     progress = Progress("selftest")
     tried: list[selftest.Case] = []

@@ -9,8 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from auditor.explain.archive import Archive
 from auditor.explain.bundle import make_bundle
-from auditor.explain.context import Archive, context_fields, context_of
+from auditor.explain.context import context_fields, context_of
 from auditor.explain.lineage import lineage, lineage_lines
 from auditor.explain.picture import draw
 from auditor.explain.words import context_lines, evidence_fields, explain_lines

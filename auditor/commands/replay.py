@@ -12,7 +12,6 @@ from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.pool import AuditProgress
 from auditor.timeline.events import AS_IT_WAS, BagClosed, Event, WhatIf, clock, event_fields, event_words
 from auditor.timeline.report import SCHEMA, Delivered, json_fields, newest_delivered, text_lines
 from auditor.timeline.state import StateAt
@@ -22,7 +21,7 @@ from timeagent.console import Progress, print_json, printable, say, say_all, who
 from timeagent.errors import BadRequest
 from timeagent.units import parse_instant, parse_span, rfc3339
 
-from .running import path_arguments, pinned, shown
+from .running import AuditProgress, path_arguments, pinned, shown
 
 CHANGES_SHOWN: Final = 20
 STEPS_SHOWN_MAX: Final = 100_000

@@ -6,22 +6,23 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from auditor.audit import Options, audit, audit_with_timeline
 from auditor.evidence.opening import open_tree
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.parts import Narrowing
-from auditor.pool import JOBS_MAX, AuditProgress
 from auditor.report.result import Audit
+from timeagent.clock import SystemClock
 from timeagent.console import Progress
 from timeagent.errors import BadRequest
 from timeagent.keys import parse_public_line
-from timeagent.units import INSTANT_MAX, parse_instant, rfc3339
+from timeagent.units import INSTANT_MAX, SECOND, parse_instant, rfc3339
+
+from ..walk.parts import JOBS_MAX, Narrowing
 
 if TYPE_CHECKING:
-    from auditor.explain.context import Archive
+    from auditor.explain.archive import Archive
 
 
 def path_arguments(parser: argparse.ArgumentParser, *, index: bool = True, needed: bool = True) -> None:
@@ -109,7 +110,7 @@ def read_archive_of(arguments: argparse.Namespace) -> Archive:
 
     Reads the tree once, and once more where only a part of it is to be audited.
     """
-    from auditor.explain.context import Archive
+    from auditor.explain.archive import Archive
     from auditor.timeline.timeline_reader import open_audited
 
     tree, asked, root_key = _opened(arguments), narrowing(arguments), pinned(arguments.root_key)
@@ -182,3 +183,32 @@ def pinned(path: Path | None) -> bytes | None:
         ) from None
     line = next((line for line in text.splitlines() if line.startswith("ssh-ed25519 ")), text.strip())
     return parse_public_line(line, str(path))
+
+
+_WIDTH: Final = 20
+
+
+class AuditProgress:
+    """Shows the progress of one audit. Time left is reckoned from the parts that are done."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.monotonic_ns()
+        self._line = Progress("audit")
+
+    def show(self, done: int, total: int, messages: int, part: str) -> None:
+        spent_ns = max(1, self._clock.monotonic_ns() - self._begun_ns)
+        self._line.show(done, progress_text(done, total, messages, spent_ns, part))
+
+    def done(self) -> None:
+        self._line.done()
+
+
+def progress_text(done: int, total: int, messages: int, spent_ns: int, part: str) -> str:
+    """Return what follows the number of parts that are done."""
+    filled = _WIDTH * done // max(1, total)
+    left = spent_ns * (total - done) // max(1, done) // SECOND
+    minutes, seconds = divmod(left, 60)
+    bar = "#" * filled + "." * (_WIDTH - filled)
+    rate = messages * SECOND // spent_ns
+    return f"of {total} parts [{bar}] {messages:,} messages, {rate:,}/s, {minutes}:{seconds:02d} left, {part}"

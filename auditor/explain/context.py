@@ -1,4 +1,4 @@
-"""A copy that was read whole, its leases put together, and what lies around a finding in time. Judges nothing.
+"""Leases, put together from the events of a timeline, and what lies around a finding in time. Judges nothing.
 
 That is the leases before and after in the witness chain, what was written and closed, restarts, clocks, and what
 readers made of it.
@@ -6,24 +6,17 @@ readers made of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
-from auditor.evidence.records import ClusterRecords, load_records
-from auditor.evidence.signatures import FrameReader, Signatures
-from auditor.evidence.tree import Tree
-from auditor.report.result import Audit
 from auditor.rules.finding import Finding
 from auditor.rules.history import GIVEN_BACK
 from auditor.timeline.events import (
-    AS_IT_WAS,
-    NAME_THE_COPY,
-    NEEDS_TREE,
     BagClosed,
     CeilingLinked,
     ClockReading,
@@ -31,23 +24,17 @@ from auditor.timeline.events import (
     FrameWritten,
     LeaseEnded,
     LeaseTold,
-    LogBorn,
     MapFollowed,
     RackSealed,
     RunResumed,
     SessionOver,
-    WhatIf,
     event_fields,
     leases_of,
 )
 from auditor.timeline.state import StateAt
 from auditor.timeline.timeline_reader import Timeline
 from timeagent.console import bound_fields, instant_fields, printable
-from timeagent.errors import BadRequest
 from timeagent.units import SECOND, Instant, span_text
-
-if TYPE_CHECKING:
-    from auditor.timeline.what_if import Changes
 
 DOMAINS_AT_HAND: Final = 32
 STRETCHES_AT_HAND: Final = 128
@@ -208,85 +195,6 @@ def _traces(timeline: Timeline, events: Iterable[Event]) -> dict[bytes, LeaseTra
         known = None if name is None else timeline.session(trace.told[0].place[1], name)
         trace.session = None if known is None else SessionTrace(*known)
     return found
-
-
-# A copy that was read whole.
-
-type ReadingStep = Callable[[str, int, str], None]
-"""Told of what goes on: which part of the work ("audit", "timeline"), how much of it is done, and what is read."""
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A tree with its audit and its timeline, and the answers so far. Safe to share between threads."""
-
-    copy: Tree | None
-    """None: there is only what its audit has kept."""
-    audit: Audit
-    timeline: Timeline
-    signatures: Signatures = field(default_factory=Signatures)
-    root_key: bytes | None = None
-
-    @property
-    def tree(self) -> Tree:
-        """The tree, where bytes are needed. Raises BadRequest where there is only the index."""
-        if self.copy is None:
-            raise BadRequest(NEEDS_TREE, "the bytes are in the copy, and only its index is here", hint=NAME_THE_COPY)
-        return self.copy
-
-    @cached_property
-    def records(self) -> ClusterRecords:
-        return load_records(self.tree, self.signatures, self.root_key)[0]
-
-    def changed(self, lens: WhatIf) -> tuple[Timeline, Changes]:
-        """Read the tree again as if something had been otherwise. Returns its timeline, and which findings differ.
-
-        Costs as much as reading the tree twice.
-        """
-        from auditor.timeline.what_if import changes  # noqa: PLC0415 - who only looks does not load what judges
-
-        timeline, after = self._judged(lens)
-        return timeline, changes(self._as_it_was, after)
-
-    @cached_property
-    def _as_it_was(self) -> list[Finding]:
-        return self._judged(AS_IT_WAS)[1]
-
-    def _judged(self, lens: WhatIf) -> tuple[Timeline, list[Finding]]:
-        from auditor.timeline.what_if import judged_timeline  # noqa: PLC0415 - as above
-
-        return judged_timeline(self.tree, lens, root_key=self.root_key, signatures=self.signatures)
-
-    @cached_property
-    def frames(self) -> FrameReader:
-        """Reads frames of this tree again, with the answers so far."""
-        return FrameReader(self.signatures, self.records.cluster_id)
-
-    @cached_property
-    def leases(self) -> Traces:
-        """Return every lease by domain and correlation id, those of a domain in the order of their first witness."""
-        return Traces(self.timeline)
-
-    @cached_property
-    def births(self) -> dict[str, LogBorn]:
-        return {event.log: event for event in self.timeline.kinds(LogBorn)}
-
-
-def read_archive(tree: Tree, *, step: ReadingStep | None = None) -> Archive:
-    """Audit a tree and read its timeline. Never raises for what is in it. Blocks as long as both take.
-
-    ``step`` is called again and again while that goes on; what it raises ends the reading.
-    """
-    from auditor.audit import audit_with_timeline  # noqa: PLC0415 - as above
-
-    def audited(done: int, total: int, _messages: int, what: str) -> None:
-        if step:
-            step("audit" if done < total else "timeline", done, what)
-
-    signatures = Signatures()
-    result, timeline = audit_with_timeline(tree, signatures=signatures, progress=audited)
-    timeline.state_at()  # folded here, where one waits anyway
-    return Archive(tree, result, timeline, signatures)
 
 
 # Around a finding.

@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, Piece, piece_at
 from appliance.formats.lease import Phase, conflicts
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import LOCK
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import Stamped, open_signed
@@ -43,7 +43,8 @@ from timeagent.errors import Damaged
 from timeagent.keys import key_id
 from timeagent.units import Instant, Span, rfc3339
 
-from .context import Archive, LeaseTrace
+from .archive import Archive
+from .context import LeaseTrace
 
 WORDS: Final = {True: "ok", False: "NO", None: "?"}
 """Whether a check holds, in a word."""

@@ -12,10 +12,10 @@ from appliance.formats.paths import chain_path, ledger_path, parse_ledger_name, 
 from appliance.formats.shardmap import ShardMap, chain_of
 from appliance.formats.witness import NO_HEAD, BatchHead, Half
 from auditor.evidence.records import ClusterRecords
-from auditor.parts import LedgersSeen
 from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import SECOND, rfc3339
 
+from ..walk.parts import LedgersSeen
 from .finding import Check, Evidence, Finding, Verdict, both, clock, found, not_fallen
 from .history import RECORDS_KEPT, SHARDS, CeilingFact, HeadFact, RecordedChain, ShardName, ShardRun, shard_of
 from .records import Policies

@@ -14,11 +14,11 @@ import msgspec
 
 from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.witness import SessionEnded, SessionKind, WitnessKind
-from auditor.index import Coverage
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime, r1_range, r2_holds
 from timeagent.units import Instant, bound_text, rfc3339
 
+from ..columns.index import Coverage
 from .finding import Check, Evidence, Finding, Times, Verdict, below_ceiling, compared, found
 from .history import (
     GIVEN_BACK,

@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 from appliance.formats.lease import LeaseOutcome, Mode, conflicts
 from appliance.formats.shardmap import chain_of
 from appliance.formats.witness import Half, WitnessKind
-from auditor.index import Use
 from timeagent.signedtime import SignedTime
 from timeagent.units import Instant, bound_text, rfc3339
 
+from ..columns.index import Use
 from .endings import is_broken_early
 from .finding import Check, Finding, Times, compared, found, phrase
 from .history import GIVEN_BACK, ClusterFacts, DomainHistory, LeaseHistory, ShardRun, Told, shard_of

@@ -28,10 +28,10 @@ from appliance.formats.witness import (
     decode_entry,
 )
 from auditor.columns.layout import HeadName, bucket_of
-from auditor.index import Coverage, DomainRows, Index, Use
 from timeagent.canonical import decode
 from timeagent.signedtime import SignedTime
 
+from ..columns.index import Coverage, DomainRows, Index, Use
 from .finding import Evidence
 from .records import Policies
 

@@ -13,9 +13,9 @@ from appliance.formats.lease import Ending, LeaseOutcome
 from appliance.formats.policy import Policy
 from appliance.formats.shardmap import ShardMap, shard_text
 from appliance.formats.witness import BatchHead, Witness, WitnessKind
-from auditor.index import Use
 from timeagent.units import bound_text, rfc3339
 
+from ..columns.index import Use
 from .chains import granted_under
 from .endings import check_ending, check_reach, expiry_fell
 from .finding import (

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from auditor.columns.layout import NOTHING, RowBucket, Rows
-from auditor.index import Coverage
 from timeagent.units import Instant, rfc3339
 
+from ..columns.index import Coverage
 from .finding import Evidence, Finding, found
 
 type Column = NDArray[np.int64]

@@ -11,12 +11,9 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from auditor.bags import BagWalk
 from auditor.evidence.records import ClusterRecords, load_records
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
-from auditor.index import Coverage, Index, Use, temporary_database
-from auditor.parts import EvidenceSource, LedgersSeen, Part, PartMaker
 from auditor.rules.chains import check_heads, counting, followed
 from auditor.rules.finding import FORGED, Evidence, Finding, Times, Verdict, found, in_order
 from auditor.rules.history import (
@@ -30,9 +27,12 @@ from auditor.rules.history import (
 from auditor.rules.leases import check_domain
 from auditor.rules.records import Policies
 from auditor.rules.time import judge_frame, stamp_after_frame
-from auditor.shards import ShardWalk
 from timeagent.units import rfc3339
 
+from ..columns.index import Coverage, Index, Use, temporary_database
+from ..walk.bags import BagWalk
+from ..walk.parts import EvidenceSource, LedgersSeen, Part, PartMaker
+from ..walk.shards import ShardWalk
 from .events import AS_IT_WAS, BagClosed, FrameWritten, WhatIf
 from .facts import Gathering, JudgedFrame, RackFacts, ShardFacts
 from .timeline_reader import Timeline

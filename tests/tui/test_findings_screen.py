@@ -12,7 +12,7 @@ import pytest
 
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
-from auditor.explain.context import Archive, read_archive
+from auditor.explain.archive import Archive, read_archive
 from tests.fault_injection.faults_leases import granted_while_held
 from tests.fault_injection.fixtures import Story, eventful_tree
 from tests.support.copies import SIZES, SMALL, WIDE, drive_copy, seen, until
@@ -274,12 +274,12 @@ def test_root_that_cannot_be_audited_says_why_and_can_be_tried_again(
     def refuse(*_: object, **__: object) -> Archive:
         raise Environment("io", "the file server does not answer", hint="look at it")
 
-    monkeypatch.setattr("auditor.explain.context.read_archive", refuse)
+    monkeypatch.setattr("auditor.explain.archive.read_archive", refuse)
 
     async def course(pilot: Pilot[None], app: TopApp) -> None:
         await pilot.press("5", "a")
         await until(pilot, lambda: any("no audit: the file server does not answer" in line for line in seen(app)))
-        monkeypatch.setattr("auditor.explain.context.read_archive", read_archive)
+        monkeypatch.setattr("auditor.explain.archive.read_archive", read_archive)
         await pilot.press("a")
         await until(pilot, lambda: app.archives.archive is not None)
         await until(pilot, lambda: bool(codes(app)))

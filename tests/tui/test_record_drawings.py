@@ -14,7 +14,8 @@ from appliance.formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from appliance.formats.witness import Witness, WitnessKind
 from auditor.evidence.tree import Tree
 from auditor.explain import context
-from auditor.explain.context import Archive, LeaseTrace, Traces, read_archive
+from auditor.explain.archive import Archive, read_archive
+from auditor.explain.context import LeaseTrace, Traces
 from auditor.explain.lineage import lineage
 from auditor.rules.finding import Evidence, Finding, Severity, Verdict
 from auditor.timeline.events import ClockReading, LeaseEnded, LeaseTold, WhatIf, about_domain
@@ -396,7 +397,7 @@ def test_no_verdict_is_told_by_colour_alone() -> None:
 
 def test_chain_shows_every_check_with_its_limit_and_leads_to_the_bytes(overlap: Archive) -> None:
     link = lineage(overlap.audit.findings[0], overlap)
-    rows = chain_lines(link)
+    rows = list(chain_lines(link))
     lines = [text(list(line.cells)) for _, line, _ in rows]
     (bad,) = [line for line in lines if "✗" in line and "the lease before was over" in line]
     assert "but must be after its expiry" in bad
@@ -410,7 +411,7 @@ def test_chain_shows_every_check_with_its_limit_and_leads_to_the_bytes(overlap: 
 
 def test_closed_link_still_says_how_much_fails_inside(overlap: Archive) -> None:
     link = lineage(overlap.audit.findings[0], overlap)
-    rows = chain_lines(link, {()})
+    rows = list(chain_lines(link, {()}))
     assert len(rows) == 1
     failing = sum(check.holds is False for check in link.chain())
     assert failing

@@ -15,15 +15,17 @@ import numpy as np
 import pytest
 
 from appliance.formats.witness import Half
-from auditor import judging, listed, selftest
+from auditor import audit as judging
 from auditor.audit import Options, audit
 from auditor.columns import domains as domains_by_columns
 from auditor.columns.layout import Spool
+from auditor.commands import selftest
 from auditor.evidence.signatures import Signatures
 from auditor.evidence.tree import Tree
 from auditor.report.formats import json_bytes
 from auditor.rules import history, time
 from auditor.rules.finding import RULES
+from auditor.walk import listed
 from tests.bench.corpus.build import build, build_bank
 from tests.bench.corpus.faults import CODES, FILE_FAULTS
 from tests.fault_injection.fixtures import eventful_tree, small_tree
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
+    from auditor.columns.index import DomainRows
     from auditor.evidence.signatures import FrameEvidence
-    from auditor.index import DomainRows
     from auditor.rules.history import DomainHistory
     from tests.fault_injection.plants import Plant
 

@@ -11,7 +11,7 @@ import pytest
 from auditor.cli import COMMANDS
 from auditor.evidence.tree import Tree
 from auditor.explain import lineage as reading
-from auditor.explain.context import read_archive
+from auditor.explain.archive import read_archive
 from auditor.explain.lineage import LinkKind, lineage, lineage_lines
 from auditor.rules import bags, endings, grants, leases, time
 from auditor.rules import finding as check
@@ -26,7 +26,7 @@ from tests.unit.test_auditor_explain import run
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from auditor.explain.context import Archive
+    from auditor.explain.archive import Archive
     from auditor.explain.lineage import Link
     from auditor.rules.finding import Check, Finding
     from tests.fault_injection.plants import Plant

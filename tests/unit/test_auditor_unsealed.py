@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from auditor import bags
 from auditor.audit import audit
 from auditor.evidence.tree import Tree
 from auditor.rules.finding import Verdict
+from auditor.walk import bags
 from tests.fault_injection.fixtures import Story
 from tests.fault_injection.tree import ClusterTree
 from tests.support.mutants import plant

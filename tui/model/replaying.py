@@ -29,7 +29,7 @@ from .words import clock_text
 
 if TYPE_CHECKING:
     from auditor.evidence.tree import Tree
-    from auditor.explain.context import Archive
+    from auditor.explain.archive import Archive
     from auditor.timeline.timeline_reader import Timeline
     from auditor.timeline.what_if import Changes
 
@@ -234,10 +234,6 @@ def instant_near(text: str, near: Instant) -> Instant:
     hours, _, rest = text.rstrip("Z").partition(":")
     seconds = rest if ":" in rest else f"{rest}:00"
     return parse_instant(f"{rfc3339(near)[:10]}T{hours:0>2}:{seconds}Z")
-
-
-def speed_text(speed: float) -> str:
-    return f"{speed:g}×"
 
 
 def status_words(timeline: Timeline, place: ReplayPlace) -> str:

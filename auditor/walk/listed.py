@@ -11,27 +11,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.closed import LockFile
 from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
-from appliance.formats.lockfile import LockFile
 from appliance.formats.witness import Half, SignedWitness, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
 from timeagent.units import INSTANT_MAX
 
-from .columns import frames
-from .columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
-from .columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
-from .columns.records import Shapes
-from .columns.witnesses import Witnesses
-from .evidence.records import Stranger
-from .evidence.signatures import FrameEvidence, HeldWitness
+from ..columns import frames
+from ..columns.frames import Column, Flags, FrameBatch, FrameTokens, JudgedFile
+from ..columns.layout import ENTRIES, FRAME, FRAMES, NOTHING, OTHER, USE, USES, Chunk, ChunkMaker, NotPlain, used_of
+from ..columns.records import Shapes
+from ..columns.witnesses import Witnesses
+from ..evidence.records import Stranger
+from ..evidence.signatures import FrameEvidence, HeldWitness
+from ..rules import bags as bag_rules
+from ..rules.finding import Evidence
+from ..rules.time import judge_frame, stamp_after_frame
+from ..timeline.events import FrameColumns
+from ..timeline.facts import RackFacts
 from .parts import EvidenceSource, PartMaker
-from .rules import bags as bag_rules
-from .rules.finding import Evidence
-from .rules.time import judge_frame, stamp_after_frame
-from .timeline.events import FrameColumns
-from .timeline.facts import RackFacts
 
 NO_FRAME: Final = "a listed file holds a frame that is none"
 BATCH_BYTES: Final = 16 * 1024 * 1024

@@ -28,16 +28,16 @@ from appliance.formats.witness import (
 )
 from timeagent.errors import Damaged
 
-from .columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
-from .columns.records import Column, Records, Shapes
-from .columns.witnesses import entry_rows
-from .evidence.records import RECORD_BYTES_MAX
-from .evidence.signatures import head_refusal
-from .evidence.tree import ChainFile, LedgerFile, Rest, Tail
+from ..columns.layout import ENTRIES, OTHER, Chunk, ChunkMaker, HeadName, small
+from ..columns.records import Column, Records, Shapes
+from ..columns.witnesses import entry_rows
+from ..evidence.records import RECORD_BYTES_MAX
+from ..evidence.signatures import head_refusal
+from ..evidence.tree import ChainFile, LedgerFile, Rest, Tail
+from ..rules.finding import Evidence, Verdict, found
+from ..rules.records import ceiling_findings, title_of
+from ..timeline.facts import ShardFacts
 from .parts import EvidenceSource, PartMaker
-from .rules.finding import Evidence, Verdict, found
-from .rules.records import ceiling_findings, title_of
-from .timeline.facts import ShardFacts
 
 BAD_CEILING: Final = "a ceiling record is damaged or misplaced"
 _ENTRIES_AT_ONCE: Final = 32_768

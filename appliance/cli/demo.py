@@ -150,13 +150,13 @@ COMMANDS: Final = {
     "demo": command(
         "A cluster on this machine that you can break, then its audit.",
         run_demo,
-        argument("directory", metavar="DIR", nargs="?", help="where to put it (default: a new directory)"),
-        argument("--root", help="the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)"),
-        argument("--nodes", type=int, default=3, metavar="N", help="how many nodes (default 3)"),
-        argument("--seconds", type=float, default=8.0, metavar="S", help="how long to trade, about (default 8)"),
-        argument("--agents", action="store_true", help="run a time agent on each node: time comes from there"),
-        argument("--fault", choices=FAULTS, help="plant a fault that the audit must name"),
-        argument("--seed", type=int, help="repeat the random choices of another run: who dies, and when"),
-        argument("--json", action="store_true", help="the result as one object; the story goes to stderr"),
+        argument("directory DIR", "where to put it (default: a new directory)", nargs="?"),
+        argument("--root ROOT", "the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)"),
+        argument("--nodes N", "how many nodes (default 3)", type=int, default=3),
+        argument("--seconds S", "how long to trade, about (default 8)", type=float, default=8.0),
+        argument("--agents", "run a time agent on each node: time comes from there"),
+        argument("--fault", "plant a fault that the audit must name", choices=FAULTS),
+        argument("--seed SEED", "repeat the random choices of another run: who dies, and when", type=int),
+        argument("--json", "the result as one object; the story goes to stderr"),
     )
 }

@@ -39,10 +39,10 @@ class Command:
 def argument(names: str, text: str | None = None, **settings: Any) -> Argument:  # noqa: ANN401 - of add_argument
     """Return what adds a word (``"log LOG"``), an option (``"--wait SPAN"``) or a flag (``"--json"``), and its help."""
     name, _, metavar = names.partition(" ")
-    if name.startswith("--") and not metavar and "choices" not in settings:
-        settings.setdefault("action", "store_true")
-    elif metavar:
+    if metavar:
         settings["metavar"] = metavar
+    elif name.startswith("--") and not {"choices", "type"} & settings.keys():
+        settings.setdefault("action", "store_true")
     return lambda parser: parser.add_argument(name, help=text, **settings)
 
 

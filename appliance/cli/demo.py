@@ -140,12 +140,12 @@ COMMANDS: Final = {
         "A cluster on this machine that you can break, then its audit.",
         run_demo,
         argument("directory DIR", "where to put it (default: a new directory)", nargs="?"),
-        argument("--root ROOT", "the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)"),
+        argument("--root", "the cluster's root: an empty directory, or s3://BUCKET/PREFIX (default: in DIR)", type=str),
         argument("--nodes N", "how many nodes (default 3)", type=int, default=3),
         argument("--seconds S", "how long to trade, about (default 8)", type=float, default=8.0),
         argument("--agents", "run a time agent on each node: time comes from there"),
         argument("--fault", "plant a fault that the audit must name", choices=FAULTS),
-        argument("--seed SEED", "repeat the random choices of another run: who dies, and when", type=int),
+        argument("--seed", "repeat the random choices of another run: who dies, and when", type=int),
         argument("--json", "the result as one object; the story goes to stderr"),
     )
 }

@@ -6,7 +6,7 @@ receiver that has seen a later holder's refuses the earlier one's. A fence is re
 passes; and while it passes nobody else does, of whatever process that has the same file. Who keeps its state in a
 database does the same there, in the transaction that writes: ``UPDATE .. WHERE fence <= :fence``.
 
-What a gate does not do: before a later holder has come by, it knows of none, and lets the earlier one pass (docs/recipes/election.md).
+What a gate does not do: before a later holder has come by, it knows of none, and lets the earlier one pass.
 """
 
 from __future__ import annotations

@@ -128,14 +128,12 @@ class NodeWriterClient:
 
     def _connect(self) -> _Link | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        welcome: wire.Incoming | None = None
+        with contextlib.suppress(OSError, Damaged):
             connection.settimeout(self._policy.attempt_timeout_ns / SECOND)
             connection.connect(str(self._path))
             connection.sendall(wire.encode(self._hello))
             welcome = _receive(connection)
-        except (OSError, Damaged):
-            connection.close()
-            return None
         if not isinstance(welcome, wire.WriterWelcome):
             connection.close()
             return None

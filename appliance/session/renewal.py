@@ -105,16 +105,12 @@ class SessionLeases:
         Raises BadTime.
         """
         session_lease = self._of.get(shard)
-        now = self._time.now()
-        if session_lease is not None and not session_lease.over and is_due(session_lease, now.latest, self._policy):
-            self.renew(session_lease)
-            now = self._time.now()
-        if (
-            session_lease is not None
-            and not session_lease.over
-            and now.surely_before(session_lease.usable_until_ns(self._policy.holder_margin_ns))
-        ):
-            return session_lease
+        if session_lease is not None and not session_lease.over:
+            if is_due(session_lease, self._time.now().latest, self._policy):
+                self.renew(session_lease)
+            end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
+            if not session_lease.over and self._time.now().surely_before(end):
+                return session_lease
         term = self._policy.lease_term_max_ns
         result = self._client(shard).begin_session(term, map_number)
         if not isinstance(result, Stands):

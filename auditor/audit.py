@@ -40,6 +40,7 @@ from .evidence.records import ClusterRecords, judge_strangers, known_until, load
 from .evidence.signatures import Signatures
 from .evidence.tree import Tree
 from .report.result import Audit, Summary, with_findings
+from .rules.bags import SealOrder
 from .rules.chains import (
     check_ceilings,
     check_heads,
@@ -69,7 +70,6 @@ from .rules.history import (
 )
 from .rules.leases import check_domain
 from .rules.records import Policies
-from .rules.seals import SealOrder
 from .rules.sequences import check_sequences
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.timeline_reader import Timeline

@@ -27,11 +27,10 @@ from timeagent.units import DAY, SECOND, Instant, Span, parse_instant, parse_spa
 
 from ..bag.closedbags import open_packed
 from ..bag.closing import Authority, NotDue
-from ..bag.logs import racks_there
+from ..bag.logs import BagView, RackView, forecast, racks_there, view_rack
 from ..bag.metronome import Metronome
 from ..bag.packer import NotPacked, Packer, PackState, Retention
-from ..bag.survey import BagView, RackView, forecast, view_rack
-from ..formats.lockfile import open_lock
+from ..formats.closed import open_lock
 from ..formats.paths import LOCK, Bag
 from .opening import cluster_command
 

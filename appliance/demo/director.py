@@ -25,15 +25,14 @@ from appliance.demo.bank import LOG, Books, Opening, account, encode
 from appliance.demo.machines import PATIENCE_NS, Event, Machine
 from appliance.demo.rogue import EARLY_DOMAIN
 from appliance.formats.framing import CHECKSUM_BYTES, Kind
-from appliance.formats.lockfile import open_lock
 from appliance.formats.paths import LOCK
 from appliance.formats.stamped import stamp
 from timeagent.clock import MachineClock
 from timeagent.errors import Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Span, span_text
 
-from ..bag.logs import racks_there
-from ..bag.survey import BagView, ClosingState, view_rack
+from ..bag.logs import BagView, ClosingState, racks_there, view_rack
+from ..formats.closed import open_lock
 from .machines import DemoPlace
 
 ACCOUNTS: Final = 12

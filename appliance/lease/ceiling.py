@@ -7,14 +7,12 @@ looked at afresh afterwards showing that record and no higher number. The order 
 2. look     afresh: a higher number means the same (a slot that was pruned can be linked again by who slept long);
 3. use      the new ceiling, and only now.
 
-Ceilings never fall from record to record, whatever the clocks say: that, and not a clock, is what a successor's floor
-rests on. A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
+A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
 
-``CeilingExtender`` has the mount work done by a thread of its own: whoever grants never waits long for the mount. The
-steps of one extension, link and look, stay together on that thread, in their order; only their result crosses over.
-Until it has, the right to grant reaches where it reached before: granting stops at that ceiling, renewing too, and
-everything else goes on. A look that ended long before its result is taken is as good as a fresh one: what the record
-promises is kept by its being there, not by a clock.
+``CeilingExtender`` has the mount work done by a thread of its own, link and look together: whoever grants never waits
+long for the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
+that ceiling, renewing too, and everything else goes on. A look that ended long before is as good as a fresh one: what
+the record promises is kept by its being there, not by a clock.
 """
 
 from __future__ import annotations
@@ -153,17 +151,13 @@ class CeilingChain:
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self._deposed: Deposed | None = None
-        self._number = 0
+        self.number = 0
+        """The newest record of this incarnation that was linked and seen; 0 before the first."""
         self._ceiling_ns = 0
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
         self.settle_to_ns: Instant = 0
-
-    @property
-    def number(self) -> int:
-        """The newest record of this incarnation that was linked and seen; 0 before the first."""
-        return self._number
 
     @property
     def ceiling_ns(self) -> Instant:
@@ -180,7 +174,7 @@ class CeilingChain:
 
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._pending is None and self._deposed is None:
             try:
                 before = self._find_newest()
@@ -199,7 +193,7 @@ class CeilingChain:
         has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._newest is None and self._deposed is None:
             try:
                 numbers = self._port.list_afresh()
@@ -288,7 +282,7 @@ class CeilingChain:
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self._number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
+        self.number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
         return Extended(record, data)
 

@@ -29,22 +29,11 @@ from ..formats.lease import LeaseOutcome
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
 from ..formats.witness import Ended, LedgerBlock, Witness, WitnessKind, decode_entry, open_block
-from ..lease.ceiling import (
-    Beginning,
-    CeilingChain,
-    CeilingExtender,
-    Deposed,
-    Extension,
-    InDoubt,
-    NotYet,
-    ShardIdentity,
-    Stop,
-    StoppedOrderly,
-)
+from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.turn_log import Etcd, KeyValues, LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .records import StoredLedger
@@ -135,16 +124,14 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        from ..lease.turn_log import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
-
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])
         return Etcd(endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
 
-    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
+    def chain(self, right: ceiling.CeilingChain, time: NodeTime, policy: PolicyNumbers) -> ceiling.CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""
-        return CeilingExtender(right, time, policy)
+        return ceiling.CeilingExtender(right, time, policy)
 
     def spool(self, ledger: StoredLedger) -> LedgerSpool:
         """Return the queue by which blocks reach a run's ledger."""
@@ -258,34 +245,13 @@ def kept[C: Closable](thing: C) -> Iterator[C]:
         raise
 
 
-type Start = Callable[[Shard, StoredLedger], Extension]
-"""Has a shard begin, or go on, with the ledger of its run."""
-
-
-def from_file(said: Suspension) -> Start:
-    """Let a shard go on, if its ledger ends where the run before ended."""
-
-    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
+def resumed(shard: Shard, ledger: StoredLedger, said: Suspension, log: TurnLog | None) -> ceiling.Extension:
+    """Let a shard go on: with what its log keeps, or if its ledger ends where the run before ended."""
+    if log is None:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
         if (why := said.ledger_difference(last)) is not None:
-            return Deposed(why)
-        return shard.resume(said)
-
-    return resume
-
-
-def from_log(said: Suspension, log: TurnLog) -> Start:
-    """Let a shard go on once its ledger has what it may lack."""
-    lacks = True
-
-    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
-        nonlocal lacks
-        if lacks:
-            append_missing(ledger, log)
-            lacks = False
-        return shard.resume(said)
-
-    return resume
+            return ceiling.Deposed(why)
+    return shard.resume(said)
 
 
 def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
@@ -300,11 +266,11 @@ def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
 class HostedShard:
     """A started shard that this process serves: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
-    identity: ShardIdentity
+    identity: ceiling.ShardIdentity
     _shard: Shard
     _store: LeaseStore
     server: ShardServer
-    chain: CeilingExtender
+    chain: ceiling.CeilingExtender
     _ledger: CountedLedger
     spool: LedgerSpool
     _guard: Lock
@@ -364,7 +330,7 @@ class HostedShard:
         with self._guard:
             return not self._ended and self._shard.is_held()
 
-    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
+    def go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> None:
         """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
 
         ``follows``: how the chains ended that its own follows.
@@ -372,7 +338,7 @@ class HostedShard:
         while not self._go_by(newest, follows):
             self._time.sleep(MS)  # others have their turn
 
-    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
+    def _go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> bool:
         with self._guard:
             return self._ended or self._shard.go_by(newest, follows)
 
@@ -394,9 +360,9 @@ class HostedShard:
         try:
             while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended and not self._lost():
                 stop = self._tried(self._shard.stop_orderly)
-                if isinstance(stop, StoppedOrderly | Deposed):
+                if isinstance(stop, ceiling.StoppedOrderly | ceiling.Deposed):
                     break
-                tries += not isinstance(stop, NotYet)
+                tries += not isinstance(stop, ceiling.NotYet)
                 self._time.sleep(PAUSE_NS)
         finally:
             self.abandon()
@@ -417,17 +383,17 @@ class HostedShard:
             # Where each turn is kept, whoever goes on finds all of them there.
             self._end_parts(said if isinstance(said, Suspension) and self._log is None else None)
 
-    def _stopped_at_once(self) -> Suspension | Stop | None:
+    def _stopped_at_once(self) -> Suspension | ceiling.Stop | None:
         goes_on = self._store.leases and not self._shard.is_of_no_map
         step = self._suspended if goes_on else self._shard.stop_orderly
         for _ in range(START_TRIES):
             said = self._tried(step)
-            if isinstance(said, Suspension | StoppedOrderly | Deposed) or self._lost():
+            if isinstance(said, Suspension | ceiling.StoppedOrderly | ceiling.Deposed) or self._lost():
                 return said
             self._time.sleep(PAUSE_NS)
         return None
 
-    def _suspended(self) -> Suspension | Deposed | InDoubt:
+    def _suspended(self) -> Suspension | ceiling.Deposed | ceiling.InDoubt:
         return self._shard.suspend(self._runtime.boot())
 
     def _lost(self) -> bool:

@@ -1,16 +1,9 @@
-"""How a machine's own shard comes to run, and how it ends.
-
-In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
-have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
-lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
-runs here.
+"""How a machine's own shard comes to run, and how it ends (docs/protocol/lease.md, "Who runs a shard").
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
-
-A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database. A shard that another
+node runs is waited for as long as it may still grant: to begin at once would be safe, and everybody would settle up to
+a ceiling for nothing.
 """
 
 from __future__ import annotations
@@ -40,16 +33,7 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.ceiling import (
-    NOTHING_BEFORE,
-    Beginning,
-    CeilingChain,
-    Deposed,
-    Extended,
-    InDoubt,
-    ShardIdentity,
-    newest_of,
-)
+from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
@@ -63,11 +47,9 @@ from .hosted_shard import (
     HostedShard,
     Running,
     ShardRuntime,
-    Start,
     append_missing,
-    from_file,
-    from_log,
     kept,
+    resumed,
     stopping_ns,
 )
 from .own_keys import OwnKeys
@@ -242,7 +224,7 @@ class ShardHost:
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
         follows = self._follows(shard, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             return follows.reason
         newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
@@ -262,20 +244,20 @@ class ShardHost:
         if hosted is None or hosted.going_by >= newest.number:
             return
         follows = self._follows(shard, newest)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
             return
         hosted.go_by(newest, follows)
         _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
 
-    def _follows(self, shard: int, shard_map: ShardMap) -> Beginning | InDoubt:
+    def _follows(self, shard: int, shard_map: ShardMap) -> ceiling.Beginning | ceiling.InDoubt:
         """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.
 
         Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
         """
         chain, _ = chain_of(shard)
         if chain == 1 or shard_map.half_of(shard) is Half.COMING:
-            return NOTHING_BEFORE
+            return ceiling.NOTHING_BEFORE
         if chain not in self._successions:
             patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
             self._successions[chain] = self._succession(patience)
@@ -366,22 +348,22 @@ class ShardHost:
         with self._turn_log(shard) as log:
             return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
 
-    def _begun_empty(self, identity: ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
+    def _begun_empty(self, identity: ceiling.ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
         follows = self._follows(identity.number, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             why = f"shard {shard_text(identity.number)} cannot begin yet: {follows.reason}"
             raise ShardUnavailable("chains-before", why)
         if log is not None:
             self._begin_log(log)
         with kept(self._shard_runtime.store(identity.number)) as store:
-            return self._begun(identity, shard_map, store, lambda shard, _: shard.start(), log, follows)
+            return self._begun(identity, shard_map, store, log, follows)
 
-    def _fresh(self, shard: int) -> ShardIdentity:
+    def _fresh(self, shard: int) -> ceiling.ShardIdentity:
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
-        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
+        return ceiling.ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
     def _turn_log(self, shard: int) -> AbstractContextManager[TurnLog | None]:
         patience = 2 * self._policy.attempt_timeout_ns
@@ -391,7 +373,7 @@ class ShardHost:
         run = self._random.randbytes(16)
         return kept(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
 
-    def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
+    def _gone_on(self, fresh: ceiling.ShardIdentity, log: TurnLog | None) -> HostedShard | None:
         if log is not None:
             try:
                 return self._gone_on_with(log, fresh)
@@ -401,11 +383,11 @@ class ShardHost:
         left = self._shard_runtime.taken_over(fresh.number)
         return None if left is None else self._resumed(fresh, *left)
 
-    def _gone_on_with(self, log: TurnLog, fresh: ShardIdentity) -> HostedShard | None:
+    def _gone_on_with(self, log: TurnLog, fresh: ceiling.ShardIdentity) -> HostedShard | None:
         """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
         head = log.found()
-        newest = newest_of(self._port(*chain_of(fresh.number)))
-        if isinstance(newest, InDoubt):
+        newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
+        if isinstance(newest, ceiling.InDoubt):
             raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
         if head is None or not head.said or newest is None:
             return None
@@ -431,11 +413,7 @@ class ShardHost:
             append_missing(StoredLedger(self._storage, said.map_number, said.shard, said.incarnation), log)
 
     def _resumed(
-        self,
-        fresh: ShardIdentity,
-        store: LeaseStore,
-        raw: bytes,
-        log: TurnLog | None = None,
+        self, fresh: ceiling.ShardIdentity, store: LeaseStore, raw: bytes, log: TurnLog | None = None
     ) -> HostedShard | None:
         """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
         with kept(store):
@@ -444,9 +422,7 @@ class ShardHost:
                 why = said.difference(fresh, self._shard_runtime.boot())
                 if why is None:
                     identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
-                    start = from_file(said) if log is None else from_log(said, log)
-                    patience = self._policy.lease_term_max_ns  # by then every lease that was left is over
-                    hosted = self._begun(identity, shard_map, store, start, log, patience_ns=patience)
+                    hosted = self._begun(identity, shard_map, store, log, said)
                     _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                     return hosted
             except TenureError as problem:
@@ -457,18 +433,18 @@ class ShardHost:
 
     def _begun(
         self,
-        identity: ShardIdentity,
+        identity: ceiling.ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        start: Start,
-        log: TurnLog | None = None,
-        follows: Beginning | None = None,
-        patience_ns: Span = START_TRIES * PAUSE_NS,
+        log: TurnLog | None,
+        after: ceiling.Beginning | Suspension,
     ) -> HostedShard:
-        """Begin a run; ``follows``: how the chains ended that its own follows, where it begins empty."""
-        origin = None if follows is None or identity.map_number == 1 else (lambda: follows)
+        """Begin a run: empty, ``after`` the chains that its own follows; or go on after what another run has said."""
+        said = after if isinstance(after, Suspension) else None
+        follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
+        origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
@@ -484,25 +460,31 @@ class ShardHost:
             signer=signer,
             ledger=spool,
             randomness=self._random,
-            follows=follows or NOTHING_BEFORE,
+            follows=follows,
             waited=ledger.lease_counts.waited,
             log=log,
         )
-        shard, until = identity.number, self._time.boot_ns() + patience_ns
+        # By the end of the longest term every lease that was left is over.
+        patience = START_TRIES * PAUSE_NS if said is None else self._policy.lease_term_max_ns
+        shard, until = identity.number, self._time.boot_ns() + patience
+        lacks = log if said is not None else None
         while True:
             try:
-                began = start(running, ledger)
+                if lacks is not None:
+                    append_missing(ledger, lacks)
+                    lacks = None
+                began = running.start() if said is None else resumed(running, ledger, said, log)
             except (BadTime, Environment, TryAgain) as problem:
-                if follows is not None:
+                if said is None:
                     raise
-                began = InDoubt(problem.message)
-            if isinstance(began, Extended):
+                began = ceiling.InDoubt(problem.message)
+            if isinstance(began, ceiling.Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
                     identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy, log
                 )
-            if isinstance(began, Deposed):
+            if isinstance(began, ceiling.Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             if self._time.boot_ns() >= until:
                 raise Environment(

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.closed import LockFile
 from appliance.formats.framing import (
     CHECKSUM_BYTES,
     FRAME_MESSAGES_MAX,
@@ -25,7 +26,6 @@ from appliance.formats.framing import (
     Kind,
     pack,
 )
-from appliance.formats.lockfile import LockFile
 from appliance.formats.paths import Bag, DataName
 from appliance.formats.policy import Policy
 from auditor.evidence.signatures import FrameReader

@@ -18,8 +18,8 @@ import msgspec
 
 from appliance.formats.birth import LogBirth, Marker, check_grid, decode_marker, open_birth
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import RECORDS_LAG_NS
 from appliance.formats.framing import Kind, Piece
-from appliance.formats.lockfile import RECORDS_LAG_NS
 from appliance.formats.names import check_log
 from appliance.formats.paths import BIRTH, LOGS, MARKER, STORE, Rack, record_name
 from appliance.formats.policy import Policy

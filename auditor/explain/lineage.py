@@ -13,9 +13,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, Piece, piece_at
 from appliance.formats.lease import Phase, conflicts
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import LOCK
 from appliance.formats.policy import Policy
 from appliance.formats.stamped import Stamped, open_signed

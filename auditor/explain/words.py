@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from appliance.formats.birth import open_birth, store_of
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import open_lock, open_seal
 from appliance.formats.framing import Kind, Piece, open_frame, piece_at
 from appliance.formats.lease import Ending
-from appliance.formats.lockfile import open_lock, open_seal
 from appliance.formats.stamped import open_signed
 from appliance.formats.witness import (
     BatchHead,

@@ -15,9 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from appliance.formats.chains import open_ceiling
+from appliance.formats.closed import PACK, open_lock, open_seal
 from appliance.formats.framing import Piece
-from appliance.formats.lockfile import open_lock, open_seal
-from appliance.formats.pack import PACK
 from appliance.formats.paths import BIRTH, LOCK, LOGS, MARKER, SEAL, STORE, TMP, parse_data_name
 from auditor.evidence.tree import PIECE_BYTES_MAX, SEAL_FILE_BYTES_MAX, TOPS, Rest, Tree
 from auditor.rules.finding import Evidence, Finding, Times, found, in_order

@@ -233,9 +233,9 @@ class Ties(Gathering):
         if written is not None:
             self.tie(written, shard)
 
-    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
+    def add(self, event: Event, name: bytes | None = None) -> None:
         """Take a ceiling record, what a lock file or a seal covers, and that a shard was told a watermark."""
-        del name, unless  # who repeats something knows it too
+        del name  # who repeats something knows it too
         match event:
             case CeilingLinked():
                 self._chains.setdefault(event.shard, {})[event.record.number] = event.clock

@@ -8,9 +8,8 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.formats.birth import open_birth, store_of
+from appliance.formats.closed import PACK, LockFile, open_lock, open_seal
 from appliance.formats.framing import Kind, digest_of
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
-from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     BIRTH,
     LOCK,
@@ -45,9 +44,9 @@ from ..evidence.tree import (
     foreign_names,
 )
 from ..rules import bags as bag_rules
+from ..rules.bags import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 from ..rules.finding import Evidence, Finding
 from ..rules.records import Policies, signed_by, stamp_findings
-from ..rules.seals import RackPack, SealFacts, damaged_inside, first_unlisted, packed_names, retained_files
 from ..timeline.facts import RackFacts
 from .listed import FrameJudge
 from .parts import EvidenceSource, PartMaker

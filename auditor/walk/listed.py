@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from appliance.formats.closed import LockFile
 from appliance.formats.framing import CHECKSUM_BYTES, FrameHead, Kind, piece_at
-from appliance.formats.lockfile import LockFile
 from appliance.formats.witness import Half, SignedWitness, decode_entry
 from timeagent.canonical import decode
 from timeagent.errors import Damaged

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from appliance.formats.pack import PACK
+from appliance.formats.closed import PACK
 from appliance.formats.paths import LOCK, RETAINED, SEAL
 from auditor.audit import Options, audit
 from auditor.columns import index as coverage

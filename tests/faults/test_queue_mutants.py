@@ -196,8 +196,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)",
-        "Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

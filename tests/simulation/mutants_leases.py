@@ -100,9 +100,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             leasing,
             "_giving",
-            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
-            "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
-            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id)",
+            "wire.Relinquish(wire.NO_REQUEST, lease.domain, lease.correlation_id, lease.watermark_ns, "
+            "lease.watermark_time, lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
+            "wire.Relinquish(wire.NO_REQUEST, lease.domain, lease.correlation_id)",
         ),
         "exclusion",
         "stalls",

@@ -27,7 +27,7 @@ from timeagent.sources.local import AssumedSource, KernelSource
 from timeagent.sources.port import Source
 from timeagent.units import Instant
 
-from .admin.founding import read_marker
+from .admin.membership import read_marker
 from .bag.closedbags import ListedFiles
 from .bag.horizon import Horizon
 from .bag.logs import list_logs
@@ -43,6 +43,7 @@ from .formats.paths import Grid
 from .formats.policy import Policy
 from .formats.shardmap import ShardMap
 from .lease.wire import LeaseView, ShardNumbers
+from .node.hosted_shard import ShardRuntime
 from .node.own_keys import OwnKeys, check_own_keys
 from .node.record_watch import MapWatch, PolicyWatch, TrustWatch
 from .node.records import Registers
@@ -200,6 +201,7 @@ class Cluster:
                     runtime,
                     seed,
                     trust,
+                    ShardRuntime(runtime),
                 )
                 host.follow(self.maps)
                 self._routes = ShardRoutes(

@@ -24,26 +24,8 @@ from .formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
 from .formats.names import check_domain, check_purpose
 from .formats.shardmap import shard_text
 from .formats.witness import SessionWitness, SignedWitness, Witness
+from .lease import wire
 from .lease.client import ATTEMPTS
-from .lease.wire import (
-    PAGE_LEASES_MAX,
-    Acquire,
-    Age,
-    BeginSession,
-    Denied,
-    DropSession,
-    Granted,
-    Inspect,
-    LeasePage,
-    Over,
-    Refused,
-    Relinquish,
-    Renew,
-    RenewSession,
-    Revoke,
-    SessionGranted,
-    Unavailable,
-)
 from .session.asking import check_in_time, denial_text
 
 if TYPE_CHECKING:
@@ -90,7 +72,7 @@ class ByHand:
         It is kept by nobody, as what is taken under it. Raises as ``acquire``.
         """
         self._check_served(domain)
-        reply = self._termed(BeginSession, term_ns, self._until(term_ns), domain, holder=self._holder(purpose))
+        reply = self._termed(wire.BeginSession, term_ns, self._until(term_ns), domain, holder=self._holder(purpose))
         return _stated(reply, SessionWitness)
 
     def under(self, domain: str, session_id: bytes) -> list[LeaseView]:
@@ -98,21 +80,23 @@ class ByHand:
 
         Raises ShardUnavailable.
         """
-        page = self._asked(Inspect(after_domain="", leases_max=PAGE_LEASES_MAX, session_id=session_id), domain)
-        assert isinstance(page, LeasePage), page
+        page = self._asked(
+            wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, session_id=session_id), domain
+        )
+        assert isinstance(page, wire.LeasePage), page
         return list(page.leases)
 
     def renew_session(self, view: LeaseView, term_ns: Span) -> SessionWitness | None:
         """Move the expiry of the session lease that a lease is under, and so of all under it; None: it is over."""
         _refuse_kept(view)
-        reply = self._termed(RenewSession, term_ns, self._until(term_ns), view.domain, session_id=view.session_id)
-        return _stated(reply, SessionWitness) if isinstance(reply, SessionGranted) else None
+        reply = self._termed(wire.RenewSession, term_ns, self._until(term_ns), view.domain, session_id=view.session_id)
+        return _stated(reply, SessionWitness) if isinstance(reply, wire.SessionGranted) else None
 
     def drop_session(self, view: LeaseView) -> LeaseOutcome:
         """Give back the session lease that a lease is under, with every lease under it; return how it ended."""
         _refuse_kept(view)
         assert view.session_id is not None
-        return self._over(DropSession(self._name(), view.session_id), view).outcome
+        return self._over(wire.DropSession(self._name(), view.session_id), view).outcome
 
     def acquire(
         self,
@@ -135,13 +119,13 @@ class ByHand:
         wait = min(wait_ns, self._policy.attempt_timeout_ns)
         until = time.boot_ns() + wait_ns
         session_id, holder = session or (None, self._holder(purpose))
-        age = Age(first_try_ns=time.now().midpoint, request_id=name)
+        age = wire.Age(first_try_ns=time.now().midpoint, request_id=name)
         same = {"request_id": name, "domain": domain, "mode": mode, "phase": Phase.HELD, "holder": holder, "age": age}
         while True:
             asked_at = time.now()
             try:
                 reply = self._termed(
-                    Acquire,
+                    wire.Acquire,
                     term_ns,
                     asked_at.latest + wait + term_ns,
                     domain,
@@ -156,10 +140,10 @@ class ByHand:
                     raise
                 time.sleep(ASK_AGAIN_NS)  # its node may come back, or another take the shard over
                 continue
-            if isinstance(reply, Granted):
+            if isinstance(reply, wire.Granted):
                 witness = self._outlive_earlier_holders(_stated(reply, Witness), term_ns, until)
                 return witness, self.granted_ns(term_ns, asked_at, witness.expiry_ns)
-            assert isinstance(reply, Denied), reply
+            assert isinstance(reply, wire.Denied), reply
             if time.boot_ns() >= until:
                 raise TryAgain("busy", denial_text(reply), hint="allow more time: --wait")
 
@@ -186,20 +170,20 @@ class ByHand:
         """Move the expiry of a lease that was taken by hand; None: it is over. Raises as ``acquire``."""
         _refuse_kept(view)
         domain, until = view.domain, self._until(term_ns)
-        reply = self._termed(Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
-        return _stated(reply, Witness) if isinstance(reply, Granted) else None
+        reply = self._termed(wire.Renew, term_ns, until, domain, domain=domain, correlation_id=view.correlation_id)
+        return _stated(reply, Witness) if isinstance(reply, wire.Granted) else None
 
     def relinquish(self, view: LeaseView) -> LeaseOutcome:
         """Give back a lease that was taken by hand; return how it ended. Raises as ``acquire``."""
         _refuse_kept(view)
-        return self._over(Relinquish(self._name(), view.domain, view.correlation_id), view).outcome
+        return self._over(wire.Relinquish(self._name(), view.domain, view.correlation_id), view).outcome
 
     def revoke(self, view: LeaseView, reason: str) -> tuple[LeaseOutcome, Ending | None]:
         """End any lease, for a reason that the ledger keeps; return how it ended. Raises as ``acquire``."""
         if not check_purpose(reason).strip():
             raise BadRequest("no-reason", "a revocation without a reason", hint="say why: it stays in the ledger")
         by = self._holder(reason, os.getpid())
-        over = self._over(Revoke(self._name(), view.domain, view.correlation_id, by), view)
+        over = self._over(wire.Revoke(self._name(), view.domain, view.correlation_id, by), view)
         return over.outcome, over.ending
 
     def _check_served(self, domain: str) -> None:
@@ -225,7 +209,7 @@ class ByHand:
 
     def _termed(
         self,
-        form: type[Acquire | Renew | BeginSession | RenewSession],
+        form: type[wire.Acquire | wire.Renew | wire.BeginSession | wire.RenewSession],
         term_ns: Span,
         until_ns: Instant,
         domain: str,
@@ -244,10 +228,10 @@ class ByHand:
         term = min(term_ns, self._policy.lease_term_max_ns)
         return self._asked(form(**{**own, "term_ns": term, **more}), domain, waits_ns)
 
-    def _over(self, request: Relinquish | DropSession | Revoke, view: LeaseView) -> Over:
+    def _over(self, request: wire.Relinquish | wire.DropSession | wire.Revoke, view: LeaseView) -> wire.Over:
         """End something, and return how it ended."""
         reply = self._asked(request, view.domain)
-        assert isinstance(reply, Over), reply
+        assert isinstance(reply, wire.Over), reply
         return reply
 
     def _asked(self, request: Request, domain: str, waits_ns: Span = 0) -> Reply:
@@ -265,9 +249,9 @@ class ByHand:
                         f"shard {shard_text(shard)} does not answer: {problem.message}",
                         hint="tenure shards says who should run it; another node takes over what is asked for",
                     ) from None
-        if isinstance(reply, Refused):
+        if isinstance(reply, wire.Refused):
             raise BadRequest(reply.code, reply.message, hint=reply.hint)
-        if isinstance(reply, Unavailable):
+        if isinstance(reply, wire.Unavailable):
             raise ShardUnavailable(reply.code, reply.message, hint="try again")
         return reply
 
@@ -284,7 +268,7 @@ def _refuse_kept(view: LeaseView) -> None:
 
 def _stated[W: (Witness, SessionWitness)](reply: Reply, form: type[W]) -> W:
     """Return what a shard signed."""
-    assert isinstance(reply, Granted | SessionGranted), reply
+    assert isinstance(reply, wire.Granted | wire.SessionGranted), reply
     witness = decode(SignedWitness, reply.signed, "the shard's witness").statement("the shard's witness")
     assert isinstance(witness, form), witness
     return witness

@@ -3,44 +3,74 @@
 Racks first, then ceiling chains, then ledgers: a lock file may name a trust record that is not there, and then no
 unknown key is a forger's. From such a lock file on, every part means something else than by itself; a tree with one is
 therefore read again, by one process, in order, and nothing of it is kept.
+
+What needs more than one file is judged when all are read: domains, session leases, writers and shards. Columns judge a
+bucket of domains or writers at once; domains that they do not find clean are judged by the rules, one after another,
+from the same columns.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from appliance.formats.paths import LOCK, LOGS, MARKER, SEAL, Grid, Rack
-from timeagent.errors import BadRequest, Environment
+import msgspec
 
-from .bags import BagWalk, check_foreign
-from .columns.layout import Spool
-from .evidence.records import ClusterRecords, judge_strangers, load_records, missing_trust
-from .evidence.signatures import Signatures
-from .evidence.tree import LedgerFile, Tree
-from .index import INDEX_ERRORS, PART_RANKS, Database, Index, close_index, temporary_database, write_index
-from .judging import judge
-from .parts import (
-    WHOLE,
-    EvidenceSource,
-    Narrowing,
-    Part,
-    PartMaker,
-    Unit,
-    decode_part,
-    encode_part,
+from appliance.formats.paths import LOGS, Grid, Rack
+from timeagent.errors import Environment
+
+from .columns import domains
+from .columns.index import (
+    INDEX_ERRORS,
+    PART_RANKS,
+    Coverage,
+    Database,
+    Index,
+    PartStore,
+    close_index,
+    environment,
+    temporary_database,
+    write_index,
 )
-from .pool import default_jobs, in_order
+from .columns.layout import ENTRIES, FRAMES, USES, HeadName, Spool
+from .evidence.records import ClusterRecords, judge_strangers, known_until, load_records, missing_trust
+from .evidence.signatures import Signatures
+from .evidence.tree import Tree
 from .report.result import Audit, Summary, with_findings
+from .rules.bags import SealOrder
+from .rules.chains import (
+    check_ceilings,
+    check_heads,
+    check_ledgers,
+    check_maps,
+    check_phases,
+    check_records_there,
+    counting,
+    followed,
+)
 from .rules.clocks import name_clocks
+from .rules.endings import SessionNote, check_sessions, notes_of
 from .rules.finding import Evidence, Finding, found
 from .rules.finding import in_order as once_each
-from .rules.history import ShardRun, head_facts, runs
-from .seals import SealOrder
-from .shards import ShardWalk
+from .rules.history import (
+    Closings,
+    ClusterFacts,
+    HeadFact,
+    SessionHistory,
+    SessionName,
+    ShardRun,
+    ceiling_chains,
+    domain_history,
+    head_facts,
+    runs,
+    session_histories,
+)
+from .rules.leases import check_domain
+from .rules.records import Policies
+from .rules.sequences import check_sequences
 from .timeline.facts import RackFacts, ShardFacts
 from .timeline.timeline_reader import Timeline
 from .timeline.timeline_writer import (
@@ -52,12 +82,22 @@ from .timeline.timeline_writer import (
     written_timeline,
 )
 from .timeline.what_if import read_one_by_one
-
-COMMIT_BYTES: Final = 32 * 1024 * 1024
-"""So much may be lost when the audit is killed; an interrupt loses nothing."""
-_SMALL_BYTES: Final = 64 * 1024 * 1024
-_PACKAGES: Final = ("auditor", "appliance/formats", "timeagent")
-CHECKSUM_BYTES: Final = 16
+from .walk.bags import BagWalk, check_foreign
+from .walk.parts import (
+    WHOLE,
+    EvidenceSource,
+    Narrowing,
+    Part,
+    PartMaker,
+    Unit,
+    check_asked,
+    decode_part,
+    default_jobs,
+    encode_part,
+    in_order,
+    later,
+)
+from .walk.shards import ShardWalk
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,113 +409,114 @@ def _gaps(run: ShardRun, *, torn: bool) -> int:
     return run.gaps + (1 if torn and run.highest == run.ledger_end else 0)
 
 
-# Parts that an earlier run has read, kept beside the index: a second run reads again only what changed.
+_WORTH_IT: Final = 2_000_000
+"""With fewer bytes of columns than this, other processes are not asked."""
 
 
-class PartStore:
-    """The parts in an index file.
+def judge(
+    index: Index,
+    records: ClusterRecords,
+    heads: Mapping[HeadName, HeadFact],
+    known_runs: Mapping[bytes, ShardRun],
+    whole: Part,
+    tree: Tree,
+    narrowing: Narrowing,
+    jobs: int,
+) -> tuple[list[Finding], int]:
+    """Apply the rules that need more than one file. Returns what they find, and how many witnesses are known.
 
-    What a part was read from is named by what is below its directory: name, size, identity, times of change of each
-    file, the names of directories, and the contents of lock files and seals. Copying a file, or writing to it, changes
-    that; whoever can change a file's contents and hide it from the file system deceives a second run, so that
-    ``--reread`` reads everything. All parts are forgotten when the cluster's records are others, or the judge itself.
+    ``tree``: where a name is looked for once more.
     """
-
-    def __init__(self, db: Database, environment: bytes, *, reread: bool = False) -> None:
-        """Take the file of an audit. ``environment``: what every part depends on; ``reread``: believe no part."""
-        self._db = db
-        self._db.execute("CREATE TABLE IF NOT EXISTS part (unit TEXT PRIMARY KEY, state BLOB, part BLOB)")
-        self._db.execute("CREATE TABLE IF NOT EXISTS environment (digest BLOB)")
-        known = [row[0] for row in self._db.execute("SELECT digest FROM environment")]
-        if reread or known != [environment]:
-            self._db.execute("DELETE FROM part")
-            self._db.execute("DELETE FROM environment")
-            self._db.execute("INSERT INTO environment VALUES (?)", (environment,))
-        self._states = dict(self._db.execute("SELECT unit, state FROM part"))
-        self._waiting = 0
-        self._environment = environment
-        self._asked: dict[str, bytes] = {}
-        self.taken = 0
-        """How many parts were not read again."""
-
-    @staticmethod
-    def state(tree: Tree, unit: Unit) -> bytes:
-        """Return a digest of what the unit is read from."""
-        paths = [unit.path] if isinstance(unit, LedgerFile) else sorted(tree.below(unit.path))
-        state = hashlib.sha256()
-        for path in paths:
-            known = "" if path.endswith("/") else tree.identity(path)  # a directory is what is in it
-            state.update(f"{path}\0{known}\0".encode())
-            if path.endswith((f"/{LOCK}", f"/{SEAL}")):
-                state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-        return state.digest()
-
-    def has(self, name: str, state: bytes) -> bool:
-        """Whether a unit was read in this state."""
-        self._asked[name] = state
-        return self._states.get(name) == state
-
-    def digest(self, tree: Tree) -> bytes:
-        """Return a digest of all that was asked for, of what it depends on, and of the ceiling chains."""
-        whole = hashlib.sha256(self._environment)
-        for name, state in sorted(self._asked.items()):
-            whole.update(f"{name}\0".encode() + state)
-        for file in tree.chains():
-            whole.update(f"{file.path}\0{tree.identity(file.path)}\0".encode())
-        return whole.digest()
-
-    def get(self, name: str) -> Part:
-        """Return a part that it has. Raises BadRequest where the file was damaged."""
-        self.taken += 1
-        try:
-            ((raw,),) = self._db.execute("SELECT part FROM part WHERE unit = ?", (name,))
-            assert isinstance(raw, bytes)
-            if _checksum(raw[CHECKSUM_BYTES:]) != raw[:CHECKSUM_BYTES]:
-                raise ValueError("its checksum does not match")  # noqa: TRY301 - caught with all that is wrong with a part
-            return decode_part(raw[CHECKSUM_BYTES:])
-        except ValueError as problem:
-            raise BadRequest(
-                "not-an-index", f"the index holds no part {name}: {problem}", hint="remove it, and audit again"
-            ) from None
-
-    def keep(self, name: str, state: bytes, part: bytes) -> None:
-        """Keep a part. Whatever is kept survives an interrupt."""
-        self._db.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, state, _checksum(part) + part))
-        self._waiting += len(part)
-        if self._waiting >= COMMIT_BYTES:
-            self.commit()
-
-    def commit(self) -> None:
-        """Make sure that what is kept is in the file."""
-        self._db.execute("COMMIT")
-        self._db.execute("BEGIN IMMEDIATE")
-        self._waiting = 0
-
-    def keep_only(self, names: Iterable[str]) -> None:
-        """Forget parts of what is not in the tree any more."""
-        for name in self._states.keys() - set(names):
-            self._db.execute("DELETE FROM part WHERE unit = ?", (name,))
+    newest, ledgers = whole.newest_time(), whole.ledgers
+    ceilings = ceiling_chains(index)
+    policy = records.newest_policy
+    facts = heads.values()
+    for fact in facts:
+        newest = later(newest, fact.token)
+    for chain in ceilings.values():
+        for each in chain.facts:
+            newest = later(newest, each.token)
+    coverage = Coverage.of(index, policy, newest)
+    policies = Policies(records.widest)
+    if policy:
+        policies = Policies(records.widest, policy.number, known_until(whole.policy_closed, policy.number))
+    cluster = ClusterFacts(
+        runs=known_runs,
+        heads=heads,
+        ceilings=ceilings,
+        finished=frozenset(ledgers.stopped),
+        maps=records.maps,
+        follows=followed(ceilings, records.maps),
+        counts=counting(facts),
+        policies=policies,
+        coverage=coverage,
+        closings=Closings(index.closings()),
+    )
+    if narrowing.domains:
+        check_asked(narrowing, index.all_domains())
+    sessions = session_histories(index, cluster)
+    seen = judge_buckets(index, cluster, sessions, narrowing, jobs)
+    findings = [policies.judged(each.finding, each.signed_ns) for each in whole.beyond_policy]
+    findings += check_heads(facts, ceilings, policies)
+    findings += check_ceilings(ceilings, policies)
+    findings += check_phases(facts, ceilings, records)
+    findings += check_maps(records.maps)
+    if tree.names("shards"):
+        findings += check_records_there(ceilings, lambda path: tree.hides(path) or tree.size(path) > 0)
+    findings += (
+        each for each in check_ledgers(facts, ceilings, ledgers, newest, known_runs) if not tree.hides(each.subject)
+    )
+    findings += seen.findings
+    if narrowing.whole:  # of a session lease some leases alone say too little
+        findings += check_sessions(sessions, seen.notes, cluster)
+    return findings, seen.witnesses + sum(len(session.told) for session in sessions.values())
 
 
-def _checksum(part: bytes) -> bytes:
-    """Return what a part begins with in the file: bits of a database change, and it does not say so."""
-    return hashlib.sha256(part).digest()[:CHECKSUM_BYTES]
+class BucketSeen(msgspec.Struct):
+    """What a bucket of domains and writers comes to, or all of them together."""
+
+    findings: list[Finding] = []
+    """About leases of domains, and frames of writers."""
+    notes: list[SessionNote] = []
+    """What domains show of session leases."""
+    witnesses: int = 0
+    """How many different ones domains have."""
 
 
-def environment(tree: Tree, root_key: bytes | None, *, hashed: bool = True, timeline: bool = False) -> bytes:
-    """Return a digest of what every part depends on: the cluster's records, the pinned root key, and the judge.
+def judge_buckets(
+    index: Index,
+    cluster: ClusterFacts,
+    sessions: Mapping[SessionName, SessionHistory],
+    narrowing: Narrowing,
+    jobs: int,
+) -> BucketSeen:
+    """Judge all writers and domains by columns, bucket by bucket, and the leases of suspect domains by the rules.
 
-    ``hashed``: whether every byte was hashed; ``timeline``: whether parts hold events.
+    ``sessions``: all that are known; ``jobs``: how many processes judge; 0: as many as are worth it.
     """
-    state = hashlib.sha256((root_key or b"none") + (b"" if hashed else b" unhashed"))
-    state.update(b" timeline" if timeline else b"")
-    place = Path(__file__).parents[1]
-    for package in _PACKAGES:
-        for file in sorted((place / package).rglob("*.py")):
-            state.update(hashlib.sha256(file.read_bytes()).digest())
-    for path in (MARKER, *sorted(path for each in ("policy", "trust", "map") for path in tree.files_below(each))):
-        state.update(path.encode() + b"\0")
-        state.update(hashlib.sha256(tree.read(path, _SMALL_BYTES) or b"").digest())
-    for log in tree.logs():
-        state.update(hashlib.sha256(tree.read(f"logs/{log}/log", _SMALL_BYTES) or b"").digest())
-    return state.digest()
+    heads = domains.Heads(cluster)
+    session_columns = domains.SessionColumns(sessions, heads)
+
+    def judged(number: int) -> bytes:
+        entries, uses = (index.bucket(kind, number) for kind in (ENTRIES, USES))
+        clean = domains.judge_domains(entries, uses, heads, session_columns, cluster)
+        del entries, uses
+        seen = BucketSeen(witnesses=clean.witnesses)
+        seen.findings += check_sequences(index.bucket(FRAMES, number), cluster.coverage)
+        suspects = set(clean.suspects) - {""}
+        for rows in index.rows_of(number, suspects) if suspects else ():
+            history = domain_history(rows, cluster, sessions)
+            seen.witnesses += sum(len(lease.told) for lease in history.leases)
+            if narrowing.judges(rows.domain):
+                seen.notes += notes_of(history)
+                seen.findings += check_domain(history, cluster)
+        return msgspec.msgpack.encode(seen)
+
+    filled, whole = index.buckets(), BucketSeen()
+    jobs = 1 if index.column_bytes() < _WORTH_IT else jobs or (os.cpu_count() or 1)
+    for answer in map(judged, filled) if jobs == 1 else in_order(judged, filled, jobs):
+        seen = msgspec.msgpack.decode(answer, type=BucketSeen)
+        whole.findings += seen.findings
+        whole.notes += seen.notes
+        whole.witnesses += seen.witnesses
+    return whole

@@ -39,7 +39,8 @@ from ..recipes.processes import (
     program_missing,
 )
 from ..recipes.quick_run import WAIT
-from ..session.held import Lease, LossReason
+from ..session.asking import waiting_text
+from ..session.held import Lease
 from ..session.renewal import grace_ns
 from .opening import add_cluster_options, cluster_command, open_cluster
 
@@ -89,18 +90,10 @@ class Held:
 
     def lost(self) -> str | None:
         """Say which lease is over against its holder's will, and why."""
-        lease = self._lost()
-        if lease is None:
-            return None
-        return f"the lease on {lease.domain!r} is {lease.ended}" + (f" ({lease.loss})" if lease.loss else "")
-
-    def _lost(self) -> Lease | None:
-        return next((lease for lease in self._leases if lease.ended is not None), None)
+        return next(filter(None, (lease.over_text() for lease in self._leases)), None)
 
     def in_doubt(self) -> bool:
-        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
-        loss = None if (lease := self._lost()) is None else lease.loss
-        return loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+        return any(lease.loss is not None and lease.loss.in_doubt for lease in self._leases)
 
 
 SOFTWARE: Final = 70
@@ -210,13 +203,8 @@ def _waiting() -> Iterator[Callable[[Denied], None]]:
     """Show on a terminal, for a block, who is waited for."""
     progress = Progress("waiting, place")
 
-    def show(denied: Denied) -> None:
-        who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
-        since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
-        progress.show(denied.place, f"for {denied.domain}: {who} has it since {since}, until {until} at least")
-
     try:
-        yield show
+        yield lambda denied: progress.show(denied.place, waiting_text(denied))
     finally:
         progress.done()
 
@@ -336,30 +324,22 @@ process that called, or --pid, is gone. It ends nothing: a shell that goes on af
 does that); unlock exits with 76 then, and whatever receives what is written should compare fences.
 """
 _TAKING: Final = (
-    argument(
-        "--mode",
-        choices=[str(mode) for mode in Mode],
-        help="X, or shared with others: S, IX, IS, SIX (default X)",
-    ),
-    argument("--wait", default=WAIT, metavar="SPAN", help=f"how long to wait (default {WAIT}; 0: not at all)"),
-    argument("--purpose", metavar="TEXT", help="what others see as the reason (default: what it is for)"),
+    argument("--mode", "X, or shared with others: S, IX, IS, SIX (default X)", choices=[str(mode) for mode in Mode]),
+    argument("--wait SPAN", f"how long to wait (default {WAIT}; 0: not at all)", default=WAIT),
+    argument("--purpose TEXT", "what others see as the reason (default: what it is for)"),
 )
-_NAME: Final = argument("domain", metavar="NAME")
-_PID: Final = argument("--pid", type=int, metavar="PID", help="whose lock it is (default: the process that calls)")
+_NAME: Final = argument("domain NAME")
+_PID: Final = argument("--pid PID", "whose lock it is (default: the process that calls)", type=int)
 
 COMMANDS: Final = {
     "run": command(
         "Run a command under leases; nothing of it outlives them.",
         _run,
-        argument("words", metavar="CMD", nargs="+", help="the command, after --, with its arguments"),
-        argument("--lease", metavar="NAME", action="append", help="may be repeated: all or none"),
-        argument(
-            "--semaphore", metavar="NAME:N", help="at most N at a time, in place of --lease; N is the same for all"
-        ),
-        argument("--elect", metavar="NAME", help="as the leader of an election, in place of --lease; see --purpose"),
-        argument(
-            "--quick", action="store_true", help="by a lease of the node's daemon, and no longer than that: see below"
-        ),
+        argument("words CMD", "the command, after --, with its arguments", nargs="+"),
+        argument("--lease NAME", "may be repeated: all or none", action="append"),
+        argument("--semaphore NAME:N", "at most N at a time, in place of --lease; N is the same for all"),
+        argument("--elect NAME", "as the leader of an election, in place of --lease; see --purpose"),
+        argument("--quick", "by a lease of the node's daemon, and no longer than that: see below"),
         *_TAKING,
         add_cluster_options,
         _epilog(_RUN),
@@ -371,8 +351,7 @@ COMMANDS: Final = {
         _PID,
         argument(
             "--hold-if-orphaned",
-            action="store_true",
-            help="if its owner dies without unlocking, hold on until somebody says `unlock --force`, on this machine",
+            "if its owner dies without unlocking, hold on until somebody says `unlock --force`, on this machine",
         ),
         *_TAKING,
         add_cluster_options,
@@ -383,6 +362,6 @@ COMMANDS: Final = {
         _unlock,
         _NAME,
         _PID,
-        argument("--force", action="store_true", help="also another's of this user, or one whose owner has died"),
+        argument("--force", "also another's of this user, or one whose owner has died"),
     ),
 }

@@ -46,6 +46,18 @@ def open_ceiling(data: bytes, where: str) -> tuple[CeilingRecord, Signed]:
     return decode(CeilingRecord, signed.body, where), signed
 
 
+def ceiling_of(data: bytes, of: tuple[bytes, int, int], number: int) -> CeilingRecord:
+    """Read a record of a chain: cluster, map, place. Raises Damaged, also where it says that it is another."""
+    cluster_id, map_number, shard = of
+    where = f"record {number} of the chain of shard {shard}, map {map_number}"
+    record, _ = open_ceiling(data, where)
+    found = (record.cluster_id, record.map_number, record.shard, record.number)
+    if found != (cluster_id, map_number, shard, number):
+        what = f"record {found[3]} of shard {found[2]}, map {found[1]}"
+        raise Damaged("ceiling-misplaced", f"{where} says that it is {what}")
+    return record
+
+
 ELECTIONS: Final = "elections"
 
 

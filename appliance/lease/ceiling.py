@@ -7,22 +7,22 @@ looked at afresh afterwards showing that record and no higher number. The order 
 2. look     afresh: a higher number means the same (a slot that was pruned can be linked again by who slept long);
 3. use      the new ceiling, and only now.
 
-Ceilings never fall from record to record, whatever the clocks say: that, and not a clock, is what a successor's floor
-rests on. A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
+A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
 
-``CeilingExtender`` has the mount work done by a thread of its own: whoever grants never waits long for the mount. The
-steps of one extension, link and look, stay together on that thread, in their order; only their result crosses over.
-Until it has, the right to grant reaches where it reached before: granting stops at that ceiling, renewing too, and
-everything else goes on. A look that ended long before its result is taken is as good as a fresh one: what the record
-promises is kept by its being there, not by a clock.
+``CeilingExtender`` has the mount work done by a thread of its own, link and look together: whoever grants never waits
+long for the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
+that ceiling, renewing too, and everything else goes on. A look that ended long before is as good as a fresh one: what
+the record promises is kept by its being there, not by a clock.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from threading import Condition, Thread
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final, Protocol
 
 import msgspec
@@ -32,7 +32,7 @@ from timeagent.errors import BadConfiguration, Damaged, Environment, TryAgain
 from timeagent.keys import KeyInUse, Signer
 from timeagent.units import SECOND, Instant, rfc3339
 
-from ..formats.chains import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.chains import CeilingKind, CeilingRecord, ceiling_of, open_ceiling
 from ..formats.framing import Kind
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import shard_number
@@ -131,46 +131,33 @@ class _Before(msgspec.Struct, frozen=True, gc=False):
     settle_to_ns: Instant
 
 
+@dataclass(eq=False, repr=False)
 class CeilingChain:
-    """Links records for one incarnation. Not thread-safe; every verb that links touches the mount."""
+    """Links records for one incarnation. Made without touching anything; every verb that links touches the mount."""
 
-    def __init__(
-        self,
-        port: ChainPort,
-        time: NodeTime,
-        signer: Signer | KeyInUse,
-        policy: PolicyNumbers,
-        identity: ShardIdentity,
-        origin: Callable[[], Beginning | InDoubt] | None = None,
-    ) -> None:
-        """Take the ports. Touches nothing yet.
+    _port: ChainPort
+    _time: NodeTime
+    _signer: Signer | KeyInUse
+    _policy: PolicyNumbers
+    _identity: ShardIdentity
+    _origin: Callable[[], Beginning | InDoubt] | None = None
+    """What a chain of a later map than the first begins with, once all chains of the map before have ended
+    (``succession.py``). Asked only when the chain is empty."""
 
-        ``origin``: what a chain of a later map than the first begins with, once all chains of the map before have
-        ended (``succession.py``). It is asked only when the chain is empty.
-        """
-        self._port = port
-        self._time = time
-        self._signer = signer
-        self._policy = policy
-        self._identity = identity
-        self._origin = origin
+    def __post_init__(self) -> None:
         self._newest: _Before | None = None
         self._linked = b""
         self._pending: tuple[CeilingRecord, bytes] | None = None
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self._deposed: Deposed | None = None
-        self._number = 0
+        self.number = 0
+        """The newest record of this incarnation that was linked and seen; 0 before the first."""
         self._ceiling_ns = 0
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
         self.settle_to_ns: Instant = 0
-
-    @property
-    def number(self) -> int:
-        """The newest record of this incarnation that was linked and seen; 0 before the first."""
-        return self._number
 
     @property
     def ceiling_ns(self) -> Instant:
@@ -187,7 +174,7 @@ class CeilingChain:
 
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._pending is None and self._deposed is None:
             try:
                 before = self._find_newest()
@@ -206,7 +193,7 @@ class CeilingChain:
         has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._newest is None and self._deposed is None:
             try:
                 numbers = self._port.list_afresh()
@@ -270,16 +257,10 @@ class CeilingChain:
 
     def _before(self, number: int, data: bytes) -> _Before | Deposed:
         mine = self._identity
-        where = f"record {number} of the chain of shard {mine.shard}, map {mine.map_number}"
-        record, _ = open_ceiling(data, where)
-        found = (record.cluster_id, record.map_number, record.shard, record.number)
-        if found != (mine.cluster_id, mine.map_number, mine.shard, number):
-            raise Damaged(
-                "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
-            )
+        record = ceiling_of(data, (mine.cluster_id, mine.map_number, mine.shard), number)
         match record.kind:
             case CeilingKind.TERMINAL:
-                return self._depose(f"{where} is terminal: read the map anew")
+                return self._depose(f"record {number} of the chain is terminal: read the map anew")
             case CeilingKind.ORDERLY:
                 return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
             case CeilingKind.RUNNING:
@@ -301,7 +282,7 @@ class CeilingChain:
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self._number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
+        self.number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
         return Extended(record, data)
 
@@ -422,11 +403,9 @@ class CeilingExtender:
         self._chain = chain
         self._time = time
         self._policy = policy
-        self._changed = Condition()
-        self._job: Callable[[], Extension] | None = None
-        self._result: Extension | BaseException | None = None
+        self._jobs: SimpleQueue[tuple[Future[Extension], Callable[[], Extension]] | None] = SimpleQueue()
+        self._under_way: Future[Extension] | None = None
         self._finishing = False
-        self._closed = False
         self._thread: Thread | None = None
         self._take_over()
 
@@ -454,20 +433,19 @@ class CeilingExtender:
 
     def settle(self) -> Extension | None:
         """Return what came of an extension that is under way; None: there is none. Waits a quarter of an attempt."""
-        with self._changed:
-            if self._job is None and self._result is None:
-                return None
-            self._await_result()
+        if self._under_way is None:
+            return None
+        self._wait_for(self._under_way)
         return self._done(self._chain.extend, patient=False)
 
-    def _await_result(self) -> None:
-        """Wait a quarter of an attempt, by the policy of now, for what is under way; the lock is given up meanwhile."""
-        self._changed.wait_for(lambda: self._result is not None, self._policy.attempt_timeout_ns / 4 / SECOND)
+    def _wait_for(self, job: Future[Extension]) -> None:
+        """Wait a quarter of an attempt, by the policy of now."""
+        wait((job,), self._policy.attempt_timeout_ns / 4 / SECOND)
 
     @property
     def standing(self) -> tuple[bytes, bytes]:
         """See ``CeilingChain``. While no extension is under way."""
-        assert self._job is None
+        assert not self.waits_for_the_mount
         return self._chain.standing
 
     def extend(self) -> Extension:
@@ -483,63 +461,47 @@ class CeilingExtender:
 
     def finish(self, floor_ns: Instant, settle_to_ns: Instant) -> Extension:
         """As the chain's, with the same bounded wait. An extension that is under way is waited for first."""
-        if not self._finishing and (self._job is not None or self._result is not None):
+        if not self._finishing and self._under_way is not None:
             left = self._done(self._chain.extend, patient=False)
-            if self._job is not None or isinstance(left, Deposed):
+            if self._under_way is not None or isinstance(left, Deposed):
                 return left
         self._finishing = True
         return self._done(functools.partial(self._chain.finish, floor_ns, settle_to_ns), patient=True)
 
     def close(self) -> None:
         """End the thread, once the mount lets it. Does not wait for it. Idempotent."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        self._jobs.put(None)
 
     @property
     def waits_for_the_mount(self) -> bool:
         """Whether an extension is under way. Read by other threads."""
-        return self._job is not None
+        job = self._under_way
+        return job is not None and not job.done()
 
-    def _done(self, job: Callable[[], Extension], *, patient: bool) -> Extension:
-        """Return what came of the job that is under way, or of this one."""
-        with self._changed:
-            if self._job is None and self._result is None:
-                self._begin(job)
-                if patient:
-                    self._await_result()
-            if self._result is None:
-                return UNDER_WAY
-            result, self._result = self._result, None
-            self._take_over()
-        if isinstance(result, BaseException):
-            raise result
-        assert isinstance(result, Extended | Deposed | InDoubt)
-        return result
-
-    def _begin(self, job: Callable[[], Extension]) -> None:
-        assert not self._closed
-        self._job = job
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
+    def _done(self, step: Callable[[], Extension], *, patient: bool) -> Extension:
+        """Return what came of the extension that is under way, or of this one. Raises what it raised."""
+        job = self._under_way
+        if job is None:
+            job = self._under_way = Future()
+            self._jobs.put((job, step))
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="tenure-ceiling", daemon=True)
+                self._thread.start()
+            if patient:
+                self._wait_for(job)
+        if not job.done():
+            return UNDER_WAY
+        self._under_way = None
+        self._take_over()
+        return job.result()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or (self._job is not None and self._result is None))
-                if self._closed:
-                    return
-                job = self._job
-            assert job is not None
+        while (each := self._jobs.get()) is not None:
+            job, step = each
             try:
-                result: Extension | BaseException = job()
+                job.set_result(step())
             except BaseException as problem:  # noqa: BLE001 - it is raised where the extension was asked for
-                result = problem
-            with self._changed:
-                self._result, self._job = result, None
-                self._changed.notify_all()
+                job.set_exception(problem)
 
 
 type RightToGrant = CeilingChain | CeilingExtender

@@ -25,10 +25,10 @@ from timeagent.signedtime import SignedTime, r2_holds
 from timeagent.units import INSTANT_MAX, MS, TimeInterval, rfc3339, span_text
 
 from ..formats.hints import NOTHING_WRITTEN, Hints
-from ..formats.lease import Ending, Holder, LeaseOutcome, Mode, Phase
+from ..formats.lease import Holder, Mode, Phase
 from ..formats.witness import SignedWitness, Witness
 from . import wire
-from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Refused, Relinquish
+from .wire import NO_REQUEST, REQUESTS_MAX, Age, Denied, Over, Refused, Relinquish
 
 if TYPE_CHECKING:
     import random
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from timeagent.units import Instant, Span
 
     from ..formats.policy import PolicyNumbers
-    from ..formats.witness import Revoked
     from .transport import Transport
 
 
@@ -154,23 +153,12 @@ class LeaseGranted(msgspec.Struct, frozen=True, gc=False):
     """About what others wrote before, where that was asked for; None: nothing is known."""
 
 
-class LeaseOver(msgspec.Struct, frozen=True, gc=False):
-    """The lease is over. ``unknown``: the shard knows nothing of it (any more)."""
-
-    domain: str
-    outcome: LeaseOutcome
-    ending: Ending | None
-    revoked: Revoked | None = None
-    """Who revoked it and why, as its shard says, unsigned."""
-
-
 class LeaseUnavailable(msgspec.Struct, frozen=True, gc=False):
-    """Not now; ``hint``: the way out. Code ``no-answer``: perhaps done; ask again by ``ask``, or name the lease."""
+    """Not now; ``hint``: the way out. Code ``no-answer``: perhaps done; ask the same again, or name the lease."""
 
     domain: str
     code: str
     message: str
-    ask: Ask | None = None
     hint: str = ""
 
 
@@ -183,7 +171,7 @@ class Suspect:
     witness: Witness
 
 
-type Result = LeaseGranted | Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Result = LeaseGranted | Denied | Over | LeaseUnavailable | Suspect | Refused
 
 
 def may_ask_again(result: Result) -> bool:
@@ -389,9 +377,9 @@ class LeaseClient:
             replies = self._call(requests[start:end], wait_ns, give_up_ns, patient=patient)
             about = asked[start:end]
             if isinstance(replies, LeaseUnavailable):
-                results += [msgspec.structs.replace(replies, domain=each.domain, ask=_as_ask(each)) for each in about]
+                results += [msgspec.structs.replace(replies, domain=each.domain) for each in about]
             elif before is None or not any(type(reply) is wire.Granted for reply in replies):
-                results += map(self._judge, replies, about)
+                results += [as_result(reply, each.domain) for reply, each in zip(replies, about, strict=True)]
             else:
                 # Read again, once for all witnesses of an answer: nothing else says how long it took. The count of
                 # the boot clock does not: it stands still with a machine that is paused.
@@ -401,14 +389,12 @@ class LeaseClient:
                     if type(about[0]) is Ask:  # nobody will ever know of these: all of them are too late
                         never = ClockLook(0, TimeInterval(INSTANT_MAX, INSTANT_MAX), before)
                         results += self._judge_all(replies, about, before, never)
-                        self.relinquish(self._without_late(results, asked, never)[1])
+                        self.relinquish(self._without_late(results, never)[1])
                     raise
                 results += self._judge_all(replies, about, before, came)
-        return (results, []) if came is None else self._without_late(results, asked, came)
+        return (results, []) if came is None else self._without_late(results, came)
 
-    def _without_late(
-        self, results: list[Result], asked: Sequence[About], came: ClockLook
-    ) -> tuple[list[Result], list[Relinquish]]:
+    def _without_late(self, results: list[Result], came: ClockLook) -> tuple[list[Result], list[Relinquish]]:
         """Return what can be used, and what is to be given back.
 
         By the last reading for all, and once: what is given back must not be handed over by a clock that has changed
@@ -423,7 +409,7 @@ class LeaseClient:
                 if came.now.latest < witness.expiry_ns - margin:
                     continue
                 why = f"the answer leaves less than {span_text(margin)} until the expiry {rfc3339(witness.expiry_ns)}"
-                results[place] = LeaseUnavailable(witness.domain, "late", why, _as_ask(asked[place]))
+                results[place] = LeaseUnavailable(witness.domain, "late", why)
             useless.append(Relinquish(NO_REQUEST, witness.domain, witness.correlation_id))
         return results, useless
 
@@ -458,20 +444,6 @@ class LeaseClient:
             tried += 1
         return LeaseUnavailable("", "no-answer", f"{tried} attempts: {why}", hint=hint)
 
-    def _judge(self, reply: wire.Reply, about: About) -> Result:
-        domain, ask = about.domain, _as_ask(about)
-        match reply:
-            case wire.Over():
-                return LeaseOver(domain, reply.outcome, reply.ending, reply.revoked)
-            case Denied() | Refused():
-                return reply
-            case wire.Unavailable():
-                return LeaseUnavailable(domain, reply.code, reply.message, ask)
-            case _:
-                return LeaseUnavailable(
-                    domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}", ask
-                )
-
     def _judge_all(
         self, replies: Sequence[wire.Reply], about: Sequence[About], before: SignedTime, came: ClockLook
     ) -> list[Result]:
@@ -480,7 +452,7 @@ class LeaseClient:
         head, judged, contradicted = b"", None, None
         for reply, each in zip(replies, about, strict=True):
             if type(reply) is not wire.Granted:
-                results.append(self._judge(reply, each))
+                results.append(as_result(reply, each.domain))
                 continue
             try:
                 signed = decode(SignedWitness, reply.signed)
@@ -491,7 +463,7 @@ class LeaseClient:
                     head, judged = signed.head, asked
             except Damaged:
                 why = _damage(reply.signed, each.domain)
-                results.append(LeaseUnavailable(each.domain, "answer-damaged", why, _as_ask(each)))
+                results.append(LeaseUnavailable(each.domain, "answer-damaged", why))
                 continue
             if witness.domain != each.domain or witness.holder != self._holder:
                 whose = witness.holder
@@ -506,6 +478,17 @@ class LeaseClient:
         """Return why an expiry is to be refused: it is later than any honest shard's clock could make it."""
         longest = came.now.latest + self._policy.granted_ns_max
         return f"its expiry {rfc3339(expiry_ns)} lies beyond {rfc3339(longest)}" if expiry_ns > longest else None
+
+
+def as_result(reply: wire.Reply, domain: str) -> Result:
+    """Return what is said that is no proof."""
+    match reply:
+        case Denied() | Over() | Refused():
+            return reply
+        case wire.Unavailable():
+            return LeaseUnavailable(domain, reply.code, reply.message)
+        case _:
+            return LeaseUnavailable(domain, "answer-damaged", f"the shard answered with a {type(reply).__name__}")
 
 
 def contradiction(shards: SignedTime, before: SignedTime, after: SignedTime) -> str | None:
@@ -537,10 +520,6 @@ def _damage(raw: bytes, domain: str) -> str:
     except Damaged as problem:
         return problem.message
     raise AssertionError(where)
-
-
-def _as_ask(about: About) -> Ask | None:
-    return about if isinstance(about, Ask) else None
 
 
 def _calls(requests: Sequence[wire.Request]) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ Results are values; only BadTime is raised.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from timeagent.canonical import decode
@@ -13,8 +14,7 @@ from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
 from . import wire
-from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseOver, LeaseUnavailable, contradiction
-from .wire import BeginSession, DropSession, LeaseView, Refused, RenewSession, SessionGranted
+from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SuspectSession:
     reason: str
 
 
-type SessionResult = Stands | LeaseOver | LeaseUnavailable | Refused | SuspectSession
+type SessionResult = Stands | SuspectSession | Result
 
 
 class SessionClient(LeaseClient):
@@ -45,7 +45,7 @@ class SessionClient(LeaseClient):
     def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
         """Ask for a session lease, going by a map. Raises BadTime."""
         sent = ClockLook.of(self._time)
-        request = BeginSession(
+        request = wire.BeginSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
             holder=self._holder,
@@ -59,7 +59,7 @@ class SessionClient(LeaseClient):
     ) -> SessionResult:
         """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
         sent = ClockLook.of(self._time)
-        request = RenewSession(
+        request = wire.RenewSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
             session_id=session_id,
@@ -78,7 +78,7 @@ class SessionClient(LeaseClient):
         give_up_ns: Instant | None = None,
     ) -> SessionResult:
         """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
-        request = DropSession(
+        request = wire.DropSession(
             request_id=self._randomness.randbytes(16),
             session_id=session_id,
             watermark_ns=watermark_ns,
@@ -88,42 +88,33 @@ class SessionClient(LeaseClient):
         )
         return self._ask_about_session(request, None, give_up_ns)
 
-    def leases_under(self, session_id: bytes, after_domain: str) -> tuple[list[LeaseView], str | None] | None:
-        """Return some of the leases under a session lease, unsigned, and from behind which domain to go on.
-
-        None: no answer.
-        """
-        request = wire.Inspect(after_domain=after_domain, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)
-        replies = self._call([request])
-        if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], wire.LeasePage):
-            return None
-        page = replies[0]
-        return list(page.leases), page.after_domain if page.more else None
+    def leases_under(self, session_id: bytes) -> Iterator[tuple[wire.LeaseView, ...]]:
+        """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""
+        after, more = "", True
+        while more:
+            replies = self._call(
+                [wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)]
+            )
+            if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], wire.LeasePage):
+                return
+            yield replies[0].leases
+            after, more = replies[0].after_domain, replies[0].more
 
     def _ask_about_session(
         self,
-        request: BeginSession | RenewSession | DropSession,
+        request: wire.BeginSession | wire.RenewSession | wire.DropSession,
         sent: ClockLook | None,
         give_up_ns: Instant | None = None,
     ) -> SessionResult:
-        replies = self._call([request], 0, give_up_ns, patient=isinstance(request, DropSession))
+        replies = self._call([request], 0, give_up_ns, patient=isinstance(request, wire.DropSession))
         if isinstance(replies, LeaseUnavailable):
             return replies
         (reply,) = replies
-        match reply:
-            case SessionGranted() if sent is not None:
-                session_id = request.session_id if isinstance(request, RenewSession) else None
-                return self._judge_session(reply, session_id, sent)
-            case wire.Over():
-                return LeaseOver("", reply.outcome, reply.ending)
-            case Refused():
-                return reply
-            case wire.Unavailable():
-                return LeaseUnavailable("", reply.code, reply.message)
-            case _:
-                return LeaseUnavailable("", "answer-damaged", f"the shard answered with a {type(reply).__name__}")
+        if sent is None or not isinstance(reply, wire.SessionGranted):
+            return as_result(reply, "")
+        return self._judge_session(reply, request.session_id if isinstance(request, wire.RenewSession) else None, sent)
 
-    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
+    def _judge_session(self, reply: wire.SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
         where = "the shard's witness of a session lease"
         came = ClockLook.of(self._time)
         try:

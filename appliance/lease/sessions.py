@@ -1,11 +1,8 @@
-"""Session leases: the state of one, what can become of it, and what that makes of the leases under it.
+"""Session leases: the state of one, what becomes of it, and of the leases under it (docs/protocol/lease.md).
 
 As in ``state``, the functions read no clock and no storage, and nothing in a state ever falls. A lease under a session
 lease has no expiry of its own: ``as_of`` puts the session's into its state before anything is decided about it, and
-ends it if the session is over. So a renewal costs the same, however many leases are under it; leases whose session is
-over are ended when somebody meets them, and until then the session's record says what that brings to their domains.
-
-``Sessions`` has the functions decide the requests of a shard's turns (docs/protocol/lease.md).
+ends it if the session is over. ``Sessions`` has them decide the requests of a shard's turns.
 """
 
 from __future__ import annotations
@@ -22,20 +19,10 @@ from ..formats.hints import NOTHING_WRITTEN
 from ..formats.lease import Ending, LeaseOutcome, Phase
 from ..formats.witness import ENDED_MAX, Ended, SessionEnded, SessionKind, SessionWitness
 from . import state as states
-from .domain import Bounds, Break, Command, Decision, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
+from .domain import Bounds, Break, Command, Decision, Free, Grant, LeaseRecord, SessionRecord, State, Taken, remembering
 from .store import LeaseStore
 from .turn import Draft, Later, Turn, holder_refused
-from .wire import (
-    Acquire,
-    BeginSession,
-    DropSession,
-    Over,
-    Refused,
-    RenewSession,
-    SessionGranted,
-    Unavailable,
-    Upgrade,
-)
+from .wire import Acquire, BeginSession, DropSession, Over, Refused, RenewSession, SessionGranted, Unavailable, Upgrade
 
 ENDED_ALONE: Final = frozenset({LeaseOutcome.REVOKED, LeaseOutcome.ABANDONED, LeaseOutcome.EXPIRED})
 """How a lease under a session that lives on ends without a watermark: later witnesses of the session name it."""
@@ -151,9 +138,9 @@ def _over(session: SessionRecord, outcome: LeaseOutcome, bounds: Bounds) -> Sess
 # -- the leases under it -----------------------------------------------------------------------------------------------
 
 
-def in_sessions(state: State) -> tuple[LeaseRecord, ...]:
-    """Return the leases of a domain that are under session leases."""
-    return tuple(each for each in state.leases if each.session_id is not None) if isinstance(state, Taken) else ()
+def in_sessions(state: State) -> list[tuple[LeaseRecord, bytes]]:
+    """Return the leases of a domain that are under session leases, each with the session's id."""
+    return [] if isinstance(state, Free) else [(each, each.session_id) for each in state.leases if each.session_id]
 
 
 def as_of(
@@ -165,10 +152,9 @@ def as_of(
     which nothing was written, is withdrawn.
     """
     ended: list[Ended] = []
-    for lease in in_sessions(state):
+    for lease, session_id in in_sessions(state):
         assert isinstance(state, Taken)
-        assert lease.session_id is not None
-        session = sessions[lease.session_id]
+        session = sessions[session_id]
         if session.over is not None:
             state, entry = _ended_with(domain, state, lease, session, session.over, bounds)
             ended.append(entry)
@@ -284,10 +270,9 @@ class Sessions:
         under = in_sessions(state)
         if not under:
             return state
-        for lease in under:
-            assert lease.session_id is not None
+        for _, session_id in under:
             if isinstance(command, Grant | Upgrade | Break):
-                self._put(turn, expired(self._store.sessions[lease.session_id], turn.bounds))
+                self._put(turn, expired(self._store.sessions[session_id], turn.bounds))
         after, ended = as_of(domain, state, self._store.sessions, turn.bounds)
         if ended:  # where only expiries have changed, that is in the session's record, and no reason to write this one
             turn.note_hints(state, after)
@@ -300,28 +285,24 @@ class Sessions:
         """Take account of a decision about a domain: how many leases are under each session, which ended alone."""
         self._count(turn, before, decision.state)
         alone = {each.ending.correlation_id for each in decision.ended if each.ending.outcome in ENDED_ALONE}
-        for lease in in_sessions(before):
+        for lease, session_id in in_sessions(before):
             if lease.correlation_id in alone and lease.phase is Phase.HELD:
-                assert lease.session_id is not None
-                session = self._store.sessions[lease.session_id]
+                session = self._store.sessions[session_id]
                 ended = (*session.ended, lease.correlation_id)
                 self._put(turn, msgspec.structs.replace(session, ended=ended))
 
     def _count(self, turn: Turn, before: State, after: State) -> None:
-        were = {each.correlation_id: each.session_id for each in in_sessions(before)}
-        are = {each.correlation_id: each.session_id for each in in_sessions(after)}
+        were = {each.correlation_id: session_id for each, session_id in in_sessions(before)}
+        are = {each.correlation_id: session_id for each, session_id in in_sessions(after)}
         for name in were.keys() ^ are.keys():
-            session_id = are.get(name) or were[name]
-            assert session_id is not None
-            session = self._store.sessions[session_id]
+            session = self._store.sessions[are.get(name) or were[name]]
             leases = session.leases + (1 if name in are else -1)
             self._put(turn, msgspec.structs.replace(session, leases=leases))
 
     def waits(self, domain: str, state: State) -> None:
         """Remember that somebody waits for a domain that has leases under session leases."""
-        for lease in in_sessions(state):
-            assert lease.session_id is not None
-            self._waited_for.setdefault(lease.session_id, set()).add(domain)
+        for _, session_id in in_sessions(state):
+            self._waited_for.setdefault(session_id, set()).add(domain)
 
     def freed(self) -> Iterable[str]:
         """Return the domains that somebody waited for under sessions that are over since this turn."""

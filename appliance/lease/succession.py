@@ -1,19 +1,10 @@
-"""From one map's ceiling chains to the next one's (docs/protocol/lease.md, "From map to map").
+"""From one map's ceiling chains to the next one's (docs/protocol/lease.md, "From chain to chain").
 
 Whoever carries out a new map ends every chain of the maps before it with a terminal record. Any number of nodes may do
 that at once, stop at any line, and begin again: the first terminal record of a chain wins, and nobody links after it.
-The steps for one chain are:
-
-1. list     afresh; an empty chain ends with what it would have begun with;
-2. link     a terminal record after the newest one;
-3. list     afresh again: a higher number means look again. Only a listing that began when the record was seen already,
-            and shows nothing higher, says that it is the end. One look is not enough, not even for a record that
-            another linked: a listing that takes long can show a terminal record in a slot that was pruned after the
-            listing began, and not what is newest.
-
-A chain of the new map begins only when that is said of every chain of the map before, with the highest numbers of all.
-No clock occurs in this argument. ``polite`` may hold a terminal record back while an owner still stops in good order:
-that spares everybody a wait, and nothing rests on it.
+One look is not enough, not even for a record that another linked: a listing that takes long can show a terminal record
+in a slot that was pruned after the listing began, and not what is newest. ``polite`` may hold a terminal record back
+while an owner still stops in good order: that spares everybody a wait, and nothing rests on it.
 """
 
 from __future__ import annotations
@@ -23,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from timeagent.clock import NodeTime
-from timeagent.errors import Damaged, Environment, TryAgain
+from timeagent.errors import Environment, TryAgain
 from timeagent.keys import KeyInUse, Signer
 
-from ..formats.chains import CeilingKind, CeilingRecord, open_ceiling
+from ..formats.chains import CeilingKind, CeilingRecord, ceiling_of, open_ceiling
 from ..formats.framing import Kind
 from ..formats.shardmap import chain_of
 from ..formats.stamped import sign
-from .ceiling import NOTHING_BEFORE, Beginning, ChainPort, InDoubt
+from .ceiling import NOTHING_BEFORE, Beginning, ChainPort, InDoubt, newest_of
 
 LOOKS_MAX: Final = 6
 """How often a chain is looked at in one call: its owner may extend it meanwhile."""
@@ -39,23 +30,15 @@ type Polite = Callable[[CeilingRecord], str | None]
 """Says why a running record's owner is to be given time, or None."""
 
 
-def _at_once(_: CeilingRecord) -> str | None:
-    return None
-
-
 def newest_record(port: ChainPort) -> CeilingRecord | None:
     """Return the newest record of a chain, unjudged, or None for an empty one. Raises Environment, TryAgain, Damaged.
 
     For looking, and for courtesy: the chain may have gone on since.
     """
-    for _ in range(LOOKS_MAX):
-        numbers = port.list_afresh()
-        if not numbers:
-            return None
-        data = port.read(numbers[-1])
-        if data is not None:
-            return open_ceiling(data, f"record {numbers[-1]} of a chain")[0]
-    raise TryAgain("chain-unread", "the newest record of a chain is listed and cannot be read", hint="try again")
+    found = newest_of(port)
+    if isinstance(found, InDoubt):
+        raise TryAgain("chain-unread", found.reason, hint="try again")
+    return None if found is None else open_ceiling(found[1], f"record {found[0]} of a chain")[0]
 
 
 @dataclass(slots=True)
@@ -71,15 +54,13 @@ class Succession:
     signer: Signer | KeyInUse
     node: str
     incarnation: bytes
-    polite: Polite = _at_once
+    polite: Polite = lambda _: None
     _known: dict[int, Beginning] = field(default_factory=dict)
 
     def beginning(self, chain: int) -> Beginning | InDoubt:
         """End every chain that those of a map follow, and what these follow; return what each of the map's begins with.
 
         The latter too: a chain may end before it has taken on the numbers of those that it follows.
-
-
         InDoubt: not all have ended yet; ask again. Idempotent. Raises BadTime, Damaged.
         """
         if chain not in self._known:
@@ -104,7 +85,8 @@ class Succession:
             for _ in range(LOOKS_MAX):
                 numbers = port.list_afresh()
                 number = numbers[-1] if numbers else 0
-                newest = self._read(port, chain, shard, number) if number else None
+                data = port.read(number) if number else None
+                newest = None if data is None else ceiling_of(data, (self.cluster_id, chain, shard), number)
                 if number and newest is None:
                     continue
                 if newest is not None and newest.kind is CeilingKind.TERMINAL:
@@ -123,27 +105,8 @@ class Succession:
             return InDoubt(f"{where} is perhaps not ended: {problem.message}")
         return InDoubt(f"{where} goes on while it is being ended")
 
-    def _read(self, port: ChainPort, chain: int, shard: int, number: int) -> CeilingRecord | None:
-        data = port.read(number)
-        if data is None:
-            return None
-        where = f"record {number} of the chain of shard {shard}, map {chain}"
-        record, _ = open_ceiling(data, where)
-        found = (record.cluster_id, record.map_number, record.shard, record.number)
-        if found != (self.cluster_id, chain, shard, number):
-            raise Damaged(
-                "ceiling-misplaced", f"{where} says that it is record {found[3]} of shard {found[2]}, map {found[1]}"
-            )
-        return record
-
     def _link(
-        self,
-        port: ChainPort,
-        chain: int,
-        shard: int,
-        number: int,
-        newest: CeilingRecord | None,
-        begins: Beginning,
+        self, port: ChainPort, chain: int, shard: int, number: int, newest: CeilingRecord | None, begins: Beginning
     ) -> int:
         """Link a terminal record; return its number, or 0 if another was faster."""
         ceiling = 0 if newest is None else newest.ceiling_ns

@@ -20,21 +20,8 @@ from timeagent.errors import Damaged, NotTrusted, ShardUnavailable, TenureError
 from timeagent.keys import key_id
 from timeagent.units import SECOND, Span, span_text
 
-from . import tls
+from . import tls, wire
 from .tls import Trust
-from .wire import (
-    LENGTH_BYTES,
-    NO_REQUEST,
-    REPLY_FRAME_BYTES_MAX,
-    Hello,
-    Refused,
-    Reply,
-    Request,
-    Welcome,
-    body_length,
-    decode_answer,
-    encode_call,
-)
 
 _CHUNK_BYTES = 64 * 1024
 """As the server's ``RECEIVE_BYTES``."""
@@ -48,7 +35,7 @@ _TCP_USER_TIMEOUT_MS = 10_000
 class Transport(Protocol):
     """One shard, as a holder reaches it."""
 
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+    def call(self, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
         """Return one reply for each request, in order. Blocks up to the time-out.
 
         Raises ShardUnavailable when no answer came: it may have happened or not. Raises BadRequest above the limits of
@@ -75,7 +62,7 @@ class SocketTransport(ABC):
     A call may be held back by the shard; others of this process must not wait behind it.
     """
 
-    def __init__(self, clock: BootClock, greeting: Hello | None) -> None:
+    def __init__(self, clock: BootClock, greeting: wire.Hello | None) -> None:
         """Take what every new connection begins with. Connects to nothing yet."""
         self._clock = clock
         self._greeting = greeting
@@ -94,9 +81,9 @@ class SocketTransport(ABC):
     def _check(self, connection: socket.socket) -> None:  # noqa: B027 - on this machine the socket's mode has said it
         """Raise TenureError if whoever is at the other end of a connection does not count any more."""
 
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+    def call(self, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
         """Send, and wait for the answer. Raises ShardUnavailable; the next call connects anew then."""
-        frame = encode_call(requests)
+        frame = wire.encode_call(requests)
         until = self._clock.boot_ns() + timeout_ns
         connection: socket.socket | None = None
         try:
@@ -157,11 +144,11 @@ class SocketTransport(ABC):
         if self._greeting is None:
             return
         self._arm(connection, until)
-        answer, _ = self._exchange(connection, encode_call([self._greeting]), until)
+        answer, _ = self._exchange(connection, wire.encode_call([self._greeting]), until)
         (reply,) = self._replies(answer, [self._greeting])
-        if isinstance(reply, Refused):
+        if isinstance(reply, wire.Refused):
             raise ShardUnavailable(reply.code, f"{self} refuses: {reply.message}", hint=reply.hint)
-        if not isinstance(reply, Welcome):
+        if not isinstance(reply, wire.Welcome):
             raise Damaged("answer-damaged", f"a Hello was answered with a {type(reply).__name__}")
 
     @staticmethod
@@ -170,14 +157,18 @@ class SocketTransport(ABC):
         ready.register(connection, select.POLLIN)
         return bool(ready.poll(0))
 
-    def _replies(self, answer: memoryview, requests: list[Request]) -> list[Reply]:
+    def _replies(self, answer: memoryview, requests: list[wire.Request]) -> list[wire.Reply]:
         """Read an answer. Raises Damaged, and ShardUnavailable for the word that ends a connection."""
         try:
-            replies = decode_answer(answer, len(requests))
+            replies = wire.decode_answer(answer, len(requests))
         except Damaged:
-            replies = decode_answer(answer, 1)  # Damaged again if it is not that word
+            replies = wire.decode_answer(answer, 1)  # Damaged again if it is not that word
         first = replies[0] if replies else None
-        if isinstance(first, Refused) and first.request_id == NO_REQUEST and not isinstance(requests[0], Hello):
+        if (
+            isinstance(first, wire.Refused)
+            and first.request_id == wire.NO_REQUEST
+            and not isinstance(requests[0], wire.Hello)
+        ):
             raise ShardUnavailable(first.code, f"{self} refuses: {first.message}", hint=first.hint)
         if len(replies) != len(requests):
             raise Damaged("answer-damaged", f"{len(replies)} replies to {len(requests)} requests")
@@ -189,10 +180,10 @@ class SocketTransport(ABC):
         if len(frame) > _SENT_AT_ONCE:
             self._arm(connection, until)
         data: bytes | bytearray = self._some(connection)
-        while len(data) < LENGTH_BYTES:
+        while len(data) < wire.LENGTH_BYTES:
             self._arm(connection, until)
             data += self._some(connection)
-        end = LENGTH_BYTES + body_length(data, REPLY_FRAME_BYTES_MAX)
+        end = wire.LENGTH_BYTES + wire.body_length(data, wire.REPLY_FRAME_BYTES_MAX)
         if len(data) < end:
             whole, got = bytearray(end), len(data)
             whole[:got] = data
@@ -204,7 +195,7 @@ class SocketTransport(ABC):
                     raise ConnectionResetError(_CLOSED)
                 got += more
             data = whole
-        return memoryview(data)[LENGTH_BYTES:end], len(data) > end
+        return memoryview(data)[wire.LENGTH_BYTES : end], len(data) > end
 
     @staticmethod
     def _some(connection: socket.socket) -> bytes:
@@ -223,7 +214,7 @@ class SocketTransport(ABC):
 class UnixTransport(SocketTransport):
     """A shard of this machine. Who may connect is the socket's business: its user, the superuser, its group."""
 
-    def __init__(self, path: Path, clock: BootClock, greeting: Hello | None = None) -> None:
+    def __init__(self, path: Path, clock: BootClock, greeting: wire.Hello | None = None) -> None:
         """Take the socket's path. Connects to nothing yet."""
         super().__init__(clock, greeting)
         self.path = path
@@ -247,7 +238,7 @@ class TlsTransport(SocketTransport):
     """A shard of another node, by TCP and TLS: the other end must show that node's key, and so must this one."""
 
     def __init__(
-        self, node: str, context: ssl.SSLContext | tls.OwnEnds, trust: Trust, clock: BootClock, greeting: Hello
+        self, node: str, context: ssl.SSLContext | tls.OwnEnds, trust: Trust, clock: BootClock, greeting: wire.Hello
     ) -> None:
         """Take the node: its address and its keys are looked up in the trust record for every new connection."""
         super().__init__(clock, greeting)
@@ -271,21 +262,17 @@ class TlsTransport(SocketTransport):
         left = until - self._clock.boot_ns()
         if left <= 0:
             raise TimeoutError("timed out")
-        plain = socket.create_connection((address.host, address.port), timeout=left / SECOND)
+        connection = socket.create_connection((address.host, address.port), timeout=left / SECOND)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
-            self._arm(plain, until)
-            connection = self._context.wrap_socket(plain)
-        except BaseException:
-            plain.close()
-            raise
-        try:
-            self._keys[connection] = key_id(tls.peer_key(connection))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
+            self._arm(connection, until)
+            connection = wrapped = self._context.wrap_socket(connection)
+            self._keys[wrapped] = key_id(tls.peer_key(wrapped))
         except BaseException:
             connection.close()
             raise
-        return connection
+        return wrapped
 
     def release(self, timeout_ns: Span) -> str:
         """Return which release the node says that it runs; empty: it does not say. A connection of its own; blocks.

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final, Protocol
@@ -19,7 +20,7 @@ import msgspec
 
 from timeagent.canonical import encode
 from timeagent.clock import NodeTime, boot_id
-from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TryAgain
+from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..bag.ports import Storage
@@ -28,22 +29,11 @@ from ..formats.lease import LeaseOutcome
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap
 from ..formats.witness import Ended, LedgerBlock, Witness, WitnessKind, decode_entry, open_block
-from ..lease.ceiling import (
-    Beginning,
-    CeilingChain,
-    CeilingExtender,
-    Deposed,
-    Extension,
-    InDoubt,
-    NotYet,
-    ShardIdentity,
-    Stop,
-    StoppedOrderly,
-)
+from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.turn_log import Etcd, KeyValues, LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .records import StoredLedger
@@ -134,16 +124,14 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        from ..lease.turn_log import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
-
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])
         return Etcd(endpoints, patience_ns // 4, ca=access.ca, cert=access.cert, key=access.key)
 
-    def chain(self, right: CeilingChain, time: NodeTime, policy: PolicyNumbers) -> CeilingExtender:
+    def chain(self, right: ceiling.CeilingChain, time: NodeTime, policy: PolicyNumbers) -> ceiling.CeilingExtender:
         """Return a chain whose mount work keeps no request waiting."""
-        return CeilingExtender(right, time, policy)
+        return ceiling.CeilingExtender(right, time, policy)
 
     def spool(self, ledger: StoredLedger) -> LedgerSpool:
         """Return the queue by which blocks reach a run's ledger."""
@@ -238,98 +226,65 @@ def stopping_ns(policy: PolicyNumbers) -> Span:
     return policy.lease_term_max_ns + 2 * policy.radius_ns_max + STOP_SLACK_NS
 
 
+class Closable(Protocol):
+    """What has an end."""
+
+    def close(self) -> None: ...
+
+
 @contextlib.contextmanager
-def kept_turns(log: TurnLog) -> Iterator[TurnLog]:
-    """Use a log to begin with a shard; it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
+def kept[C: Closable](thing: C) -> Iterator[C]:
+    """Begin something with it: it is closed where nothing comes of that. LogLost becomes ShardUnavailable."""
     try:
-        yield log
+        yield thing
     except LogLost as problem:
-        log.close()
+        thing.close()
         raise ShardUnavailable(problem.code, problem.message, hint=problem.hint) from None
     except BaseException:
-        log.close()
+        thing.close()
         raise
 
 
-type Start = Callable[[Shard, StoredLedger], Extension]
-"""Has a shard begin, or go on, with the ledger of its run."""
-
-
-def from_file(said: Suspension) -> Start:
-    """Let a shard go on, if its ledger ends where the run before ended. Asked again while that cannot be told."""
-
-    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
+def resumed(shard: Shard, ledger: StoredLedger, said: Suspension, log: TurnLog | None) -> ceiling.Extension:
+    """Let a shard go on: with what its log keeps, or if its ledger ends where the run before ended."""
+    if log is None:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
         if (why := said.ledger_difference(last)) is not None:
-            return Deposed(why)
-        return shard.resume(said)
-
-    return _asked_again(resume)
+            return ceiling.Deposed(why)
+    return shard.resume(said)
 
 
-def from_log(said: Suspension, log: TurnLog) -> Start:
-    """Let a shard go on once its ledger has what it may lack. Asked again while that cannot be told."""
-    lacks = True
-
-    def resume(shard: Shard, ledger: StoredLedger) -> Extension:
-        nonlocal lacks
-        if lacks:
-            blocks = log.blocks()  # each time, because another run may have gone on meanwhile
-            if blocks:
-                ledger.follow()
-                ledger.append(b"".join(blocks))
-            lacks = False
-        return shard.resume(said)
-
-    return _asked_again(resume)
+def append_missing(ledger: StoredLedger, log: TurnLog) -> None:
+    """Have a ledger get what a log says that it may lack, by now: another run may have gone on meanwhile."""
+    blocks = log.blocks()
+    if blocks:
+        ledger.follow()
+        ledger.append(b"".join(blocks))
 
 
-def _asked_again(resume: Start) -> Start:
-    def asked(shard: Shard, ledger: StoredLedger) -> Extension:
-        try:
-            return resume(shard, ledger)
-        except (BadTime, Environment, TryAgain) as problem:
-            return InDoubt(problem.message)
-
-    return asked
-
-
+@dataclass(eq=False)
 class HostedShard:
-    """A shard that this process runs: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
+    """A started shard that this process serves: one thread serves it, one appends its ledger. Made by ``ShardHost``."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - its parts
-        self,
-        identity: ShardIdentity,
-        shard: Shard,
-        store: LeaseStore,
-        server: ShardServer,
-        chain: CeilingExtender,
-        ledger: CountedLedger,
-        spool: LedgerSpool,
-        guard: Lock,
-        shard_runtime: ShardRuntime,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        log: TurnLog | None = None,
-    ) -> None:
-        """Begin to serve a started shard."""
-        self.identity = identity
-        self.server = server
-        self.spool = spool
-        self._shard = shard
-        self._store = store
-        self._ledger = ledger
-        self._boot = shard_runtime.boot
-        self.chain = chain
-        self._guard = guard
-        self._time = time
-        self._ending = shard_runtime.mutex()
+    identity: ceiling.ShardIdentity
+    _shard: Shard
+    _store: LeaseStore
+    server: ShardServer
+    chain: ceiling.CeilingExtender
+    _ledger: CountedLedger
+    spool: LedgerSpool
+    _guard: Lock
+    _runtime: ShardRuntime
+    _time: NodeTime
+    _policy: PolicyNumbers
+    _log: TurnLog | None = None
+
+    def __post_init__(self) -> None:
+        self._ending = self._runtime.mutex()
         self._ended = False
-        self._policy = policy
-        self._log = log
         self._threads = [
-            shard_runtime.spawn("tenure-shard", self._serve),
-            shard_runtime.spawn("tenure-ledger", spool.run),
+            self._runtime.spawn("tenure-shard", self._serve),
+            self._runtime.spawn("tenure-ledger", self.spool.run),
         ]
 
     @property
@@ -375,7 +330,7 @@ class HostedShard:
         with self._guard:
             return not self._ended and self._shard.is_held()
 
-    def go_by(self, newest: ShardMap, follows: Beginning) -> None:
+    def go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> None:
         """Have it go by a newer map. Blocks for the turn that is under way, and for some more where it becomes whole.
 
         ``follows``: how the chains ended that its own follows.
@@ -383,7 +338,7 @@ class HostedShard:
         while not self._go_by(newest, follows):
             self._time.sleep(MS)  # others have their turn
 
-    def _go_by(self, newest: ShardMap, follows: Beginning) -> bool:
+    def _go_by(self, newest: ShardMap, follows: ceiling.Beginning) -> bool:
         with self._guard:
             return self._ended or self._shard.go_by(newest, follows)
 
@@ -405,9 +360,9 @@ class HostedShard:
         try:
             while tries < START_TRIES and self._time.boot_ns() < deadline and not self._ended and not self._lost():
                 stop = self._tried(self._shard.stop_orderly)
-                if isinstance(stop, StoppedOrderly | Deposed):
+                if isinstance(stop, ceiling.StoppedOrderly | ceiling.Deposed):
                     break
-                tries += not isinstance(stop, NotYet)
+                tries += not isinstance(stop, ceiling.NotYet)
                 self._time.sleep(PAUSE_NS)
         finally:
             self.abandon()
@@ -428,18 +383,18 @@ class HostedShard:
             # Where each turn is kept, whoever goes on finds all of them there.
             self._end_parts(said if isinstance(said, Suspension) and self._log is None else None)
 
-    def _stopped_at_once(self) -> Suspension | Stop | None:
+    def _stopped_at_once(self) -> Suspension | ceiling.Stop | None:
         goes_on = self._store.leases and not self._shard.is_of_no_map
         step = self._suspended if goes_on else self._shard.stop_orderly
         for _ in range(START_TRIES):
             said = self._tried(step)
-            if isinstance(said, Suspension | StoppedOrderly | Deposed) or self._lost():
+            if isinstance(said, Suspension | ceiling.StoppedOrderly | ceiling.Deposed) or self._lost():
                 return said
             self._time.sleep(PAUSE_NS)
         return None
 
-    def _suspended(self) -> Suspension | Deposed | InDoubt:
-        return self._shard.suspend(self._boot())
+    def _suspended(self) -> Suspension | ceiling.Deposed | ceiling.InDoubt:
+        return self._shard.suspend(self._runtime.boot())
 
     def _lost(self) -> bool:
         return self._log is not None and self._log.lost is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from timeagent.canonical import decode
@@ -34,6 +35,85 @@ _RESTORE = "restore it from a copy of the tree: a numbered record never changes"
 _RESTORE_OR_DELETE = f"if this cluster published it, {_RESTORE}; if nobody did, delete it"
 
 
+def check_ceiling(data: bytes, where: str, number: int) -> None:
+    """Raise Damaged unless these bytes are a ceiling record of this number, whoever signed it."""
+    said = open_ceiling(data, where)[0].number
+    if said != number:
+        raise Damaged("record-misplaced", f"{where} says that it is number {said}")
+
+
+type CheckRecord = Callable[[bytes, str, int], object]
+"""Raise Damaged or NotTrusted unless these bytes, of a file, are a record of a number."""
+
+
+class StoredChain:
+    """One chain of numbered records on the mount (a ChainPort): a register, ceilings, or epochs."""
+
+    def __init__(self, storage: Storage, path: str, check: CheckRecord = check_ceiling) -> None:
+        """Take the chain's directory. Touches nothing yet."""
+        self._storage = storage
+        self._path = path
+        self._check = check
+        self._junk: set[int] = set()
+
+    def path_of(self, number: int) -> str:
+        """Return where a record is."""
+        return f"{self._path}/{record_name(number)}"
+
+    def list_afresh(self) -> list[int]:
+        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount.
+
+        The newest records of a chain are never pruned, so that none of them stands behind a gap.
+        """
+        names = self._storage.list_afresh(self._path)
+        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
+        while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0):
+            if self._is_record(numbers[-1]):
+                break
+            self._junk.add(numbers.pop())
+        return numbers
+
+    def _is_record(self, number: int) -> bool:
+        """Whether a file is a record of its number: it was linked whole, or never."""
+        data = self.read(number)
+        try:
+            if data is not None:  # one that is gone by now was there when it was listed
+                self._check(data, self.path_of(number), number)
+        except (Damaged, NotTrusted) as problem:
+            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
+            return False
+        return True
+
+    def read(self, number: int) -> bytes | None:
+        """Return a record's bytes, or None where there is none. Touches the mount."""
+        return self._storage.read(self.path_of(number))
+
+    def link(self, number: int, data: bytes) -> bool:
+        """Link a record: True if ours is there now, False if another's is. Touches the mount.
+
+        Raises Environment when it is neither: the directory, or the file prepared for it, went away meanwhile.
+        """
+        self._storage.ensure_directory(self._path)
+        self._storage.ensure_directory(TMP)
+        published = self._storage.publish(self.path_of(number), data, TMP)
+        if published is Published.ABSENT:
+            raise Environment(
+                "path-absent",
+                f"{self._path} or {TMP} went away while a record was linked",
+                hint="see who deletes there",
+            )
+        return published is Published.WON
+
+    def unlink(self, number: int) -> None:
+        """Remove a pruned record. Touches the mount."""
+        self._storage.unlink(self.path_of(number))
+
+
+type RegisterRecord = Policy | TrustRecord | ShardMap
+
+_FORMS: Final[dict[Kind, type[RegisterRecord]]] = {Kind.POLICY: Policy, Kind.TRUST: TrustRecord, Kind.MAP: ShardMap}
+
+
 class Registers:
     """The records of one cluster, read and verified; what has been read is immutable and kept. Thread-safe."""
 
@@ -41,11 +121,12 @@ class Registers:
         self.cluster_id = cluster_id
         self._storage = storage
         self._root_key = root_key
-        self._policies: dict[int, Policy] = {}
-        self._trust: dict[int, TrustRecord] = {}
+        self._chains = {
+            kind: StoredChain(storage, directory, partial(self._opened, kind))
+            for kind, directory in DIRECTORIES.items()
+        }
+        self._read: dict[tuple[Kind, int], RegisterRecord] = {}
         self._keyrings: dict[int, Keyring] = {}
-        self._maps: dict[int, ShardMap] = {}
-        self._junk: dict[Kind, set[int]] = {}
         self._seen: dict[Kind, int] = {}
         """The newest number that was seen of each kind, unless the last look failed."""
         self.known: RecordNumbers | None = None
@@ -62,9 +143,7 @@ class Registers:
 
     def policy(self, number: int) -> Policy:
         """Return a policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount once per number."""
-        if number not in self._policies:
-            self._policies[number] = check_policy(self._read(Kind.POLICY, number, Policy))
-        return self._policies[number]
+        return self._record(Kind.POLICY, number, Policy)
 
     def newest_policy(self) -> Policy:
         """Return the newest policy. Raises Damaged, NotTrusted, BadConfiguration. Touches the mount."""
@@ -72,9 +151,7 @@ class Registers:
 
     def trust(self, number: int) -> TrustRecord:
         """Return a trust record. Raises Damaged, NotTrusted. Touches the mount once per number."""
-        if number not in self._trust:
-            self._trust[number] = self._read(Kind.TRUST, number, TrustRecord)
-        return self._trust[number]
+        return self._record(Kind.TRUST, number, TrustRecord)
 
     def newest_trust(self) -> TrustRecord:
         """Return the newest trust record. Raises Damaged, NotTrusted. Touches the mount."""
@@ -91,9 +168,7 @@ class Registers:
 
     def map(self, number: int) -> ShardMap:
         """Return a shard map. Raises Damaged, NotTrusted. Touches the mount once per number."""
-        if number not in self._maps:
-            self._maps[number] = self._read(Kind.MAP, number, ShardMap)
-        return self._maps[number]
+        return self._record(Kind.MAP, number, ShardMap)
 
     def predecessors(self, chain: int) -> list[int]:
         """Return the shards after which those begin whose chains are of a map: what that map has no more.
@@ -103,35 +178,26 @@ class Registers:
         after = self.map(chain).layout.shards
         return [] if chain == 1 else [each for each in self.map(chain - 1).layout.shards if each not in after]
 
-    def publish(self, kind: Kind, record: Policy | TrustRecord | ShardMap, signer: Signer) -> bool:
+    def publish(self, kind: Kind, record: RegisterRecord, signer: Signer) -> bool:
         """Link a record under its own number; False if somebody else's is there already. Touches the mount."""
         assert record.cluster_id == self.cluster_id
         assert signer.id == self._root_key.id, "records are signed by the cluster root key"
-        directory = DIRECTORIES[kind]
-        self._storage.ensure_directory(directory)
-        self._storage.ensure_directory(TMP)
-        path = f"{directory}/{record_name(record.number)}"
-        return self._storage.publish(path, sign(kind, record, signer), TMP) is Published.WON
+        return self._chains[kind].link(record.number, sign(kind, record, signer))
 
     def newest_number(self, kind: Kind) -> int | None:
         """Return the highest number of a register, its directory opened afresh, or None. Touches the mount.
 
         Where listings cost, the number after the newest that was seen is looked for first: each follows the one before.
         """
-        seen = self._seen.get(kind)
+        chain, seen = self._chains[kind], self._seen.get(kind)
         try:
-            if seen is not None and self.looks_cost:
-                following = f"{DIRECTORIES[kind]}/{record_name(seen + 1)}"
-                if self._storage.size_of(following) is None:
-                    return seen
-            names = self._storage.list_afresh(DIRECTORIES[kind])
+            if seen is not None and self.looks_cost and self._storage.size_of(chain.path_of(seen + 1)) is None:
+                return seen
+            numbers = chain.list_afresh()
         except BaseException:
             self._seen.pop(kind, None)
             self._know()
             raise
-        junk = self._junk.setdefault(kind, set())
-        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - junk)
-        junk |= _drop_junk(numbers, lambda number: self._is_record(kind, number))
         if numbers:
             self._seen[kind] = max(numbers[-1], self._seen.get(kind, 0))
             self._know()
@@ -140,20 +206,6 @@ class Registers:
     def _know(self) -> None:
         trust, policy = self._seen.get(Kind.TRUST), self._seen.get(Kind.POLICY)
         self.known = None if trust is None or policy is None else RecordNumbers(trust=trust, policy=policy)
-
-    def _is_record(self, kind: Kind, number: int) -> bool:
-        """Whether a number is a record of this cluster. Touches the mount."""
-        try:
-            read: dict[Kind, Callable[[int], object]] = {
-                Kind.POLICY: self.policy,
-                Kind.TRUST: self.trust,
-                Kind.MAP: self.map,
-            }
-            read[kind](number)
-        except (Damaged, NotTrusted) as problem:
-            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
-            return False
-        return True
 
     def _newest(self, kind: Kind) -> int:
         number = self.newest_number(kind)
@@ -165,19 +217,20 @@ class Registers:
             )
         return number
 
-    def _read[R: (Policy, TrustRecord, ShardMap)](self, kind: Kind, number: int, form: type[R]) -> R:
-        path = f"{DIRECTORIES[kind]}/{record_name(number)}"
-        data = self._storage.read(path)
-        if data is None:
-            raise Damaged("no-record", f"{path} is missing", hint=_RESTORE)
-        return self._opened(kind, number, form, data, path)
+    def _record[R: (Policy, TrustRecord, ShardMap)](self, kind: Kind, number: int, form: type[R]) -> R:
+        record = self._read.get((kind, number))
+        if record is None:
+            data, path = self._chains[kind].read(number), self._chains[kind].path_of(number)
+            if data is None:
+                raise Damaged("no-record", f"{path} is missing", hint=_RESTORE)
+            record = self._read[kind, number] = self._opened(kind, data, path, number)
+        assert isinstance(record, form)
+        return record
 
-    def _opened[R: (Policy, TrustRecord, ShardMap)](
-        self, kind: Kind, number: int, form: type[R], data: bytes, path: str
-    ) -> R:
+    def _opened(self, kind: Kind, data: bytes, path: str, number: int) -> RegisterRecord:
         try:
             signed = open_signed(kind, data, path)
-            record = decode(form, signed.body, path)
+            record = decode(_FORMS[kind], signed.body, path)
         except Damaged as problem:
             raise Damaged(problem.code, problem.message, hint=_RESTORE_OR_DELETE) from None
         if not signed.verified_by(kind, self._root_key):
@@ -192,75 +245,7 @@ class Registers:
                 f"{path} says that it is number {record.number} of cluster {record.cluster_id.hex()}",
                 hint=_RESTORE_OR_DELETE,
             )
-        return record
-
-
-def _drop_junk(numbers: list[int], is_record: Callable[[int], bool]) -> set[int]:
-    """Take from the end of ordered numbers what stands behind a gap and is no record; return what was taken."""
-    junk = set()
-    while numbers and numbers[-1] - 1 != (numbers[-2] if len(numbers) > 1 else 0) and not is_record(numbers[-1]):
-        junk.add(numbers.pop())
-    return junk
-
-
-def _ceiling_number(data: bytes, where: str) -> int:
-    return open_ceiling(data, where)[0].number
-
-
-class StoredChain:
-    """One chain of numbered records on the mount (a ChainPort): ceilings, or epochs."""
-
-    def __init__(self, storage: Storage, path: str, number_of: Callable[[bytes, str], int] = _ceiling_number) -> None:
-        """Take the chain's directory. Touches nothing yet. ``number_of``: which a record says; raises Damaged."""
-        self._storage = storage
-        self._path = path
-        self._number_of = number_of
-        self._junk: set[int] = set()
-
-    def list_afresh(self) -> list[int]:
-        """Return the numbers that are there, in order; the directory is opened afresh. Touches the mount.
-
-        The newest records of a chain are never pruned, so that none of them stands behind a gap.
-        """
-        names = self._storage.list_afresh(self._path)
-        numbers = sorted({number for name in names or () if (number := parse_record_name(name))} - self._junk)
-        self._junk |= _drop_junk(numbers, self._is_record)
-        return numbers
-
-    def _is_record(self, number: int) -> bool:
-        """Whether a file is a record of its number, whoever signed it: it was linked whole, or never."""
-        path = f"{self._path}/{record_name(number)}"
-        data = self._storage.read(path)
-        try:
-            if data is None or self._number_of(data, path) == number:
-                return True  # one that is gone by now was there when it was listed
-        except Damaged as problem:
-            _log.warning("record-of-nobody code=%s reason=%s hint=delete it", problem.code, problem.message)
-        return False
-
-    def read(self, number: int) -> bytes | None:
-        """Return a record's bytes, or None where there is none. Touches the mount."""
-        return self._storage.read(f"{self._path}/{record_name(number)}")
-
-    def link(self, number: int, data: bytes) -> bool:
-        """Link a record: True if ours is there now, False if another's is. Touches the mount.
-
-        Raises Environment when it is neither: the directory, or the file prepared for it, went away meanwhile.
-        """
-        self._storage.ensure_directory(self._path)
-        self._storage.ensure_directory(TMP)
-        published = self._storage.publish(f"{self._path}/{record_name(number)}", data, TMP)
-        if published is Published.ABSENT:
-            raise Environment(
-                "path-absent",
-                f"{self._path} or {TMP} went away while a record was linked",
-                hint="see who deletes there",
-            )
-        return published is Published.WON
-
-    def unlink(self, number: int) -> None:
-        """Remove a pruned record. Touches the mount."""
-        self._storage.unlink(f"{self._path}/{record_name(number)}")
+        return check_policy(record) if isinstance(record, Policy) else record
 
 
 LEDGER_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -288,19 +273,19 @@ class StoredLedger:
         None: it does not end there. Touches the mount.
         """
         path = ledger_path(*self._run, number)
-        names = self._storage.list_afresh(path.rpartition("/")[0]) or ()
-        own = [each[1] for name in names if (each := parse_ledger_name(name)) and each[0] == self._run[2]]
-        if max(own, default=0) != number or self._storage.size_of(path) != size or block_bytes > size:
+        if self._last() != number or self._storage.size_of(path) != size or block_bytes > size:
             return None
         self._number, self._size = number + 1, 0
         return self._storage.read_from(path, size - block_bytes, block_bytes)
 
     def follow(self) -> None:
         """Go on in a new file behind all that a run has left which did not stop. Touches the mount."""
-        directory = ledger_path(*self._run, 1).rpartition("/")[0]
-        names = self._storage.list_afresh(directory) or ()
+        self._number, self._size = self._last() + 1, 0
+
+    def _last(self) -> int:
+        names = self._storage.list_afresh(ledger_path(*self._run, 1).rpartition("/")[0]) or ()
         own = [each[1] for name in names if (each := parse_ledger_name(name)) and each[0] == self._run[2]]
-        self._number, self._size = max(own, default=0) + 1, 0
+        return max(own, default=0)
 
     def append(self, data: bytes) -> None:
         """Append whole blocks. Touches the mount.

@@ -1,12 +1,8 @@
-"""How a process reaches the shards of its cluster, and finds them again when they have moved.
+"""How a process reaches the shards of its cluster, and finds them again (docs/protocol/lease.md, "Who runs a shard").
 
 Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
 the Unix socket in the directory that the settings name. So is the own shard, which the daemon runs, or in a cluster of
 one node whichever process took the lock on tmpfs first (``shards.py``).
-
-A call goes to the node that answered last, first to the one that the map names. Where nobody answers there, or another
-is the owner by now, the newest map is looked for and the next call goes to the next node in the order in which they
-take over; a node that is asked for a shard that it does not run sees whether it should (``failover.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from msgspec.structs import replace
+
 from timeagent.clock import NodeTime
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Span, TimeInterval
@@ -25,26 +23,9 @@ from ..bag.ports import Storage
 from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
-from ..lease import tls
+from ..lease import tls, wire
 from ..lease.succession import newest_record
 from ..lease.transport import SocketTransport, TlsTransport, Transport, UnixTransport
-from ..lease.wire import (
-    MAP_NOT_YET,
-    NEWER_MAP,
-    PAGE_LEASES_MAX,
-    PROTOCOL_VERSION,
-    AskClock,
-    ClockTold,
-    Hello,
-    Inspect,
-    LeasePage,
-    LeaseView,
-    Refused,
-    Reply,
-    Request,
-    ShardNumbers,
-    Unavailable,
-)
 from .record_watch import MapWatch, TrustWatch
 from .records import StoredChain
 from .runtime import kept_by, shard_socket
@@ -54,8 +35,10 @@ from .shards import ShardHost
 LOOK_ATTEMPTS: Final = 3
 """How many attempts' time a shard has to answer people."""
 
+NUMBERS: Final = wire.Inspect(after_domain="", leases_max=1)
+
 _GONE: Final = frozenset({"deposed", "not-running"})
-_OF_MAPS: Final = frozenset({NEWER_MAP, MAP_NOT_YET})
+_OF_MAPS: Final = frozenset({wire.NEWER_MAP, wire.MAP_NOT_YET})
 """Who is told so asks again; the newest map may not be known here."""
 
 
@@ -63,7 +46,7 @@ _OF_MAPS: Final = frozenset({NEWER_MAP, MAP_NOT_YET})
 class TimeThere:
     """What time another node says it is, between two readings of this machine's CLOCK_BOOTTIME."""
 
-    told: ClockTold
+    told: wire.ClockTold
     asked_ns: int
     answered_ns: int
 
@@ -79,14 +62,14 @@ class TimeThere:
         return TimeInterval(told.earliest_ns - self.answered_ns, told.latest_ns - self.asked_ns)
 
 
+@dataclass(eq=False, repr=False)
 class ShardWay:
     """The transport to one shard, wherever it runs."""
 
-    def __init__(self, routes: ShardRoutes, shard: int) -> None:
-        self._routes = routes
-        self._shard = shard
+    _routes: ShardRoutes
+    _shard: int
 
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+    def call(self, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
         """Call it where it answered last. What is said by a shard that is not the right one any more, is *not now*."""
         node = self._routes.node_at(self._shard)
         try:
@@ -94,42 +77,42 @@ class ShardWay:
         except ShardUnavailable as problem:
             self._routes.missed(self._shard, node)
             raise self._routes.explained(self._shard, problem) from None
-        not_done = [reply for reply in replies if isinstance(reply, Unavailable | Refused)]
+        not_done = [reply for reply in replies if isinstance(reply, wire.Unavailable | wire.Refused)]
         if any(_is_elsewhere(reply) for reply in not_done):
             self._routes.missed(self._shard, node)
-        elif any(isinstance(reply, Unavailable) and reply.code in _OF_MAPS for reply in not_done):
+        elif any(isinstance(reply, wire.Unavailable) and reply.code in _OF_MAPS for reply in not_done):
             self._routes.maps.look()
         return [_not_now(reply) for reply in replies] if not_done else replies
 
 
-def _is_gone(reply: Reply) -> bool:
-    return isinstance(reply, Unavailable) and reply.code in _GONE
+def _is_gone(reply: wire.Reply) -> bool:
+    return isinstance(reply, wire.Unavailable) and reply.code in _GONE
 
 
-def _is_elsewhere(reply: Reply) -> bool:
-    return _is_gone(reply) or (isinstance(reply, Refused) and reply.code == "wrong-shard")
+def _is_elsewhere(reply: wire.Reply) -> bool:
+    return _is_gone(reply) or (isinstance(reply, wire.Refused) and reply.code == "wrong-shard")
 
 
-def _not_now(reply: Reply) -> Reply:
+def _not_now(reply: wire.Reply) -> wire.Reply:
     """Return what a caller makes of a reply: that the domain belongs to another shard can change with the map."""
-    if isinstance(reply, Refused) and reply.code == "wrong-shard":
-        return Unavailable(request_id=reply.request_id, code="moved", message=reply.message)
+    if isinstance(reply, wire.Refused) and reply.code == "wrong-shard":
+        return wire.Unavailable(request_id=reply.request_id, code="moved", message=reply.message)
     return reply
 
 
+@dataclass(eq=False, repr=False)
 class OwnShard:
     """The transport to this machine's own shard: in a cluster of one node it hosts it when nobody else does."""
 
-    def __init__(self, routes: ShardRoutes, shard: int, time: NodeTime, socket: UnixTransport) -> None:
-        self._routes = routes
-        self._shard = shard
-        self._time = time
-        self._socket = socket
+    _routes: ShardRoutes
+    _shard: int
+    _time: NodeTime
+    _socket: UnixTransport
 
-    def call(self, requests: list[Request], timeout_ns: Span) -> list[Reply]:
+    def call(self, requests: list[wire.Request], timeout_ns: Span) -> list[wire.Reply]:
         """Call it; where whoever ran it has ended, take that place and call again. Raises what ``try_host`` raises."""
         problem: ShardUnavailable | None = None
-        replies: list[Reply] = []
+        replies: list[wire.Reply] = []
         began = self._time.boot_ns()
         try:
             replies = self._socket.call(requests, timeout_ns)
@@ -144,28 +127,20 @@ class OwnShard:
         return replies
 
 
+@dataclass(eq=False, repr=False)
 class ShardRoutes:
     """One process's way to every shard. Thread-safe."""
 
-    def __init__(
-        self,
-        host: ShardHost,
-        maps: MapWatch,
-        storage: Storage,
-        settings: Settings,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        runtime: Path,
-        trust: TrustWatch,
-    ) -> None:
-        self.host = host
-        self.maps = maps
-        self._storage = storage
-        self._settings = settings
-        self._time = time
-        self._policy = policy
-        self.runtime = runtime
-        self._trust = trust
+    host: ShardHost
+    maps: MapWatch
+    _storage: Storage
+    _settings: Settings
+    _time: NodeTime
+    _policy: PolicyNumbers
+    runtime: Path
+    _trust: TrustWatch
+
+    def __post_init__(self) -> None:
         self._ends: tls.OwnEnds | None = None
         self._ways: dict[int, ShardWay] = {}
         self._lines: dict[tuple[int, str, bool], Transport] = {}
@@ -269,8 +244,8 @@ class ShardRoutes:
 
     def _line(self, shard: int, node: str, *, local: bool) -> SocketTransport:
         """Return a new transport to a shard's socket. Raises ShardUnavailable when none is known."""
-        greeting = Hello(
-            version=PROTOCOL_VERSION, cluster_id=self.map.cluster_id, node=self._settings.node, shard=shard
+        greeting = wire.Hello(
+            version=wire.PROTOCOL_VERSION, cluster_id=self.map.cluster_id, node=self._settings.node, shard=shard
         )
         if local:
             path = self._socket_of(shard, node)
@@ -291,17 +266,17 @@ class ShardRoutes:
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def inspect(self, shard: int, domain: str | None = None) -> tuple[ShardNumbers, list[LeaseView]]:
+    def inspect(self, shard: int, domain: str | None = None) -> tuple[wire.ShardNumbers, list[wire.LeaseView]]:
         """Return a shard's numbers and all its leases, or those of one domain, unsigned. Never starts a shard.
 
         Raises ShardUnavailable.
         """
-        node, first = self._first_page(shard, PAGE_LEASES_MAX, domain)
-        found = list(first.leases)
-        page = first
+        question = wire.Inspect(after_domain="", leases_max=wire.PAGE_LEASES_MAX, domain=domain)
+        node, page = self._first_page(shard, question)
+        found = list(page.leases)
         with contextlib.closing(self._to_look(shard, node)) as line:
             while page.more:
-                page = self._page(line, shard, node, page.after_domain, PAGE_LEASES_MAX)
+                page = self._page(line, shard, node, replace(question, after_domain=page.after_domain))
                 found += page.leases
         return page.numbers, found
 
@@ -311,9 +286,9 @@ class ShardRoutes:
         if newest.owner_of(shard) not in (None, node):
             self._stand_ins.setdefault(shard, (newest.number, node))
 
-    def numbers(self, shard: int) -> ShardNumbers:
+    def numbers(self, shard: int) -> wire.ShardNumbers:
         """Return how a shard stands, unsigned. Never starts a shard. Raises ShardUnavailable."""
-        return self._first_page(shard, 1)[1].numbers
+        return self._first_page(shard, NUMBERS)[1].numbers
 
     def clock_of(self, shard: int, node: str) -> TimeThere:
         """Ask a node that runs a shard what time it is there. Blocks; never starts a shard.
@@ -322,11 +297,11 @@ class ShardRoutes:
         ShardUnavailable: of a release that knows no such question, with the code ``call-damaged``.
         """
         with contextlib.closing(self._to_look(shard, node)) as line:
-            line.call([AskClock()], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
+            line.call([wire.AskClock()], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
             asked = self._time.boot_ns()
-            (reply,) = line.call([AskClock()], self._policy.attempt_timeout_ns)
+            (reply,) = line.call([wire.AskClock()], self._policy.attempt_timeout_ns)
             answered = self._time.boot_ns()
-        if not isinstance(reply, ClockTold):
+        if not isinstance(reply, wire.ClockTold):
             raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return TimeThere(reply, asked, answered)
 
@@ -334,12 +309,12 @@ class ShardRoutes:
         """Ask a node once whether it runs a shard: "runs", "not-here", or why nothing is known of it. Blocks."""
         try:
             with contextlib.closing(self._line(shard, node, local=False)) as line:
-                line.call([Inspect(after_domain="", leases_max=1)], self._policy.attempt_timeout_ns)
+                line.call([NUMBERS], self._policy.attempt_timeout_ns)
         except ShardUnavailable as problem:
             return problem.code
         return "runs"
 
-    def _first_page(self, shard: int, leases_max: int, domain: str | None = None) -> tuple[str, LeasePage]:
+    def _first_page(self, shard: int, question: wire.Inspect) -> tuple[str, wire.LeasePage]:
         """Ask the owner; where it does not answer, whoever linked the newest record of the chain.
 
         That one is asked first from then on, as long as it answers: an owner that stands still takes all the patience
@@ -349,22 +324,22 @@ class ShardRoutes:
         number, stand_in = self._stand_ins.get(shard, (0, owner))
         if number == newest.number:
             try:
-                return stand_in, self._page_at(shard, stand_in, leases_max, domain)
+                return stand_in, self._page_at(shard, stand_in, question)
             except ShardUnavailable:
                 self._stand_ins.pop(shard, None)
         try:
-            return owner, self._page_at(shard, owner, leases_max, domain)
+            return owner, self._page_at(shard, owner, question)
         except ShardUnavailable:
             runner = self.runner(shard)
             if runner is None or runner == owner:
                 raise
-            page = self._page_at(shard, runner, leases_max, domain)
+            page = self._page_at(shard, runner, question)
             self._stand_ins[shard] = newest.number, runner
             return runner, page
 
-    def _page_at(self, shard: int, node: str, leases_max: int, domain: str | None) -> LeasePage:
+    def _page_at(self, shard: int, node: str, question: wire.Inspect) -> wire.LeasePage:
         with contextlib.closing(self._to_look(shard, node)) as line:
-            return self._page(line, shard, node, "", leases_max, domain)
+            return self._page(line, shard, node, question)
 
     def runner(self, shard: int) -> str | None:
         """Return who linked the newest record of a shard's chain, or None. Touches the mount."""
@@ -386,31 +361,20 @@ class ShardRoutes:
             )
         return line
 
-    def _page(
-        self,
-        line: SocketTransport,
-        shard: int,
-        node: str,
-        after: str,
-        leases_max: int,
-        domain: str | None = None,
-    ) -> LeasePage:
+    def _page(self, line: SocketTransport, shard: int, node: str, question: wire.Inspect) -> wire.LeasePage:
         try:
-            (reply,) = line.call(
-                [Inspect(after_domain=after, leases_max=leases_max, domain=domain)],
-                LOOK_ATTEMPTS * self._policy.attempt_timeout_ns,
-            )
+            (reply,) = line.call([question], LOOK_ATTEMPTS * self._policy.attempt_timeout_ns)
         except ShardUnavailable as problem:
             raise ShardUnavailable(
                 problem.code,
                 f"shard {shard_text(shard)} at node {node}: {problem.message}",
                 hint=self._hint(node, line) if problem.code == "no-answer" else problem.hint,
             ) from None
-        if isinstance(reply, Unavailable):
+        if isinstance(reply, wire.Unavailable):
             raise ShardUnavailable(
                 reply.code, f"shard {shard_text(shard)} at node {node} says not now: {reply.message}"
             )
-        if not isinstance(reply, LeasePage):
+        if not isinstance(reply, wire.LeasePage):
             raise ShardUnavailable("no-answer", f"shard {shard_text(shard)} answered with a {type(reply).__name__}")
         return reply
 

@@ -1,16 +1,9 @@
-"""How a machine's own shard comes to run, and how it ends.
-
-In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
-have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
-lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
-runs here.
+"""How a machine's own shard comes to run, and how it ends (docs/protocol/lease.md, "Who runs a shard").
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
-
-A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database. A shard that another
+node runs is waited for as long as it may still grant: to begin at once would be safe, and everybody would settle up to
+a ceiling for nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -29,7 +23,7 @@ import msgspec
 from timeagent import VERSION
 from timeagent.canonical import decode, encode
 from timeagent.clock import NodeTime
-from timeagent.errors import Damaged, Environment, ShardUnavailable, TenureError
+from timeagent.errors import BadTime, Damaged, Environment, ShardUnavailable, TenureError, TryAgain
 from timeagent.notify import Pulse
 from timeagent.units import MS, SECOND, Instant, Span, rfc3339
 
@@ -39,21 +33,12 @@ from ..formats.paths import chain_path
 from ..formats.policy import PolicyNumbers
 from ..formats.shardmap import ShardMap, chain_of, shard_text
 from ..formats.witness import Half
-from ..lease.ceiling import (
-    NOTHING_BEFORE,
-    Beginning,
-    CeilingChain,
-    Deposed,
-    Extended,
-    InDoubt,
-    ShardIdentity,
-    newest_of,
-)
+from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
 from ..lease.succession import Succession, newest_record
-from ..lease.turn_log import LogLost, TurnLog
+from ..lease.turn_log import TurnLog
 from ..lease.whole_shard import Suspension
 from .hosted_shard import (
     PAUSE_NS,
@@ -62,10 +47,9 @@ from .hosted_shard import (
     HostedShard,
     Running,
     ShardRuntime,
-    Start,
-    from_file,
-    from_log,
-    kept_turns,
+    append_missing,
+    kept,
+    resumed,
     stopping_ns,
 )
 from .own_keys import OwnKeys
@@ -89,45 +73,35 @@ LOOK_NS: Final[Span] = 250 * MS
 """How often the loop of an application's shard looks whether it may go on."""
 
 
+@dataclass(eq=False)
 class ShardHost:
-    """Runs the shards that the map gives to this node, one process of this machine at a time."""
+    """Runs the shards that the map gives to this node, one process of this machine at a time. Made without any."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the ports
-        self,
-        storage: Storage,
-        registers: Registers,
-        settings: Settings,
-        keys: OwnKeys,
-        time: NodeTime,
-        policy: PolicyNumbers,
-        runtime: Path,
-        randomness: random.Random,
-        trust: TrustWatch,
-        shard_runtime: ShardRuntime | None = None,
-    ) -> None:
-        """Run nothing yet. ``runtime``: this node's directory on tmpfs. ``shard_runtime``: default a real machine's."""
-        self._shard_runtime = shard_runtime or ShardRuntime(runtime)
-        self._storage = storage
-        self._registers = registers
-        self._settings = settings
-        self.keys = keys
-        self._time = time
-        self._policy = policy
-        self._runtime = runtime
-        self._random = randomness
+    _storage: Storage
+    _registers: Registers
+    _settings: Settings
+    keys: OwnKeys
+    _time: NodeTime
+    _policy: PolicyNumbers
+    _directory: Path
+    """This node's, on tmpfs."""
+    _random: random.Random
+    _trust: TrustWatch
+    _shard_runtime: ShardRuntime
+    drains: bool = False
+    """Whether close() has every lease end, and is not for a restart."""
+    hindered: dict[int, TenureError] = field(default_factory=dict)
+    """Why a shard did not begin here when that was tried last. Read by other threads."""
+
+    def __post_init__(self) -> None:
         self._hosted: dict[int, tuple[HostedShard, LocalLock]] = {}
         self._lock = self._shard_runtime.mutex()
         self._closed = False
-        self._trust = trust
         self._pulse: Pulse | None = None
         self._looked: dict[int, Instant] = {}
-        self.drains = False
-        """Whether close() has every lease end, and is not for a restart."""
         self._leaving: dict[int, Running] = {}
         self._successions: dict[int, Succession] = {}
         self._nothing_left: set[int] = set()
-        self.hindered: dict[int, TenureError] = {}
-        """Why a shard did not begin here when that was tried last. Read by other threads."""
         self._maps: MapWatch | None = None
 
     def follow(self, maps: MapWatch) -> None:
@@ -186,23 +160,33 @@ class ShardHost:
                 return False
             if (missing := self.missing_daemon(shard)) is not None:
                 raise missing
-            lock = self._shard_runtime.lock(shard)
-            if shard_map.owner_of(shard) is None or not lock.try_acquire():
+            if shard_map.owner_of(shard) is None:
                 return False
-            try:
-                if self.waits_for(shard, shard_map) is not None:
-                    self.hindered.pop(shard, None)
-                    lock.release()
+            with self._place(shard) as lock:
+                if lock is None:
                     return False
-                self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
-                self._hosted[shard] = (self._start(shard, shard_map), lock)
-            except BaseException as problem:
-                lock.release()
-                if isinstance(problem, TenureError):
+                try:
+                    if self.waits_for(shard, shard_map) is None:
+                        self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
+                        self._hosted[shard] = self._start(shard, shard_map), lock
+                except TenureError as problem:
                     self.hindered[shard] = problem
-                raise
-            self.hindered.pop(shard, None)
-            return True
+                    raise
+                self.hindered.pop(shard, None)
+                return shard in self._hosted
+
+    @contextlib.contextmanager
+    def _place(self, shard: int) -> Iterator[LocalLock | None]:
+        """Have the lock by which a shard runs here, for as long as one does that was begun in the block; None: not."""
+        lock = self._shard_runtime.lock(shard)
+        if not lock.try_acquire():
+            yield None
+            return
+        try:
+            yield lock
+        finally:
+            if shard not in self._hosted:
+                lock.release()
 
     def resumable(self) -> list[int]:
         """Return the shards that do not run here, and of which a run may have left something. Touches tmpfs only."""
@@ -216,26 +200,23 @@ class ShardHost:
         Begins nothing. Touches the mount; raises as ``try_host``.
         """
         with self._lock:
-            lock = self._shard_runtime.lock(shard)
-            if shard in self._hosted or self._closed or not lock.try_acquire():
+            if shard in self._hosted or self._closed:
                 return False
-            try:
+            with self._place(shard) as lock:
+                if lock is None:
+                    return False
                 newest_record(self._port(*chain_of(shard)))  # while the mount does not answer nothing is taken
                 self.keys.check_trusted(self._registers, self._time, stopping_ns(self._policy))
                 with self._turn_log(shard) as log:
                     resumed = self._gone_on(self._fresh(shard), log)
-            except BaseException:
-                lock.release()
-                raise
-            if resumed is None:
-                if log is not None:
-                    log.close()
-                self._nothing_left.add(shard)
-                lock.release()
-                return False
-            self._hosted[shard] = resumed, lock
-            self.hindered.pop(shard, None)
-            return True
+                if resumed is None:
+                    if log is not None:
+                        log.close()
+                    self._nothing_left.add(shard)
+                    return False
+                self._hosted[shard] = resumed, lock
+                self.hindered.pop(shard, None)
+                return True
 
     def waits_for(self, shard: int, shard_map: ShardMap) -> str | None:
         """Return why this node should not begin with a shard yet, or None. Touches the mount; raises what that says.
@@ -243,7 +224,7 @@ class ShardHost:
         For the sake of others only: whoever begins is safe at any time (``lease/ceiling.py``).
         """
         follows = self._follows(shard, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             return follows.reason
         newest = newest_record(self._port(*chain_of(shard)))
         return None if newest is None or newest.node == self._settings.node else self._courtesy(newest)
@@ -263,20 +244,20 @@ class ShardHost:
         if hosted is None or hosted.going_by >= newest.number:
             return
         follows = self._follows(shard, newest)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             _log.info("map-not-yet shard=%d reason=%s", shard, follows.reason)
             return
         hosted.go_by(newest, follows)
         _log.info("shard-goes-by shard=%d map=%d half=%s", shard, newest.number, newest.half_of(shard))
 
-    def _follows(self, shard: int, shard_map: ShardMap) -> Beginning | InDoubt:
+    def _follows(self, shard: int, shard_map: ShardMap) -> ceiling.Beginning | ceiling.InDoubt:
         """Return how the chains ended that a shard's own follows; end them. While it comes, that does not matter yet.
 
         Their owners are given time to end them by themselves, as long as they may still grant. Touches the mount.
         """
         chain, _ = chain_of(shard)
         if chain == 1 or shard_map.half_of(shard) is Half.COMING:
-            return NOTHING_BEFORE
+            return ceiling.NOTHING_BEFORE
         if chain not in self._successions:
             patience = OWNERS_TIME_NS if self._pulse is None else 2 * self._policy.granted_ns_max + 2 * SECOND
             self._successions[chain] = self._succession(patience)
@@ -367,26 +348,22 @@ class ShardHost:
         with self._turn_log(shard) as log:
             return self._gone_on(identity, log) or self._begun_empty(identity, shard_map, log)
 
-    def _begun_empty(self, identity: ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
+    def _begun_empty(self, identity: ceiling.ShardIdentity, shard_map: ShardMap, log: TurnLog | None) -> HostedShard:
         follows = self._follows(identity.number, shard_map)
-        if isinstance(follows, InDoubt):
+        if isinstance(follows, ceiling.InDoubt):
             why = f"shard {shard_text(identity.number)} cannot begin yet: {follows.reason}"
             raise ShardUnavailable("chains-before", why)
         if log is not None:
             self._begin_log(log)
-        store = self._shard_runtime.store(identity.number)
-        try:
-            return self._begun(identity, shard_map, store, lambda shard, _: shard.start(), log, follows)
-        except BaseException:
-            store.close()
-            raise
+        with kept(self._shard_runtime.store(identity.number)) as store:
+            return self._begun(identity, shard_map, store, log, follows)
 
-    def _fresh(self, shard: int) -> ShardIdentity:
+    def _fresh(self, shard: int) -> ceiling.ShardIdentity:
         incarnation = self._random.randbytes(8)
         cluster_id = self._registers.cluster_id
         chain_map, place = chain_of(shard)
         node, since = self._settings.node, self._time.now().midpoint
-        return ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
+        return ceiling.ShardIdentity(cluster_id, chain_map, place, node, incarnation, since_ns=since, release=VERSION)
 
     def _turn_log(self, shard: int) -> AbstractContextManager[TurnLog | None]:
         patience = 2 * self._policy.attempt_timeout_ns
@@ -394,9 +371,9 @@ class ShardHost:
         if store is None:
             return contextlib.nullcontext()
         run = self._random.randbytes(16)
-        return kept_turns(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
+        return kept(TurnLog(store, self._registers.cluster_id, shard, run, self._time, patience))
 
-    def _gone_on(self, fresh: ShardIdentity, log: TurnLog | None) -> HostedShard | None:
+    def _gone_on(self, fresh: ceiling.ShardIdentity, log: TurnLog | None) -> HostedShard | None:
         if log is not None:
             try:
                 return self._gone_on_with(log, fresh)
@@ -406,11 +383,11 @@ class ShardHost:
         left = self._shard_runtime.taken_over(fresh.number)
         return None if left is None else self._resumed(fresh, *left)
 
-    def _gone_on_with(self, log: TurnLog, fresh: ShardIdentity) -> HostedShard | None:
+    def _gone_on_with(self, log: TurnLog, fresh: ceiling.ShardIdentity) -> HostedShard | None:
         """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
         head = log.found()
-        newest = newest_of(self._port(*chain_of(fresh.number)))
-        if isinstance(newest, InDoubt):
+        newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
+        if isinstance(newest, ceiling.InDoubt):
             raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
         if head is None or not head.said or newest is None:
             return None
@@ -420,12 +397,8 @@ class ShardHost:
             _log.warning("shard-not-resumed shard=%d reason=%s", fresh.number, why)
             return None
         log.take(record.number)
-        store = self._shard_runtime.store(fresh.number)
-        try:
+        with kept(self._shard_runtime.store(fresh.number)) as store:
             log.load(store, said)
-        except BaseException:
-            store.close()
-            raise
         going_on = msgspec.structs.replace(said, boot=boot, ceiling=newest[1], pending=b"")
         return self._resumed(fresh, store, encode(going_on), log)
 
@@ -436,56 +409,42 @@ class ShardHost:
             if (head := log.found()) is not None and head.said:
                 said = decode(Suspension, head.said, "the head of a shard's log")
         log.take(0)
-        blocks = log.blocks()
-        if said is not None and blocks:
-            ledger = StoredLedger(self._storage, said.map_number, said.shard, said.incarnation)
-            ledger.follow()
-            ledger.append(b"".join(blocks))
+        if said is not None:
+            append_missing(StoredLedger(self._storage, said.map_number, said.shard, said.incarnation), log)
 
     def _resumed(
-        self,
-        fresh: ShardIdentity,
-        store: LeaseStore,
-        raw: bytes,
-        log: TurnLog | None = None,
+        self, fresh: ceiling.ShardIdentity, store: LeaseStore, raw: bytes, log: TurnLog | None = None
     ) -> HostedShard | None:
         """Go on with what a run has left, in the place of one that begins; None: nobody may, and the log says why."""
-        try:
-            said = decode(Suspension, raw, "what a run left")
-            why = said.difference(fresh, self._shard_runtime.boot())
-            if why is None:
-                identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
-                start = from_file(said) if log is None else from_log(said, log)
-                patience = self._policy.lease_term_max_ns  # by then every lease that was left is over
-                hosted = self._begun(identity, shard_map, store, start, log, patience_ns=patience)
-                _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
-                return hosted
-        except LogLost:
-            store.close()
-            raise
-        except TenureError as problem:
-            why = problem.message
-        except BaseException:
-            store.close()
-            raise
+        with kept(store):
+            try:
+                said = decode(Suspension, raw, "what a run left")
+                why = said.difference(fresh, self._shard_runtime.boot())
+                if why is None:
+                    identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
+                    hosted = self._begun(identity, shard_map, store, log, said)
+                    _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
+                    return hosted
+            except TenureError as problem:
+                why = problem.message
         _log.warning("shard-not-resumed shard=%d leases=%d reason=%s", fresh.number, store.leases, why)
         store.close()
         return None
 
     def _begun(
         self,
-        identity: ShardIdentity,
+        identity: ceiling.ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        start: Start,
-        log: TurnLog | None = None,
-        follows: Beginning | None = None,
-        patience_ns: Span = START_TRIES * PAUSE_NS,
+        log: TurnLog | None,
+        after: ceiling.Beginning | Suspension,
     ) -> HostedShard:
-        """Begin a run; ``follows``: how the chains ended that its own follows, where it begins empty."""
-        origin = None if follows is None or identity.map_number == 1 else (lambda: follows)
+        """Begin a run: empty, ``after`` the chains that its own follows; or go on after what another run has said."""
+        said = after if isinstance(after, Suspension) else None
+        follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
+        origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        right = CeilingChain(stored, self._time, signer, self._policy, identity, origin)
+        right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
@@ -501,20 +460,31 @@ class ShardHost:
             signer=signer,
             ledger=spool,
             randomness=self._random,
-            follows=follows or NOTHING_BEFORE,
+            follows=follows,
             waited=ledger.lease_counts.waited,
             log=log,
         )
-        shard, until = identity.number, self._time.boot_ns() + patience_ns
+        # By the end of the longest term every lease that was left is over.
+        patience = START_TRIES * PAUSE_NS if said is None else self._policy.lease_term_max_ns
+        shard, until = identity.number, self._time.boot_ns() + patience
+        lacks = log if said is not None else None
         while True:
-            began = start(running, ledger)
-            if isinstance(began, Extended):
+            try:
+                if lacks is not None:
+                    append_missing(ledger, lacks)
+                    lacks = None
+                began = running.start() if said is None else resumed(running, ledger, said, log)
+            except (BadTime, Environment, TryAgain) as problem:
+                if said is None:
+                    raise
+                began = ceiling.InDoubt(problem.message)
+            if isinstance(began, ceiling.Extended):
                 guard, means = self._shard_runtime.mutex(), self._shard_runtime
                 server = self._server(running, shard, guard)
                 return HostedShard(
                     identity, running, store, server, chain, ledger, spool, guard, means, self._time, self._policy, log
                 )
-            if isinstance(began, Deposed):
+            if isinstance(began, ceiling.Deposed):
                 raise ShardUnavailable("deposed", f"shard {shard_text(shard)} cannot begin here: {began.reason}")
             if self._time.boot_ns() >= until:
                 raise Environment(
@@ -532,7 +502,7 @@ class ShardHost:
             on_tick = lambda: pulse.beat(name)  # noqa: E731
         return ShardServer(
             running,
-            shard_socket(self._runtime, shard),
+            shard_socket(self._directory, shard),
             guard,
             clock=self._time,
             trust=self._trust if pulse is not None else None,

@@ -1,11 +1,8 @@
 """The writer that a process uses where its node has one: hand in first, write oneself where that leaves doubt.
 
-No answer is no outcome: the writer may have written what it was handed, or may do so later. Only what was surely not
-taken (nobody listens, refused) is said to be so.
-
-The node's writer is only for speed. A process that gets no clear answer from it writes the same frame into a file of
-its own: equal frames of one bag count once, so both may be there. Only "not in the record" is harder to say then: the
-frame must be in no file of the closed bag that either of them wrote, and the bytes are looked at to know.
+No answer is no outcome: the writer may have written what it was handed, or may do so later. Who gets no clear answer
+writes the same frame into a file of its own (docs/protocol/bag.md, "The node's writer"). Only "not in the record" is
+harder to say then: the frame must be in no file of the closed bag that either of them wrote.
 """
 
 from __future__ import annotations
@@ -29,19 +26,7 @@ from ..bag.closedbags import ListedFiles
 from ..bag.closing import Authority
 from ..bag.writing import FrameFile, Writer
 from ..formats.policy import PolicyNumbers
-from .writer_wire import (
-    PROTOCOL_VERSION,
-    Incoming,
-    Submit,
-    WriterAnswer,
-    WriterHello,
-    WriterSaid,
-    WriterWelcome,
-    decode_answer,
-    encode,
-    limit_sending,
-    receive,
-)
+from . import writer_wire as wire
 
 RETRY_NS: Final = SECOND
 """How long nobody is called again who did not listen."""
@@ -66,7 +51,7 @@ type Handed = Committed | NotCommitted | Doubt | None
 @dataclass(slots=True, eq=False)
 class _Call:
     done: Event = field(default_factory=Event)
-    answer: WriterAnswer | None = None
+    answer: wire.WriterAnswer | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +69,7 @@ class NodeWriterClient:
     def __init__(self, path: Path, cluster_id: bytes, node: str, time: NodeTime, policy: PolicyNumbers) -> None:
         """Connect to nothing yet. An answer is waited for as long as an attempt may take by the policy of then."""
         self._path = path
-        self._hello = WriterHello(version=PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
+        self._hello = wire.WriterHello(version=wire.PROTOCOL_VERSION, cluster_id=cluster_id, node=node)
         self._time = time
         self._policy = policy
         self._lock = Lock()
@@ -103,7 +88,7 @@ class NodeWriterClient:
             self._number += 1
             number, call = self._number, _Call()
             link.calls[number] = call
-        message = encode(Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
+        message = wire.encode(wire.Submit(number=number, log=bag.log, bag_start_ns=bag.start_ns, frames=frames))
         try:
             with link.sending:
                 link.socket.sendall(message)
@@ -140,19 +125,17 @@ class NodeWriterClient:
 
     def _connect(self) -> _Link | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        welcome: wire.Incoming | None = None
+        with contextlib.suppress(OSError, Damaged):
             connection.settimeout(self._policy.attempt_timeout_ns / SECOND)
             connection.connect(str(self._path))
-            connection.sendall(encode(self._hello))
+            connection.sendall(wire.encode(self._hello))
             welcome = _receive(connection)
-        except (OSError, Damaged):
-            connection.close()
-            return None
-        if not isinstance(welcome, WriterWelcome):
+        if not isinstance(welcome, wire.WriterWelcome):
             connection.close()
             return None
         connection.settimeout(None)
-        limit_sending(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
+        wire.limit_sending(connection, max(1, self._policy.attempt_timeout_ns // SECOND))
         link = _Link(connection, welcome.incarnation)
         Thread(target=self._listen, args=(link,), name="tenure-writer-answers", daemon=True).start()
         return link
@@ -160,7 +143,7 @@ class NodeWriterClient:
     def _listen(self, link: _Link) -> None:
         """Pass answers on until the connection ends; then whoever waits waits no longer."""
         with contextlib.suppress(OSError, Damaged):
-            while isinstance(answer := _receive(link.socket), WriterAnswer):
+            while isinstance(answer := _receive(link.socket), wire.WriterAnswer):
                 call = link.calls.get(answer.number)
                 if call is not None:
                     call.answer = answer
@@ -178,20 +161,20 @@ class NodeWriterClient:
             call.done.set()
 
 
-def _receive(connection: socket.socket) -> Incoming | None:
-    body = receive(connection)
-    return None if body is None else decode_answer(body)
+def _receive(connection: socket.socket) -> wire.Incoming | None:
+    body = wire.receive(connection)
+    return None if body is None else wire.decode_answer(body)
 
 
-def _handed(answer: WriterAnswer, incarnation: bytes) -> Handed:
+def _handed(answer: wire.WriterAnswer, incarnation: bytes) -> Handed:
     match answer.said:
-        case WriterSaid.COMMITTED:
+        case wire.WriterSaid.COMMITTED:
             return Committed(answer.file_name or None)
-        case WriterSaid.NOT_COMMITTED:
+        case wire.WriterSaid.NOT_COMMITTED:
             return NotCommitted(answer.reason)
-        case WriterSaid.UNKNOWN:
+        case wire.WriterSaid.UNKNOWN:
             return Doubt(answer.reason, incarnation)
-        case WriterSaid.REFUSED:
+        case wire.WriterSaid.REFUSED:
             return None
 
 

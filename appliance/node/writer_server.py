@@ -1,14 +1,9 @@
 """The node's writer: takes what several processes hand in over a Unix socket, and writes it as one file.
 
 While one file of a bag is being written, everything that comes in for that bag waits, and goes into the next: the
-slower the mount, the larger the batches. Each submission gets the outcome of the file that it went into; one that could
-not be taken is refused before anything is written.
-
-It puts no word into anybody's mouth: frames are stored as they came, each with the incarnation, the sequence and the
-witnesses of the process that made it. What it adds is one file, one publication and one pair of looks for all of them.
-
-Whoever breaks the rules of the wire, or does not read the answers, loses the connection and nothing else: what it
-handed in is written all the same, and it can find out by closing the bag.
+slower the mount, the larger the batches. Frames are stored as they came; each submission gets the outcome of the file
+that it went into (docs/protocol/bag.md, "The node's writer"). Whoever breaks the rules of the wire, or does not read
+the answers, loses the connection and nothing else: what it handed in is written all the same.
 """
 
 from __future__ import annotations
@@ -30,23 +25,8 @@ from timeagent.errors import Damaged, Environment, TenureError
 
 from ..bag.writing import FrameFile, Writer
 from ..lease.connection import UnixListener
+from . import writer_wire as wire
 from .desk_wire import LEASE, words_of
-from .writer_wire import (
-    PROTOCOL_VERSION,
-    Incoming,
-    Outgoing,
-    Rebuff,
-    Submit,
-    WriterAnswer,
-    WriterHello,
-    WriterSaid,
-    WriterWelcome,
-    answer_of,
-    decode_call,
-    encode,
-    limit_sending,
-    receive,
-)
 
 QUEUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """How much may wait for the mount before submissions are refused."""
@@ -193,7 +173,7 @@ class NodeWriter:
         self._sequence = 0
         self._lock = Lock()
 
-    def submit(self, submission: Submit, told: Told) -> str | None:
+    def submit(self, submission: wire.Submit, told: Told) -> str | None:
         """Queue a submission; return None, or why it is refused: then nothing of it will ever be written.
 
         Touches the mount when a log is used for the first time.
@@ -221,7 +201,7 @@ class NodeWriter:
             for batcher in self.batchers.values():
                 batcher.close()
 
-    def _checked(self, submission: Submit) -> Bag:
+    def _checked(self, submission: wire.Submit) -> Bag:
         """Return the bag if these are whole frames of it: one bad one would spoil the file for everybody."""
         log = self._log(submission.log)
         bag = log.grid.bag(submission.bag_start_ns)
@@ -362,30 +342,26 @@ class NodeWriterServer:
 
 class _Connection:
     def __init__(
-        self,
-        writer: NodeWriter,
-        accepted: socket.socket,
-        forget: Callable[[_Connection], None],
-        desk: Desk | None,
+        self, writer: NodeWriter, accepted: socket.socket, forget: Callable[[_Connection], None], desk: Desk | None
     ) -> None:
         self._writer = writer
         self._desk = desk
         self._socket = accepted
-        limit_sending(accepted, PATIENCE_S)
+        wire.limit_sending(accepted, PATIENCE_S)
         self._forget = forget
         self._sending = Lock()
 
     def run(self) -> None:
         """Hear the process out, until it goes."""
         try:
-            first = receive(self._socket)
+            first = wire.receive(self._socket)
             if first is not None and first.startswith(_LEASE):
                 if self._desk is not None:
                     self._desk(self._socket, words_of(first))
-            elif first is not None and self._greeted(decode_call(first)):
-                while (body := receive(self._socket)) is not None:
-                    message = decode_call(body)
-                    if not isinstance(message, Submit):
+            elif first is not None and self._greeted(wire.decode_call(first)):
+                while (body := wire.receive(self._socket)) is not None:
+                    message = wire.decode_call(body)
+                    if not isinstance(message, wire.Submit):
                         break
                     self._take(message)
         except (OSError, Damaged) as problem:
@@ -402,30 +378,30 @@ class _Connection:
         self._socket.close()
         self._forget(self)
 
-    def _greeted(self, hello: Outgoing) -> bool:
-        asked = hello if isinstance(hello, WriterHello) else None
-        mine = (PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
+    def _greeted(self, hello: wire.Outgoing) -> bool:
+        asked = hello if isinstance(hello, wire.WriterHello) else None
+        mine = (wire.PROTOCOL_VERSION, self._writer.cluster_id, self._writer.node)
         if asked is None or (asked.version, asked.cluster_id, asked.node) != mine:
             if asked is not None:
                 text = f"this is the writer of {mine[2]} in cluster {mine[1].hex()}, protocol version {mine[0]}"
-                self._send(Rebuff(reason=text))
+                self._send(wire.Rebuff(reason=text))
             return False
-        self._send(WriterWelcome(incarnation=self._writer.incarnation))
+        self._send(wire.WriterWelcome(incarnation=self._writer.incarnation))
         return True
 
-    def _take(self, submission: Submit) -> None:
+    def _take(self, submission: wire.Submit) -> None:
         def told(outcome: Outcome) -> None:
-            self._send(answer_of(submission.number, outcome))
+            self._send(wire.answer_of(submission.number, outcome))
 
         refused = self._writer.submit(submission, told)
         if refused is not None:
-            self._send(WriterAnswer(number=submission.number, said=WriterSaid.REFUSED, reason=refused))
+            self._send(wire.WriterAnswer(number=submission.number, said=wire.WriterSaid.REFUSED, reason=refused))
 
-    def _send(self, message: Incoming) -> None:
+    def _send(self, message: wire.Incoming) -> None:
         """Send an answer. Never raises: who cannot be told finds out by itself."""
         with self._sending:
             try:
-                self._socket.sendall(encode(message))
+                self._socket.sendall(wire.encode(message))
             except OSError:
                 with contextlib.suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)  # its thread wakes and forgets it

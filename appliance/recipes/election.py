@@ -1,12 +1,4 @@
-"""``Election``: one leader at a time, of all nodes, in epochs that only grow: over a lease.
-
-```python
-session = cluster.session("api-2")                        # the candidate's name: the purpose of its session
-election = Election(session, "billing")
-with election.campaign(timeout_s=3600) as leadership:     # waits in the shard's queue, in order of coming
-    while work := next_work():
-        leadership.act(lambda: do(work, fence=leadership.epoch))     # checked before every act
-```
+"""``Election``: one leader at a time, of all nodes, in epochs that only grow: over a lease (docs/recipes/election.md).
 
 The leader is who has the lease on ``/election:billing/leader``; its **epoch** is the lease's fence, so it grows with
 every leader, also over crashes and moves of the shard. Two of them never lead at one instant of true time, as long as
@@ -32,13 +24,13 @@ from appliance.formats.names import check_domain
 from timeagent.errors import BadRequest, TryAgain, check_callable, check_type
 from timeagent.units import MS, SECOND, Instant, Seconds, span_of
 
-from .exclusion import PATIENCE_S, Hold, Tool, held_here, never, tree_of, unseen
+from .exclusion import PATIENCE_S, Hold, Patience, Tool, held_here, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from appliance.formats.lease import Holder
-    from appliance.lease.wire import Denied, LeaseView
+    from appliance.lease.wire import LeaseView
     from appliance.session.held import Lease
     from appliance.session.session import Session
 
@@ -93,24 +85,17 @@ class Election(Tool[Leadership]):
         check_type(str, name=name)
         self._tree = tree_of("election", name)
         self._lead = check_domain(f"{self._tree}/leader")
-        self._standing = session.standing
         self.candidate = _name(self._standing.holder)
         self._own = self._nomination(self.candidate)
 
-    def acquire(
-        self,
-        *,
-        timeout_s: Seconds = PATIENCE_S,
-        given_up: Callable[[], bool] = never,
-        waiting: Callable[[Denied], object] = unseen,
-    ) -> Leadership:
-        """Campaign: return when this candidate leads; see ``Tool.acquire``."""
-        session, time = self._session, self._standing.time
-        until = time.boot_ns() + span_of(timeout_s, "timeout_s")
+    def _taken(self, patience: Patience) -> Leadership:
+        session, given_up = self._session, patience.given_up
         if (held := self._standing.in_use(self._lead)) is not None:
             raise held_here(held, "a session for each candidate")
         while True:
-            (lease,) = session.acquire(self._lead, timeout_s=self._left(until), given_up=given_up, waiting=waiting)
+            (lease,) = session.acquire(
+                self._lead, timeout_s=patience.left_s(), given_up=given_up, waiting=patience.waiting
+            )
             try:
                 nominations = self._nominations(self._out())
                 if self._own in nominations:
@@ -122,7 +107,7 @@ class Election(Tool[Leadership]):
             if not nominations or self._own in nominations:
                 return Leadership(session, lease, self)
             session.relinquish([lease])
-            self._stand_back(nominations[0], self._left(until), given_up)
+            self._stand_back(nominations[0], patience.left_s(), given_up)
 
     def _stand_back(self, nomination: str, timeout_s: Seconds, given_up: Callable[[], bool]) -> None:
         """Wait until a nomination is over: in its queue. Raises as ``acquire``."""
@@ -131,7 +116,7 @@ class Election(Tool[Leadership]):
             session.acquire(nomination, mode=Mode.S, timeout_s=timeout_s, record_only=True, given_up=given_up)
         )
 
-    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> Leadership:
+    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = lambda: False) -> Leadership:
         """Return when this candidate leads. Blocks up to the time-out: see ``Tool.acquire``."""
         return self.acquire(timeout_s=timeout_s, given_up=given_up)
 
@@ -192,9 +177,6 @@ class Election(Tool[Leadership]):
 
     def _nominations(self, views: list[LeaseView]) -> list[str]:
         return [each.domain for each in views if each.domain != self._lead and each.mode is Mode.X]
-
-    def _left(self, until_boot_ns: int) -> Seconds:
-        return max(0, until_boot_ns - self._standing.time.boot_ns()) / SECOND
 
 
 def _name(holder: Holder) -> str:

@@ -1,24 +1,7 @@
 """``Mutex``, ``RWLock``, ``Semaphore``, and what they share: ``Tool``, which is taken, and ``Hold``, what one has then.
 
-```python
-with Mutex(session, "deploy") as hold:              # waits up to 30 s; .acquire(timeout_s=5) says how long
-    hold.check()                                    # before every act
-    storage.write(data, fence=hold.fence)           # a receiver that compares fences refuses who comes too late
-
-config = RWLock(session, "config")
-with config.reading.acquire(timeout_s=5): ...
-with config.writing: ...
-
-with Semaphore(session, "licence", 4) as hold: ...  # licences, GPU slots, connections: at most 4 holders, of all nodes
-```
-
-A **session** is one holder, whichever of its threads asks: leases exclude sessions from each other. What a session asks
-for and has already it is told at once, BadRequest, code ``held-here``: it would wait for itself. With ``reentrant``
-it gets the same lease once more, with the same fence; the last use that ends gives it back. Threads that are to exclude
-each other have a session each.
-
-The domain of a mutex is its name: ``tenure run --lease deploy``, ``tenure lock deploy`` and
-``session.acquire("deploy")`` are excluded too. What is promised is what ``Session.acquire`` promises.
+How they are used stands in docs/recipes/README.md. The domain of a mutex is its name: ``tenure run --lease deploy``,
+``tenure lock deploy`` and ``session.acquire("deploy")`` are excluded too.
 
 A **semaphore** is n slots, each a domain of its own, and one **turnstile**, all in one tree and so in one shard:
 
@@ -61,7 +44,8 @@ if TYPE_CHECKING:
     from appliance.lease.wire import Denied, LeaseView
     from appliance.session.held import Lease, Listener
     from appliance.session.session import Session
-    from timeagent.units import Seconds
+    from timeagent.clock import NodeTime
+    from timeagent.units import Seconds, Span
 
 PATIENCE_S: Final = 30.0
 """How long is waited where nothing is said."""
@@ -74,13 +58,25 @@ And for less than an attempt's time-out: older requests wait for its turn, and i
 SIZE_MAX: Final = 10_000
 
 
-def never() -> bool:
-    """Give up by nothing but the time-out."""
-    return False
+type GivenUp = Callable[[], bool]
+type Waiting = Callable[[Denied], object]
 
 
-def unseen(_: Denied) -> None:
-    """Show nobody who is waited for."""
+class Patience:
+    """How long somebody waits, and what is asked and told meanwhile."""
+
+    def __init__(self, time: NodeTime, timeout_s: Seconds, given_up: GivenUp, waiting: Waiting) -> None:
+        self.timeout_s = timeout_s
+        self.given_up = given_up
+        self.waiting = waiting
+        self._time = time
+        self._until_boot_ns = time.boot_ns() + span_of(timeout_s, "timeout_s")
+
+    def left_ns(self) -> Span:
+        return max(0, self._until_boot_ns - self._time.boot_ns())
+
+    def left_s(self) -> Seconds:
+        return self.left_ns() / SECOND
 
 
 class Hold:
@@ -133,21 +129,25 @@ class Tool[H: Hold](ABC):
     def __init__(self, session: Session) -> None:
         """Ask nobody yet."""
         self._session = session
+        self._standing = session.standing
         self._entered = local()
 
-    @abstractmethod
     def acquire(
         self,
         *,
         timeout_s: Seconds = PATIENCE_S,
-        given_up: Callable[[], bool] = never,
-        waiting: Callable[[Denied], object] = unseen,
+        given_up: GivenUp = lambda: False,
+        waiting: Waiting = lambda _: None,
     ) -> H:
         """Take it. Blocks up to the time-out, then raises TryAgain; sooner where ``given_up``, asked meanwhile, is so.
 
         ``waiting``: called each time that a shard says who is waited for. Raises BadRequest, ShardUnavailable, BadTime:
-        then nothing is taken.
+        then nothing is taken. What this session has already: ``held-here``, or, where that was chosen, once more.
         """
+        return self._taken(Patience(self._standing.time, timeout_s, given_up, waiting))
+
+    @abstractmethod
+    def _taken(self, patience: Patience) -> H: ...
 
     def __enter__(self) -> H:
         """Take it for a block, of this thread."""
@@ -181,25 +181,21 @@ class Locked(Tool[Hold]):
         self._mode = mode
         self._reentrant = reentrant
 
-    def acquire(
-        self,
-        *,
-        timeout_s: Seconds = PATIENCE_S,
-        given_up: Callable[[], bool] = never,
-        waiting: Callable[[Denied], object] = unseen,
-    ) -> Hold:
-        """Take it; see ``Tool.acquire``. What this session has already: ``held-here``, or the same lease once more."""
+    def _taken(self, patience: Patience) -> Hold:
         return self._again() or Hold(
             self._session,
             self._session.acquire(
-                self._domain, mode=self._mode, timeout_s=timeout_s, given_up=given_up, waiting=waiting
+                self._domain,
+                mode=self._mode,
+                timeout_s=patience.timeout_s,
+                given_up=patience.given_up,
+                waiting=patience.waiting,
             )[0],
         )
 
     def _again(self) -> Hold | None:
-        standing = self._session.standing
-        with standing.lock:
-            lease = standing.in_use(self._domain)
+        with self._standing.lock:
+            lease = self._standing.in_use(self._domain)
             if lease is None:
                 return None
             if self._reentrant and covers(lease.mode, self._mode):
@@ -232,7 +228,11 @@ def tree_of(kind: str, name: str) -> str:
 
 
 class Semaphore(Tool[Hold]):
-    """One of ``n`` slots of a name."""
+    """One of ``n`` slots of a name. Who wants one waits in order of coming.
+
+    ``acquire`` raises BadRequest, code ``semaphore-size``, while others have slots of another n; ``held-here`` where
+    this session has all of them.
+    """
 
     def __init__(self, session: Session, name: str, n: int) -> None:
         """Ask nobody yet. Raises BadRequest for a bad name or number."""
@@ -245,21 +245,8 @@ class Semaphore(Tool[Hold]):
         self._turn = check_domain(f"{self._tree}/turn")
         self._slots = [check_domain(f"{self._tree}/{n}/{slot}") for slot in range(n)]
 
-    def acquire(
-        self,
-        *,
-        timeout_s: Seconds = PATIENCE_S,
-        given_up: Callable[[], bool] = never,
-        waiting: Callable[[Denied], object] = unseen,
-    ) -> Hold:
-        """Take a slot; see ``Tool.acquire``. Waits in order of coming.
-
-        Raises BadRequest, code ``semaphore-size``, while others have slots of another n; ``held-here`` where this
-        session has all of them.
-        """
-        session, standing = self._session, self._session.standing
-        time = standing.time
-        until = time.boot_ns() + span_of(timeout_s, "timeout_s")
+    def _taken(self, patience: Patience) -> Hold:
+        session, standing, time = self._session, self._standing, self._standing.time
         if all(standing.in_use(slot) for slot in self._slots):
             raise BadRequest("held-here", f"this session has all of {self._tree!r}", hint="give one back first")
         misfits: list[str] | None = None
@@ -272,13 +259,15 @@ class Semaphore(Tool[Hold]):
                     now = time.now()
                     views = [each for each in standing.leases_below(self._tree) if not now.surely_past(each.expiry_ns)]
                     misfits += (each.domain for each in views if each.domain not in (*self._slots, self._turn))
-            waiting(denied)
+            patience.waiting(denied)
 
         while True:
-            left = max(0, until - time.boot_ns()) / SECOND
             try:
                 turns = session.acquire(
-                    self._turn, timeout_s=left, given_up=lambda: bool(misfits) or given_up(), waiting=look
+                    self._turn,
+                    timeout_s=patience.left_s(),
+                    given_up=lambda: bool(misfits) or patience.given_up(),
+                    waiting=look,
                 )
             except TryAgain:
                 if misfits:
@@ -286,26 +275,21 @@ class Semaphore(Tool[Hold]):
                 raise
             with turns as (turn,):
                 try:
-                    return self._chosen(turn, until, given_up, waiting)
+                    return self._chosen(turn, patience)
                 except LeaseLost:
-                    if time.boot_ns() >= until or given_up():
+                    if not patience.left_ns() or patience.given_up():
                         raise TryAgain("busy", f"the turn at {self._tree!r} was lost", hint="try again") from None
 
-    def _chosen(
-        self,
-        turn: Lease,
-        until_boot_ns: int,
-        given_up: Callable[[], bool],
-        waiting: Callable[[Denied], object],
-    ) -> Hold:
+    def _chosen(self, turn: Lease, patience: Patience) -> Hold:
         """Return a slot that was taken within this turn. Raises LeaseLost, TryAgain, BadRequest, BadTime."""
-        session, standing = self._session, self._session.standing
+        session, standing, given_up = self._session, self._standing, patience.given_up
         look = min(LOOK_NS, standing.policy.attempt_timeout_ns // 2)
         while True:
             slot = self._next(standing.leases_below(self._tree))
-            left = max(0, until_boot_ns - standing.time.boot_ns())
+            left = patience.left_ns()
+            timeout_s = min(look, left) / SECOND
             try:
-                (lease,) = session.acquire(slot, timeout_s=min(look, left) / SECOND, given_up=given_up, waiting=waiting)
+                (lease,) = session.acquire(slot, timeout_s=timeout_s, given_up=given_up, waiting=patience.waiting)
             except TryAgain:
                 if left <= look or given_up():
                     raise
@@ -338,12 +322,11 @@ class Semaphore(Tool[Hold]):
 
     def _next(self, views: Sequence[LeaseView]) -> str:
         """Return a slot that is free, or the one whose lease expires first. Raises BadRequest, ``semaphore-size``."""
-        standing = self._session.standing
-        now = standing.time.now()
+        now = self._standing.time.now()
         expiries = {each.domain: each.expiry_ns for each in views if each.domain != self._turn}
         for domain, expiry in expiries.items():
             if domain not in self._slots and not (now.surely_past(expiry) and self._is_over(domain)):
                 raise self._misfit(domain)
-        mine = {each.domain for each in views if each.holder == standing.holder}
+        mine = {each.domain for each in views if each.holder == self._standing.holder}
         others = [slot for slot in self._slots if slot not in mine]
         return min(others or self._slots, key=lambda slot: expiries.get(slot, 0))

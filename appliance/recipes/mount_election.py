@@ -24,6 +24,8 @@ from collections.abc import Callable
 from threading import Event, RLock, Thread
 from typing import Final, Self
 
+from msgspec.structs import replace
+
 from appliance.cluster import Cluster
 from appliance.formats.framing import Kind
 from appliance.formats.names import check_election, check_purpose
@@ -33,12 +35,12 @@ from appliance.node.records import StoredChain
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, Environment, LeaseLost, TenureError, TryAgain, check_callable, check_type
 from timeagent.keys import KeyInUse, Signer
-from timeagent.units import MS, SECOND, Instant, Seconds, Span, TimeInterval, rfc3339, span_of
+from timeagent.units import MS, SECOND, Seconds, Span, TimeInterval, rfc3339, span_of
 
 from ..bag.ports import Storage
-from ..formats.chains import ELECTIONS, EpochKind, EpochRecord, open_epoch, opened_epoch
+from ..formats.chains import ELECTIONS, EpochKind, EpochRecord, opened_epoch
 from .election import Leader
-from .exclusion import PATIENCE_S, never
+from .exclusion import PATIENCE_S
 
 LOOK_NS: Final = 250 * MS
 """About how often who waits looks at the directory."""
@@ -73,9 +75,7 @@ class MountElection:
         self._signer = signer
         self._random = randomness
         self._own: MountLeadership | None = None
-        self.chain: ChainPort = StoredChain(
-            storage, f"{ELECTIONS}/{name}", lambda data, where: open_epoch(data, where).number
-        )
+        self.chain: ChainPort = StoredChain(storage, f"{ELECTIONS}/{name}", self._opened)
 
     @classmethod
     def on(cls, cluster: Cluster, name: str, candidate: str = "", *, term_s: Seconds | None = None) -> Self:
@@ -92,7 +92,9 @@ class MountElection:
             cluster.context.storage, cluster.time, cluster.keys.witness, of, cluster.chance(), name, candidate, term
         )
 
-    def campaign(self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = never) -> MountLeadership:
+    def campaign(
+        self, *, timeout_s: Seconds = PATIENCE_S, given_up: Callable[[], bool] = lambda: False
+    ) -> MountLeadership:
         """Return when this candidate leads. Blocks up to the time-out, then raises TryAgain. Touches the mount.
 
         ``given_up``: asked meanwhile; once it is true this ends as if the time-out had come. Raises BadTime, Damaged;
@@ -127,7 +129,22 @@ class MountElection:
         if not self._may_follow(newest, now):
             return None
         number = 1 if newest is None else newest.number + 1
-        return self.record(number, number, incarnation, now.midpoint, now.latest + self.term_ns)
+        return self.signed(
+            EpochRecord(
+                cluster_id=self._of[0],
+                election=self.name,
+                number=number,
+                epoch=number,
+                candidate=self.candidate,
+                node=self._of[1],
+                incarnation=incarnation,
+                since_ns=now.midpoint,
+                until_ns=now.latest + self.term_ns,
+                kind=EpochKind.LEADS,
+                successor="",
+                time=b"",
+            )
+        )
 
     def leader(self) -> Leader | None:
         """Return who leads, by the newest record. Touches the mount. Raises BadTime, Damaged, Environment."""
@@ -143,7 +160,7 @@ class MountElection:
             raise TryAgain("unreadable", found.reason, hint="try again")
         if found is None:
             return None
-        return self._opened(*found)
+        return self._found(*found)
 
     def follower(self, number: int) -> EpochRecord | None:
         """Return the record that follows a number, looked at afresh; None: there is none yet, or it cannot be read."""
@@ -152,37 +169,18 @@ class MountElection:
             data = self.chain.read(number + 1) if numbers and numbers[-1] > number else None
         except (Environment, TryAgain):
             return None
-        return None if data is None else self._opened(number + 1, data)
+        return None if data is None else self._found(number + 1, data)
 
-    def _opened(self, number: int, data: bytes) -> EpochRecord:
-        where = f"record {number} of the election {self.name!r}"
+    def _found(self, number: int, data: bytes) -> EpochRecord:
+        return self._opened(data, f"record {number} of the election {self.name!r}", number)
+
+    def _opened(self, data: bytes, where: str, number: int) -> EpochRecord:
         return opened_epoch(data, where, self._of[0], self.name, number)
 
-    def record(
-        self,
-        number: int,
-        epoch: int,
-        incarnation: bytes,
-        since_ns: Instant,
-        until_ns: Instant,
-        successor: str | None = None,
-    ) -> tuple[EpochRecord, bytes]:
-        """Return a record of this candidate, and its file. ``successor``: it resigns. Raises BadTime."""
+    def signed(self, record: EpochRecord) -> tuple[EpochRecord, bytes]:
+        """Return a record of this candidate with its time, and its file. Raises BadTime."""
         token = self.time.token()
-        record = EpochRecord(
-            cluster_id=self._of[0],
-            election=self.name,
-            number=number,
-            epoch=epoch,
-            candidate=self.candidate,
-            node=self._of[1],
-            incarnation=incarnation,
-            since_ns=since_ns,
-            until_ns=until_ns,
-            kind=EpochKind.LEADS if successor is None else EpochKind.RESIGNED,
-            successor=successor or "",
-            time=token.encode(),
-        )
+        record = replace(record, time=token.encode())
         return record, sign(Kind.EPOCH, record, self._signer.signer_at(token.midpoint_ns))
 
     def link(self, record: EpochRecord, data: bytes) -> list[int] | Overtaken | InDoubt:
@@ -268,15 +266,10 @@ class MountLeadership:
             if not now.surely_before(self._newest.until_ns):
                 self._lose("not extended in time")
                 return
-            before = self._newest
             if self._pending is None:
-                self._pending = election.record(
-                    before.number + 1,
-                    before.epoch,
-                    before.incarnation,
-                    before.since_ns,
-                    max(before.until_ns, now.latest + election.term_ns),
-                )
+                before = self._newest
+                until = max(before.until_ns, now.latest + election.term_ns)
+                self._pending = election.signed(replace(before, number=before.number + 1, until_ns=until))
             self._link()
 
     def resign(self, *, to: str | None = None, timeout_s: Seconds = 10) -> bool:
@@ -300,9 +293,10 @@ class MountLeadership:
             if self._pending is not None:
                 return False
             before, until = self._newest, 0 if to is None else election.time.now().latest + patience_ns
-            self._pending = election.record(
-                before.number + 1, before.epoch, before.incarnation, before.since_ns, until, to or ""
+            resigned_by = replace(
+                before, number=before.number + 1, until_ns=until, kind=EpochKind.RESIGNED, successor=to or ""
             )
+            self._pending = election.signed(resigned_by)
             self._link()
             resigned = self._pending is None
         until_boot = election.time.boot_ns() + patience_ns

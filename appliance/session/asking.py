@@ -14,8 +14,8 @@ from typing import Final, Self
 from appliance.formats.lease import Mode
 from appliance.formats.names import check_domain
 from appliance.formats.policy import PolicyNumbers
-from appliance.lease.client import LeaseOver, LeaseUnavailable, Suspect
-from appliance.lease.wire import Denied, Refused
+from appliance.lease.client import LeaseUnavailable, Suspect
+from appliance.lease.wire import Denied, Over, Refused
 from timeagent.clock import NodeTime
 from timeagent.errors import BadRequest, BadTime, ShardUnavailable, TryAgain, check_type
 from timeagent.units import MS, Instant, Seconds, Span, rfc3339, span_of, span_text
@@ -35,11 +35,9 @@ class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a 
     """Their session's way to relinquish."""
 
     def __enter__(self) -> Self:
-        """Hold them for a block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Give them back, with the right watermark."""
         self.give_back(self)
 
 
@@ -109,7 +107,7 @@ def chosen_recall(recall: Recall | str | None, sticky_ns: Span | None) -> Recall
     return chosen
 
 
-type Obstacle = Denied | LeaseOver | LeaseUnavailable | Suspect | Refused
+type Obstacle = Denied | Over | LeaseUnavailable | Suspect | Refused
 
 
 def raise_final(obstacle: Obstacle) -> None:
@@ -154,6 +152,13 @@ def denial_text(denied: Denied) -> str:
         f"{denied.domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} "
         f"since {rfc3339(denied.since_ns)} until {rfc3339(denied.until_ns)} at least"
     )
+
+
+def waiting_text(denied: Denied) -> str:
+    """Return for whom is waited, as a line for who waits at a terminal."""
+    who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
+    since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
+    return f"for {denied.domain}: {who} has it since {since}, until {until} at least"
 
 
 def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:

@@ -22,6 +22,7 @@ import msgspec
 
 from appliance.formats.lease import Holder, Mode, Phase, covers
 from appliance.formats.shardmap import ShardMap
+from appliance.lease import wire
 from appliance.lease.client import (
     PAUSE_NS_MAX,
     PAUSE_NS_MIN,
@@ -29,35 +30,19 @@ from appliance.lease.client import (
     Ask,
     ClockLook,
     LeaseGranted,
-    LeaseOver,
     LeaseUnavailable,
     Result,
     may_ask_again,
 )
 from appliance.lease.session_client import SessionClient
 from appliance.lease.transport import Transport
-from appliance.lease.wire import (
-    MAP_NOT_YET,
-    NEWER_MAP,
-    NO_REQUEST,
-    PAGE_LEASES_MAX,
-    Above,
-    Age,
-    Attend,
-    Denied,
-    Inspect,
-    LeasePage,
-    LeaseView,
-    Recalled,
-    Relinquish,
-)
 from timeagent.errors import ShardUnavailable, TenureError
 from timeagent.units import Instant, Span
 
 from ..formats.hints import NOTHING_WRITTEN
 from ..formats.witness import Half
 from .asking import Obstacle, given_up_for, raise_final
-from .held import Keeper, Lease, lease_of
+from .held import Keeper, Lease
 from .renewal import SessionLeases, answer_text, is_due
 from .second_halves import SecondHalves, above_of, is_as_by, joined
 
@@ -91,15 +76,17 @@ class _AcquireAttempt:
     """The map that it goes by."""
     together: bool = False
     """Under a session lease with each shard."""
-    waiting: Callable[[Denied], object] = lambda _: None
+    waiting: Callable[[wire.Denied], object] = lambda _: None
     """Told who has what."""
-    age: Age | None = None
+    age: wire.Age | None = None
     asks: dict[tuple[int, str], Ask] = field(default_factory=dict)
     """By shard and domain."""
     came: ClockLook | None = None
     """What the clock said when the last grant had come."""
+    phase: Phase = Phase.HELD
+    taken: list[Lease] = field(default_factory=list)
     tentative: list[Lease] = field(default_factory=list)
-    """What of it is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
+    """What of that is taken tentatively: that has to be made held. A request that is asked again, by a newer map, may
     have got what another phase was asked for the first time."""
 
 
@@ -124,10 +111,10 @@ class Leasing:
         term_ns: Span,
         timeout_ns: Span,
         given_up: Callable[[], bool] = lambda: False,
-        stuck: Callable[[Age | None], bool] = lambda _: False,
+        stuck: Callable[[wire.Age | None], bool] = lambda _: False,
         *,
         together: bool = False,
-        waiting: Callable[[Denied], object] = lambda _: None,
+        waiting: Callable[[wire.Denied], object] = lambda _: None,
     ) -> tuple[list[Lease], ClockLook]:
         """Take all domains, each in its mode, or none. Blocks up to the time-out, or until it is given up.
 
@@ -152,22 +139,19 @@ class Leasing:
 
     def _try(self, attempt: _AcquireAttempt) -> list[Lease] | Obstacle:
         """Take all domains once, or none: whatever goes wrong, what was taken is given back."""
-        attempt.map, attempt.tentative = self._routes.map, []
-        taken: list[Lease] = []
+        attempt.map, attempt.taken, attempt.tentative = self._routes.map, [], []
         try:
-            obstacle = self._take_all(attempt, taken)
+            obstacle = self._take_all(attempt)
         except BaseException:
-            self.relinquish(taken)
+            self.relinquish(attempt.taken)
             raise
         if obstacle is not None:
-            self.relinquish(taken)
+            self.relinquish(attempt.taken)
             return obstacle
-        if len(taken) == len(attempt.wanted):
-            return taken
         with self._keeper.lock:
-            return joined(taken)
+            return joined(attempt.taken)
 
-    def _take_all(self, attempt: _AcquireAttempt, taken: list[Lease]) -> Obstacle | None:
+    def _take_all(self, attempt: _AcquireAttempt) -> Obstacle | None:
         """Take shard after shard: everybody in this order, so that few sets get into each other's way.
 
         Shards that come have the highest numbers: a domain that moves is taken from the other one first.
@@ -176,56 +160,52 @@ class Leasing:
         for domain in attempt.wanted:
             for shard in attempt.map.shards_of(domain):
                 groups.setdefault(shard, []).append(domain)
-        phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
+        attempt.phase = Phase.TENTATIVE if sum(map(len, groups.values())) > 1 else Phase.HELD
         for shard, group in sorted(groups.items()):
-            obstacle = self._take_group(shard, group, phase, attempt, taken)
+            obstacle = self._take_group(shard, group, attempt)
             if obstacle is not None:
                 return obstacle
         return self._upgrade(attempt) if attempt.tentative else None
 
-    def _take_group(
-        self, shard: int, domains: Sequence[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
-    ) -> Obstacle | None:
+    def _take_group(self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """Take domains of one shard, waiting for those that others have, and keeping meanwhile what is taken.
 
         Whatever ends that, an application's function that raises or Ctrl-C, leaves no waiter behind.
         """
         missing = list(domains)
         try:
-            return self._wait_for(shard, missing, phase, attempt, taken)
+            return self._wait_for(shard, missing, attempt)
         except BaseException:
             if attempt.deadline.keeps_a_place and missing:
                 with contextlib.suppress(TenureError):
-                    self._take(shard, missing, phase, attempt, 0, 0, taken)
+                    self._take(shard, missing, attempt, 0, 0)
             raise
 
-    def _wait_for(
-        self, shard: int, missing: list[str], phase: Phase, attempt: _AcquireAttempt, taken: list[Lease]
-    ) -> Obstacle | None:
+    def _wait_for(self, shard: int, missing: list[str], attempt: _AcquireAttempt) -> Obstacle | None:
         """As ``_take_group``; ``missing`` says at any time what is not taken yet."""
         while True:
             wait, keep = attempt.deadline.next_call()
-            results = self._take(shard, missing, phase, attempt, wait, keep, taken)
+            results = self._take(shard, missing, attempt, wait, keep)
             for domain, result in zip(missing, results, strict=True):
                 if not may_ask_again(result):
                     attempt.asks.pop((shard, domain), None)  # there is none where no session lease could be had
             obstacles: list[Obstacle] = [each for each in results if not isinstance(each, LeaseGranted)]
-            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is Denied]
+            missing[:] = [each for each, result in zip(missing, results, strict=True) if type(result) is wire.Denied]
             for each in obstacles:
-                if isinstance(each, Denied):
+                if isinstance(each, wire.Denied):
                     attempt.waiting(each)
-            final = next((each for each in obstacles if not isinstance(each, Denied)), None)
+            final = next((each for each in obstacles if not isinstance(each, wire.Denied)), None)
             if final is not None or not obstacles:
                 return final
             if attempt.deadline.over() and not attempt.deadline.keeps_a_place:
                 return obstacles[0]
             attempt.deadline.pause(
-                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, Denied))
+                self._random, max(each.earliest_ns for each in obstacles if isinstance(each, wire.Denied))
             )
             overtaken = self._overtaken(attempt)
             if overtaken is not None:
                 return overtaken
-            lost = self._keep(taken, attempt)
+            lost = self._keep(attempt)
             if lost is not None:
                 return lost
 
@@ -236,17 +216,10 @@ class Leasing:
             newest.shards_of(each) == attempt.map.shards_of(each) for each in attempt.wanted
         ):
             return None
-        return LeaseUnavailable("", NEWER_MAP, f"map {newest.number} came while this request waited")
+        return LeaseUnavailable("", wire.NEWER_MAP, f"map {newest.number} came while this request waited")
 
     def _take(
-        self,
-        shard: int,
-        domains: Sequence[str],
-        phase: Phase,
-        attempt: _AcquireAttempt,
-        wait_ns: Span,
-        keep_ns: Span,
-        taken: list[Lease],
+        self, shard: int, domains: Sequence[str], attempt: _AcquireAttempt, wait_ns: Span, keep_ns: Span
     ) -> list[Result]:
         """Ask a shard once for each domain. What is granted is taken."""
         with self.session_leases.asking(shard):
@@ -255,14 +228,14 @@ class Leasing:
             if isinstance(session_lease, LeaseUnavailable):
                 return [msgspec.structs.replace(session_lease, domain=domain) for domain in domains]
             sent = ClockLook.of(self._time)
-            above = above_of(shard, taken) if taken else {}
+            above = above_of(shard, attempt.taken)
             results = self._client(shard).acquire(
                 [self._ask(shard, domain, attempt, sent) for domain in domains],
-                phase=phase,
+                phase=attempt.phase,
                 term_ns=attempt.term_ns,
                 wait_ns=wait_ns,
                 keep_ns=keep_ns,
-                hints_wanted=phase is Phase.HELD,
+                hints_wanted=attempt.phase is Phase.HELD,
                 session_id=None if session_lease is None else session_lease.session_id,
                 sent=sent,
                 map_number=going_by,
@@ -273,10 +246,8 @@ class Leasing:
             for each in results:
                 if isinstance(each, LeaseGranted):
                     attempt.came = each.came
-                    lease = self.session_leases.taken(
-                        lease_of(shard, each, attempt.term_ns, attempt.age, each.hints), each.witness
-                    )
-                    taken.append(lease)
+                    lease = self.session_leases.taken(shard, each, attempt.term_ns, attempt.age)
+                    attempt.taken.append(lease)
                     if each.witness.phase is Phase.TENTATIVE:
                         attempt.tentative.append(lease)
             if session_lease is not None and any(
@@ -285,14 +256,14 @@ class Leasing:
                 self.session_leases.retire(session_lease)
             return results
 
-    def _without_stale(self, shard: int, results: Sequence[Result], above: Mapping[str, Above]) -> list[Result]:
+    def _without_stale(self, shard: int, results: Sequence[Result], above: Mapping[str, wire.Above]) -> list[Result]:
         """Give back second halves that were granted beside an earlier first half, whose answer was lost then."""
         found: list[Result] = []
-        stale: list[Relinquish] = []
+        stale: list[wire.Relinquish] = []
         for each in results:
             first = above.get(each.witness.domain) if isinstance(each, LeaseGranted) else None
             if isinstance(each, LeaseGranted) and first is not None and each.witness.fence < first.fence:
-                stale.append(Relinquish(NO_REQUEST, each.witness.domain, each.witness.correlation_id))
+                stale.append(wire.Relinquish(wire.NO_REQUEST, each.witness.domain, each.witness.correlation_id))
                 why = "its second half was granted beside an earlier first half"
                 found.append(LeaseUnavailable(each.witness.domain, "stale-half", why))
             else:
@@ -301,12 +272,13 @@ class Leasing:
             self._client(shard).relinquish(stale)
         return found
 
-    def _keep(self, taken: Sequence[Lease], attempt: _AcquireAttempt) -> Obstacle | None:
+    def _keep(self, attempt: _AcquireAttempt) -> Obstacle | None:
         """Renew what was taken long ago. An older request may have broken it: then the set begins anew."""
         latest = self._time.now().latest
         for session_lease in self.session_leases.due(latest):
             self.session_leases.renew(session_lease)
-        due = [lease for lease in taken if lease.session_lease is None and is_due(lease, latest, self._policy)]
+        alone = [lease for lease in attempt.taken if lease.session_lease is None]
+        due = [lease for lease in alone if is_due(lease, latest, self._policy)]
         for lease, result in self._renewed(due, attempt.map.number):
             if isinstance(result, LeaseGranted):
                 lease.take(result.signed, result.witness)
@@ -336,8 +308,8 @@ class Leasing:
         return None
 
     def strengthen(
-        self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[Age | None], bool]
-    ) -> LeaseOver | None:
+        self, lease: Lease, mode: Mode, timeout_ns: Span, stuck: Callable[[wire.Age | None], bool]
+    ) -> wire.Over | None:
         """Give a held lease a stronger mode, or return how it has ended. Blocks up to the time-out.
 
         While its domain moves both halves are asked for it, the one that leaves first, and the lease has it when both
@@ -355,7 +327,7 @@ class Leasing:
                 half = next((each for each in halves if not covers(each.own_mode, mode)), lease)
                 name = half.correlation_id
             wait, keep = deadline.next_call()
-            result: Result = LeaseUnavailable(lease.domain, NEWER_MAP, "its other half is not to be had yet")
+            result: Result = LeaseUnavailable(lease.domain, wire.NEWER_MAP, "its other half is not to be had yet")
             if is_as_by(half, newest):
                 (result,) = self._client(half.shard).upgrade(
                     [half],
@@ -369,12 +341,12 @@ class Leasing:
                     map_number=newest.number,
                     above=above_of(half.shard, [lease]),
                 )
-            if isinstance(result, LeaseGranted | LeaseOver):
+            if isinstance(result, LeaseGranted | wire.Over):
                 with self._keeper.lock:
                     standing = half.standing()
                     if standing.correlation_id != name:
                         pass  # the lease has gone on with its other half meanwhile
-                    elif isinstance(result, LeaseOver):
+                    elif isinstance(result, wire.Over):
                         return result
                     else:
                         standing.take(result.signed, result.witness, result.hints)
@@ -382,10 +354,10 @@ class Leasing:
                             return None
                         if covers(standing.own_mode, mode):
                             continue
-                result = LeaseUnavailable(lease.domain, NEWER_MAP, "its halves have not that mode yet")
+                result = LeaseUnavailable(lease.domain, wire.NEWER_MAP, "its halves have not that mode yet")
             raise_final(result)
-            assert isinstance(result, LeaseUnavailable | Denied), result
-            others_wait = isinstance(result, Denied) and result.place > 1
+            assert isinstance(result, LeaseUnavailable | wire.Denied), result
+            others_wait = isinstance(result, wire.Denied) and result.place > 1
             if deadline.over() or others_wait:
                 raise given_up_for(result, timeout_ns)
             deadline.pause(self._random)
@@ -409,7 +381,9 @@ class Leasing:
         ready = [each for each in leases if is_as_by(each, newest)]
         answers = self._renewed(ready, newest.number)
         late = {
-            lease for lease, result in answers if isinstance(result, LeaseUnavailable) and result.code == MAP_NOT_YET
+            lease
+            for lease, result in answers
+            if isinstance(result, LeaseUnavailable) and result.code == wire.MAP_NOT_YET
         }
         again = [each for each in leases if each in late or (each not in ready and newest.before is not None)]
         return [each for each in answers if each[0] not in late] + self._renewed(again, newest.number - 1)
@@ -469,7 +443,7 @@ class Leasing:
                     answer = self.session_leases.drop(session_lease, mine, give_up)
                     if answer is not None:
                         for lease in mine:
-                            lease.delivered = isinstance(answer, LeaseOver)
+                            lease.delivered = isinstance(answer, wire.Over)
                             del givings[lease]
                 results = self._client(shard).relinquish(list(givings.values()), give_up)
             except TenureError as problem:
@@ -478,7 +452,7 @@ class Leasing:
             for lease, result in zip(givings, results, strict=True):
                 if lease.session_lease is not None:
                     self.session_leases.acknowledge(lease.session_lease, [givings[lease]], [result])
-                lease.delivered = isinstance(result, LeaseOver)
+                lease.delivered = isinstance(result, wire.Over)
                 if not lease.delivered:
                     _log.warning("relinquish-unanswered domain=%s %s", lease.domain, answer_text(result))
 
@@ -486,37 +460,37 @@ class Leasing:
             if lease.second is not None:
                 lease.delivered = lease.delivered and lease.second.delivered
 
-    def leases_below(self, domain: str) -> list[LeaseView]:
+    def leases_below(self, domain: str) -> list[wire.LeaseView]:
         """Return the leases on all domains below one of a tree, page by page. Raises ShardUnavailable."""
         below = f"{domain}/"
         transport = self._routes.transport(self._routes.map.shards_of(below)[0])
-        found: list[LeaseView] = []
+        found: list[wire.LeaseView] = []
         after, more = below, True
         while more:
-            question = Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX)
+            question = wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX)
             (reply,) = transport.call([question], self._policy.attempt_timeout_ns)
-            if not isinstance(reply, LeasePage):
+            if not isinstance(reply, wire.LeasePage):
                 raise ShardUnavailable("no-answer", f"the shard of {below!r} does not say what is held: {reply}")
             found += (each for each in reply.leases if each.domain.startswith(below))
             more, after = reply.more and reply.after_domain.startswith(below), reply.after_domain
         return found
 
-    def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> Recalled | None:
+    def hear(self, shard: int, run: bytes, heard: int, wait_ns: Span) -> wire.Recalled | None:
         """Ask a shard whether others ask for leases of this holder; None where no answer came. Blocks so long."""
-        request = Attend(
+        request = wire.Attend(
             request_id=self._random.randbytes(16), holder=self.holder, run=run, heard=heard, wait_ns=wait_ns
         )
         try:
             (reply,) = self._routes.transport(shard).call([request], self._policy.attempt_timeout_ns + wait_ns)
         except ShardUnavailable:
             return None
-        return reply if isinstance(reply, Recalled) else None
+        return reply if isinstance(reply, wire.Recalled) else None
 
     def _ask(self, shard: int, domain: str, attempt: _AcquireAttempt, sent: ClockLook) -> Ask:
         ask = attempt.asks.get((shard, domain))
         if ask is None:
             name = self._random.randbytes(16)
-            attempt.age = attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)
+            attempt.age = attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)
             ask = Ask(domain, name, attempt.age, sent.token, attempt.wanted[domain])
             attempt.asks[shard, domain] = ask
         return ask
@@ -540,11 +514,11 @@ def _caps(leases: Iterable[Lease]) -> dict[bytes, Instant]:
     return {lease.correlation_id: lease.until_ns for lease in leases if lease.until_ns is not None}
 
 
-def _giving(lease: Lease, *, abandoned: bool) -> Relinquish:
+def _giving(lease: Lease, *, abandoned: bool) -> wire.Relinquish:
     if abandoned:
-        return Relinquish(NO_REQUEST, lease.domain, lease.correlation_id, abandoned=True)
-    return Relinquish(
-        NO_REQUEST,
+        return wire.Relinquish(wire.NO_REQUEST, lease.domain, lease.correlation_id, abandoned=True)
+    return wire.Relinquish(
+        wire.NO_REQUEST,
         lease.domain,
         lease.correlation_id,
         lease.watermark_ns,

@@ -1,9 +1,8 @@
 """Keeping what a session has: which leases and session leases are renewed when, and which are lost.
 
 Whatever runs out by itself, a session lease or a lease that is under none, is renewed when it has used up the renewal
-period, and lost when it is no longer surely valid. Each shard is asked at the same time as the others, so that one that
-does not answer costs no lease of another. An attempt is never waited for beyond the end of a lease that it might have
-kept: the loss is told then. ``RenewalThread`` calls ``renew_due`` at the session's own pace.
+period, and lost when it is no longer surely valid (docs/protocol/lease.md, "The holder"). An attempt is never waited
+for beyond the end of a lease that it might have kept: the loss is told then.
 
 Leases under a session lease live as long as it is renewed. So a lease must not stay with the shard that nobody here
 knows of: what was given back without an answer is given back again, and where the shard counts more leases than are
@@ -18,9 +17,9 @@ from collections import Counter, defaultdict
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from appliance.lease.client import LeaseGranted, LeaseOver, LeaseUnavailable, Suspect
+from appliance.lease.client import LeaseGranted, LeaseUnavailable, Suspect
 from appliance.lease.session_client import Stands, SuspectSession
-from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Refused, Relinquish
+from appliance.lease.wire import MAP_NOT_YET, NO_REQUEST, Over, Refused, Relinquish
 from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from appliance.formats.policy import PolicyNumbers
-    from appliance.formats.witness import Witness
     from appliance.lease.client import ClockLook, Result
     from appliance.lease.session_client import SessionClient, SessionResult
+    from appliance.lease.wire import Age
     from timeagent.units import Instant, Span
 
     from ..bag.ports import Parallel
@@ -106,16 +105,12 @@ class SessionLeases:
         Raises BadTime.
         """
         session_lease = self._of.get(shard)
-        now = self._time.now()
-        if session_lease is not None and not session_lease.over and is_due(session_lease, now.latest, self._policy):
-            self.renew(session_lease)
-            now = self._time.now()
-        if (
-            session_lease is not None
-            and not session_lease.over
-            and now.surely_before(session_lease.usable_until_ns(self._policy.holder_margin_ns))
-        ):
-            return session_lease
+        if session_lease is not None and not session_lease.over:
+            if is_due(session_lease, self._time.now().latest, self._policy):
+                self.renew(session_lease)
+            end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
+            if not session_lease.over and self._time.now().surely_before(end):
+                return session_lease
         term = self._policy.lease_term_max_ns
         result = self._client(shard).begin_session(term, map_number)
         if not isinstance(result, Stands):
@@ -132,15 +127,30 @@ class SessionLeases:
         self._client(shard).drop_session(result.witness.session_id)  # another thread was faster
         return beside
 
-    def taken(self, lease: Lease, witness: Witness) -> Lease:
-        """Put a lease that was granted under its session lease; return it.
+    def taken(self, shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
+        """Return the lease, or the half of one, that a shard has granted: under its session lease, if it has one.
 
         Where that is over here meanwhile the lease is lost already.
         """
+        witness = granted.witness
+        lease = Lease(
+            domain=witness.domain,
+            shard=shard,
+            own_mode=witness.mode,
+            correlation_id=witness.correlation_id,
+            fence=witness.fence,
+            own_expiry_ns=witness.expiry_ns,
+            floor_ns=witness.floor_ns,
+            settle_to_ns=witness.settle_to_ns,
+            signed=granted.signed,
+            term_ns=term_ns,
+            age=age,
+            hints=granted.hints,
+        )
         if witness.session_id is None:
             return lease
         with self._keeper.lock:
-            session_lease = self.named(lease.shard, witness.session_id)
+            session_lease = self.named(shard, witness.session_id)
             if session_lease is None:
                 lease.lose("expired", LossReason.EXPIRED)
                 return lease
@@ -200,7 +210,7 @@ class SessionLeases:
                 case Stands():
                     if not session_lease.over:  # else its leases were lost while this was on its way, and stay lost
                         self._keeper.moved += session_lease.take(result.signed, result.witness, result.revoked)
-                case LeaseOver():
+                case Over():
                     session_lease.lose(str(result.outcome), LossReason.BROKEN)
                 case SuspectSession():
                     session_lease.lose("suspect", LossReason.CLOCK_UNSAFE)
@@ -260,7 +270,7 @@ class SessionLeases:
             None if last is None else last.chain_head,
             give_up_ns,
         )
-        if not isinstance(result, LeaseOver):
+        if not isinstance(result, Over):
             _log.warning("session-drop-unanswered shard=%d %s", session_lease.shard, answer_text(result))
         return result
 
@@ -276,7 +286,7 @@ class SessionLeases:
         """Take note of what became of givings. What the shard refuses is given back without a word about it."""
         with self._keeper.lock:
             for giving, result in zip(givings, results, strict=True):
-                if isinstance(result, LeaseOver):
+                if isinstance(result, Over):
                     session_lease.owed.pop(giving.correlation_id, None)
                 elif isinstance(result, LeaseUnavailable):
                     session_lease.owed[giving.correlation_id] = giving
@@ -307,12 +317,7 @@ class SessionLeases:
         was over here before its renewal was answered, they are those that were lost with it, and may have been written
         under: they are given back without a word about that.
         """
-        after: str | None = ""
-        while after is not None:
-            page = self._client(session_lease.shard).leases_under(session_lease.session_id, after)
-            if page is None:
-                return
-            views, after = page
+        for views in self._client(session_lease.shard).leases_under(session_lease.session_id):
             with self._keeper.lock:
                 if self._quiet(session_lease.shard) != quiet:
                     return
@@ -334,7 +339,7 @@ def _unavailable(result: SessionResult) -> LeaseUnavailable:
             return result
         case SuspectSession():
             return LeaseUnavailable("", "suspect-session", result.reason)
-        case LeaseOver():
+        case Over():
             return LeaseUnavailable("", "no-session", f"the session lease has ended: {result.outcome}")
         case _:
             return LeaseUnavailable("", getattr(result, "code", "no-session"), getattr(result, "message", str(result)))
@@ -358,10 +363,8 @@ class LeaseRenewer:
         self._parallel = parallel
         self._seen_boot_ns = 0
         self._seen_latest: Instant = 0
-        self.held: dict[Lease, None] = {}
-        """In the order in which they were taken."""
         self._alone: dict[Lease, None] = {}
-        """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
+        """Those of the held ones that are under no session lease: each is renewed, and runs out, by itself."""
 
     def adopt(self, leases: Iterable[Lease], came: ClockLook) -> None:
         """Keep these from now on. ``came``: what the clock said when they had been granted."""
@@ -385,27 +388,24 @@ class LeaseRenewer:
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
-        gone = set(leases)
         with self._keeper.lock:
-            for lease in gone:
-                self.held.pop(lease, None)
+            for lease in leases:
+                self._keeper.held.pop(lease, None)
                 self._alone.pop(lease, None)
-        self._losses.forget(list(gone))
 
     def exchange(self, old: Lease, new: Lease) -> None:
         """Keep one object for a lease in the place of another."""
         with self._keeper.lock:
-            for leases in (self.held, self._alone):
+            for leases in (self._keeper.held, self._alone):
                 leases.pop(old, None)
             self._hold(new)
             if new.second is not None:
                 new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
-        self._losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
-        self.held[lease] = None
+        self._keeper.held[lease] = None
         if lease.session_lease is None:
             self._alone[lease] = None
 
@@ -475,7 +475,7 @@ class LeaseRenewer:
                             self._keeper.moved.append(first)
                     case LeaseGranted():
                         pass  # its lease has gone on with the other half meanwhile
-                    case LeaseOver():
+                    case Over():
                         lease.lose_to(answer)
                     case Suspect():
                         lease.lose("suspect", LossReason.CLOCK_UNSAFE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.client import LeaseGranted, LeaseUnavailable, may_ask_again
@@ -18,27 +19,20 @@ from timeagent.units import Span
 
 from ..formats.lease import covers
 from ..formats.witness import Half
-from .held import Keeper, Lease, SessionLease, lease_of
+from .held import Keeper, Lease, SessionLease
 from .renewal import SessionLeases
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class SecondHalves:
     """The second halves of one session's leases: how they are taken, and when a lease goes on with its own alone."""
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        newest: Callable[[], ShardMap],
-        client: Callable[[int], SessionClient],
-        session_leases: SessionLeases,
-    ) -> None:
-        """Call nothing yet. ``newest``: the newest map. ``client``: the way to a shard."""
-        self._keeper = keeper
-        self._newest = newest
-        self._client = client
-        self._session_leases = session_leases
+    _keeper: Keeper
+    _newest: Callable[[], ShardMap]
+    _client: Callable[[int], SessionClient]
+    _session_leases: SessionLeases
 
     def maps_to_name(self, session_lease: SessionLease) -> list[int]:
         """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""
@@ -108,11 +102,7 @@ class SecondHalves:
                             if weaker:
                                 lease.asking = None
                             if known is None and lease.ended is None and not weaker:
-                                lease.join(
-                                    self._session_leases.taken(
-                                        lease_of(shard, result, lease.term_ns, lease.age), result.witness
-                                    )
-                                )
+                                lease.join(self._session_leases.taken(shard, result, lease.term_ns, lease.age))
                             elif known != name:  # another thread was faster, or it is over
                                 useless.append(Relinquish(NO_REQUEST, lease.domain, name))
                     elif not may_ask_again(result):

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from appliance.formats.closed import PACK
 from appliance.formats.framing import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -36,7 +37,6 @@ from appliance.formats.framing import (
     pack,
     piece_at,
 )
-from appliance.formats.pack import PACK
 from appliance.formats.paths import (
     LOCK,
     LOGS,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from appliance.formats.policy import Policy
 from timeagent.console import bound_fields, printable
 from timeagent.signedtime import SignedTime, r2_holds
-from timeagent.units import Instant, TimeInterval, bound_text, rfc3339, span_text
+from timeagent.units import Instant, bound_text, rfc3339, span_text
 
 ID_CHARACTERS: Final = 12
 
@@ -68,24 +69,25 @@ class NamedInterval:
     what: str
     earliest_ns: int
     latest_ns: int
+    node: str = ""
+    """Whose clock it was."""
     key: str = ""
     """The id of the key that signed it; empty for what nobody signed, or nobody asks."""
     epoch: int = 0
     """Which epoch of that clock it was."""
-    node: str = ""
-    """Whose clock it was."""
 
-    @classmethod
-    def of(cls, what: str, said: TimeInterval | SignedTime) -> NamedInterval:
-        """Name an interval, or a signed time."""
+
+type Times = Mapping[str, Instant | SignedTime | tuple[Instant, Instant] | tuple[Instant, Instant, str]]
+"""By name: an instant that is exact by definition, such as an expiry; a signed time; an interval, and whose clock."""
+
+
+def _named(times: Times) -> Iterator[NamedInterval]:
+    for what, said in times.items():
         if isinstance(said, SignedTime):
-            return cls(what, said.interval.earliest, said.interval.latest, said.key_id.hex(), said.clock_epoch)
-        return cls(what, said.earliest, said.latest)
-
-    @classmethod
-    def at(cls, what: str, instant: int) -> NamedInterval:
-        """Name an instant that is exact by definition, such as an expiry."""
-        return cls(what, instant, instant)
+            ends = said.interval.earliest, said.interval.latest
+            yield NamedInterval(what, *ends, key=said.key_id.hex(), epoch=said.clock_epoch)
+        else:
+            yield NamedInterval(what, said, said) if isinstance(said, int) else NamedInterval(what, *said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +262,16 @@ _ALL: Final = (
 RULES: Final[dict[str, Rule]] = {rule.code: rule for rule in _ALL}
 
 
+FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
+"""What says that a signed time is nobody's, or may be."""
+
+
 def found(
     code: str,
     subject: str,
     explanation: str,
     evidence: Iterable[Evidence],
-    times: Iterable[NamedInterval] = (),
+    times: Times = MappingProxyType({}),
     *,
     verdict: Verdict | None = None,
     title: str = "",
@@ -280,16 +286,8 @@ def found(
         severity = Severity.ERROR
     elif verdict is Verdict.INDETERMINATE:
         severity = Severity.WARNING
-    return Finding(
-        code,
-        verdict or rule.verdict,
-        severity,
-        title or rule.title,
-        subject,
-        explanation,
-        tuple(evidence),
-        tuple(times),
-    )
+    about = title or rule.title, subject, explanation
+    return Finding(code, verdict or rule.verdict, severity, *about, tuple(evidence), tuple(_named(times)))
 
 
 _RELATIONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
@@ -337,7 +335,7 @@ class Check(msgspec.Struct, frozen=True):
         subject: str,
         reason: str,
         evidence: Iterable[Evidence],
-        times: Iterable[NamedInterval] = (),
+        times: Times = MappingProxyType({}),
         *,
         verdict: Verdict | None = None,
         title: str = "",
@@ -413,15 +411,3 @@ def signed_in_order(what: str, cause: SignedTime, effect: SignedTime, *, covers:
     latest = effect.midpoint_ns + effect.radius_ns + (0 if covers else effect.staleness_ns)
     value, limit = ("closed by" if covers else "written by", latest), ("≥", cause.midpoint_ns - cause.radius_ns)
     return Check("r2-breach", what, value, limit, r2_holds(cause, effect, effect_covers_cause=covers), words=phrase)
-
-
-type Named = tuple[str, SignedTime]
-"""What a signed time is called among the times of a finding."""
-
-
-def signed_before(
-    cause: Named, effect: Named, subject: str, reason: str, evidence: Iterable[Evidence], title: str
-) -> Finding:
-    """r2-breach: return the finding about two signed times that contradict the order in which they were made."""
-    times = [NamedInterval.of(*cause), NamedInterval.of(*effect)]
-    return found("r2-breach", subject, reason, evidence, times, title=title)

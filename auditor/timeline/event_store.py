@@ -7,12 +7,11 @@ judged, or, of any other, all of it as bytes. A list of positions is one value, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
-from struct import Struct
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,10 +20,10 @@ from numpy.typing import NDArray
 from appliance.formats.witness import Ended, Witness
 from auditor.columns.layout import Numbering
 from auditor.columns.layout import Rows as ColumnRows
-from auditor.index import Database
 from auditor.rules.finding import Evidence
 from timeagent.units import Instant
 
+from ..columns.index import Database
 from .events import KINDS, ClockReading, Event, FrameFile, FrameWritten, StatedBatch
 
 type Numbers = NDArray[np.int64]
@@ -75,12 +74,11 @@ class EventRow(NamedTuple):
 
 _SMALL: Final = dict.fromkeys(("path", "stated", "clock", "piece", "at", "size", "under"), "I")
 _CODES: Final = dict.fromkeys(EventRow._fields, "q") | {"kind": "B", "begins": "?"} | _SMALL
-_ROW: Final = Struct(f"<{''.join(_CODES.values())}")
 EVENT: Final = np.dtype([(name, f"<{code}") for name, code in _CODES.items()])
-ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("heard", "?"), ("rank", "<i8")])
-"""What orders events of one instant and kind: who said it, its own order, its own word before hearsay, the rank."""
+ORDER: Final = np.dtype([("maker", "<u4"), ("sequence", "<i8"), ("place", "<i8"), ("rank", "<i8")])
+"""What orders events of one instant and kind: who said it, its own order, the rank."""
 LEASE: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,))])
-_LEASE: Final = Struct("<I16s")
+_LEASE_READ: Final = np.dtype([("domain", "<u4"), ("cid", "V16")])
 SPAN: Final = np.dtype([("first", "<u4"), ("last", "<u4"), ("until", "<i8"), ("since", "<i8")])
 """A lease: the positions of the first and last event that tells of it, until when it lasted at most, and since when."""
 _LASTING: Final = np.dtype([("domain", "<u4"), ("cid", "<u8", (2,)), ("event", "<i8"), ("until", "<i8")])
@@ -108,13 +106,11 @@ class Posting(IntEnum):
     """Frames, by the log and the beginning of their bag."""
     FILE = 7
     """Frames, by their data file."""
-    CLOSED = 8
-    """Bags that were closed, by log."""
-    LISTED = 9
+    LISTED = 8
     """Bags that were closed, by path."""
-    CEILING = 10
-    SESSION = 11
-    SESSION_OVER = 12
+    CEILING = 9
+    SESSION = 10
+    SESSION_OVER = 11
 
 
 MORE: Final = {Posting.PATH: "offset", Posting.BAG: "last", Posting.SESSION: "last"}
@@ -216,7 +212,7 @@ class EventStore:
         makers = self._makers.listed()
         ranks = np.empty(len(makers), np.int64)
         ranks[sorted(range(len(makers)), key=makers.__getitem__)] = np.arange(len(makers))
-        by = (order["rank"], order["heard"], order["place"], order["sequence"], ranks[order["maker"]])
+        by = (order["rank"], order["place"], order["sequence"], ranks[order["maker"]])
         chosen = np.lexsort((*by, rows["kind"], rows["instant"]))
         rows = rows[chosen]
         positions = np.empty(len(rows), np.int64)
@@ -294,21 +290,22 @@ class _Block:
     """Events that lie together, each read when it is asked for."""
 
     def __init__(self, rows: bytes, leases: bytes) -> None:
-        self.instants: Numbers = np.frombuffer(rows, EVENT)["instant"]
-        self.events: list[Event | None] = [None] * len(self.instants)
-        self._rows = rows
-        self._leases = leases
-
-    def row(self, place: int) -> EventRow:
-        return EventRow(*_ROW.unpack_from(self._rows, place * _ROW.size))
-
-    def leases(self, row: EventRow) -> Iterator[tuple[int, bytes]]:
-        """Yield domain and correlation id of each lease that a frame was written under."""
-        begin = row.at * _LEASE.size
-        return _LEASE.iter_unpack(self._leases[begin : begin + row.under * _LEASE.size])
+        self.rows: ColumnRows = np.frombuffer(rows, EVENT)
+        self.leases: ColumnRows = np.frombuffer(leases, _LEASE_READ)
+        self.events: list[Event | None] = [None] * len(self.rows)
 
 
-class StoredEvents(Sequence["Event"]):
+def _kept[T](db: Database, size: int, sql: str, made: Callable[..., T]) -> Callable[[int], T]:
+    """Return what reads a row by its number; those that were asked for last are in memory."""
+
+    def asked(number: int) -> T:
+        (row,) = db.execute(sql, (number,))
+        return made(*row)
+
+    return lru_cache(size)(asked)
+
+
+class StoredEvents(Sequence[Event]):
     """All events in order of time; those that were asked for last are in memory."""
 
     def __init__(self, db: Database) -> None:
@@ -319,35 +316,35 @@ class StoredEvents(Sequence["Event"]):
             self._count = number * self._size + rows // EVENT.itemsize
         self._db = db
         # Of the database, not of this: who lets go of a timeline lets go of the file.
-        self._block = lru_cache(BLOCKS_AT_HAND)(partial(_block, db))
-        self._piece = lru_cache(PIECES_AT_HAND)(partial(_piece, db))
-        self._text = lru_cache(NAMES_AT_HAND)(partial(_text, db))
-        self._batch = lru_cache(NAMES_AT_HAND)(partial(_shared, db, StatedBatch))
-        self._file = lru_cache(NAMES_AT_HAND)(partial(_shared, db, FrameFile))
-        self._clock = lru_cache(NAMES_AT_HAND)(partial(_shared, db, ClockReading))
+        piece = "SELECT value FROM piece WHERE id = ?"
+        self._block = _kept(db, BLOCKS_AT_HAND, "SELECT rows, leases FROM block WHERE number = ?", _Block)
+        self._piece = _kept(db, PIECES_AT_HAND, piece, bytes)
+        self._text = _kept(db, NAMES_AT_HAND, "SELECT text FROM text WHERE id = ?", str)
+        self._batch = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(StatedBatch).decode)
+        self._file = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(FrameFile).decode)
+        self._clock = _kept(db, NAMES_AT_HAND, piece, msgspec.msgpack.Decoder(ClockReading).decode)
 
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Event]: ...
-    def __getitem__(self, index: int | slice) -> Event | list[Event]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        number = index + self._count if index < 0 else index
+    def __iter__(self) -> Iterator[Event]:
+        """Yield every event, each read when it is asked for."""
+        return self.at(range(1, self._count + 1))
+
+    def __getitem__(self, number: int) -> Event:  # type: ignore[override]
+        """Return an event by its number in order of time, from 0 up."""
         if not 0 <= number < self._count:
-            raise IndexError(index)
+            raise IndexError(number)
         block, place = self._block(number // self._size), number % self._size
         event = block.events[place]
         if event is None:
-            event = block.events[place] = self._read(block.row(place), block)
+            event = block.events[place] = self._read(EventRow(*block.rows[place].item()), block)
         return event
 
     def _read(self, row: EventRow, block: _Block) -> Event:
         if row.clock:
             file, clock, span = self._file(row.stated), self._clock(row.clock), (row.first, row.last)
+            leases = block.leases[row.at : row.at + row.under]
             return FrameWritten(
                 instant_ns=row.instant,
                 place=(f"writer {file.writer}", file.incarnation, row.place, 0),
@@ -366,7 +363,7 @@ class StoredEvents(Sequence["Event"]):
                 accepted_ns=span,
                 listed=True,
                 void_because="",
-                leases=tuple((self._text(domain), cid) for domain, cid in block.leases(row)),
+                leases=tuple((self._text(each), cid) for each, cid in leases.tolist()),
                 begins=row.begins,
             )
         raw = self._piece(row.piece)[row.at : row.at + row.size]
@@ -380,14 +377,14 @@ class StoredEvents(Sequence["Event"]):
     def instant(self, position: int) -> Instant:
         """Return the instant of the event at a position; 0 for 0."""
         number = position - 1
-        return int(self._block(number // self._size).instants[number % self._size]) if position else 0
+        return int(self._block(number // self._size).rows["instant"][number % self._size]) if position else 0
 
     def until(self, instant: Instant, *, without: bool = False) -> int:
         """Return how many events lie at or before an instant; ``without``: only before it."""
         at = min(instant, 2**63 - 1)
         sql = f"SELECT number FROM block WHERE instant {'<' if without else '<='} ? ORDER BY instant DESC, number DESC"  # noqa: S608 - ours
         for (number,) in self._db.execute(f"{sql} LIMIT 1", (at,)):
-            instants = self._block(number).instants
+            instants = self._block(number).rows["instant"]
             return int(number) * self._size + int(np.searchsorted(instants, at, "left" if without else "right"))
         return 0
 
@@ -421,23 +418,3 @@ class StoredEvents(Sequence["Event"]):
         except UnicodeEncodeError:
             return []  # a name that is no UTF-8 has no events
         return [int(each) for each in positions[offsets == where.offset]]
-
-
-def _block(db: Database, number: int) -> _Block:
-    ((rows, leases),) = db.execute("SELECT rows, leases FROM block WHERE number = ?", (number,))
-    return _Block(rows, leases)
-
-
-def _piece(db: Database, number: int) -> bytes:
-    ((value,),) = db.execute("SELECT value FROM piece WHERE id = ?", (number,))
-    assert isinstance(value, bytes)
-    return value
-
-
-def _text(db: Database, number: int) -> str:
-    ((text,),) = db.execute("SELECT text FROM text WHERE id = ?", (number,))
-    return str(text)
-
-
-def _shared[S: msgspec.Struct](db: Database, kind: type[S], number: int) -> S:
-    return msgspec.msgpack.decode(_piece(db, number), type=kind)

@@ -17,25 +17,25 @@ import numpy as np
 
 from appliance.formats.birth import LogBirth
 from appliance.formats.chains import CeilingRecord
+from appliance.formats.closed import LockFile, open_seal
 from appliance.formats.framing import Kind
-from appliance.formats.lockfile import LockFile, open_lock, open_seal
 from appliance.formats.paths import Bag, Grid, parse_data_name
 from appliance.formats.stamped import Stamped
 from appliance.formats.witness import BatchHead, Ended, Entry, Half, Resumed, SessionEnded, SessionWitness, Witness
 from auditor.columns.frames import JudgedFile
 from auditor.evidence.signatures import FrameEvidence
 from auditor.evidence.tree import PIECE_BYTES_MAX, BagListing, RackListing
-from auditor.parts import EvidenceSource
-from auditor.rules.bags import misplaced_lock
+from auditor.rules.bags import lock_of
 from auditor.rules.finding import Evidence
 from auditor.rules.history import HeadFact
 from auditor.rules.records import stamp_findings
 from auditor.rules.time import Judgement, judge_frame
-from auditor.seals import SealFacts
 from timeagent.errors import Damaged
 from timeagent.signedtime import SignedTime
-from timeagent.units import Instant
+from timeagent.units import Instant, Span
 
+from ..rules.bags import SealFacts
+from ..walk.parts import EvidenceSource
 from .events import (
     AS_IT_WAS,
     BagClosed,
@@ -44,7 +44,6 @@ from .events import (
     Event,
     FrameColumns,
     FrameWritten,
-    LeaseEnded,
     LogBorn,
     RackSealed,
     StatedBatch,
@@ -67,14 +66,29 @@ def statement_name(digest: bytes, position: int) -> bytes:
 
 
 def end_name(correlation_id: bytes, domain: str) -> bytes:
-    """Return the name of what a shard says of the end of a lease."""
+    """Return the name of what is said of the end of a lease."""
     return b"e" + correlation_id + domain.encode()
 
 
-def hearsay_names(end: LeaseEnded) -> tuple[bytes, bytes]:
-    """Return the name of what a later witness tells of an end, and that of its shard's own word, which counts more."""
-    name = end_name(end.ending.correlation_id, end.domain)
-    return b"h" + name, name
+def statements(
+    batch: StatedBatch, digest: bytes, entry: Entry, position: int, where: Evidence, shift: Span = 0
+) -> Iterator[tuple[Event, bytes | None]]:
+    """Yield what an entry says, and the ends that a witness tells of, each with its name.
+
+    ``digest``: of the batch's head; ``shift``: how much more its clock would have shown of ends.
+    """
+    match entry:
+        case Ended():
+            name = end_name(entry.ending.correlation_id, entry.domain)
+            yield batch.said(entry, position, where, shift), name
+        case Witness():
+            yield batch.said(entry, position, where), statement_name(digest, position)
+            for end in batch.heard(entry, position, where):
+                yield end, end_name(end.ending.correlation_id, end.domain)
+        case SessionWitness() | SessionEnded() | Resumed():
+            yield batch.said(entry, position, where, shift), None
+        case _:
+            pass
 
 
 class Gathering:
@@ -90,11 +104,8 @@ class Gathering:
         """Whether a statement about a lease is known already, or of no interest."""
         return True
 
-    def add(self, event: Event, name: bytes | None = None, unless: bytes | None = None) -> None:
-        """Take an event. Of several with one name the one of the lowest rank stays.
-
-        ``unless``: it does not count where there is another of this name.
-        """
+    def add(self, event: Event, name: bytes | None = None) -> None:
+        """Take an event. Of several with one name the one of the lowest rank stays, hearsay last of all."""
 
     def frames(self, columns: FrameColumns) -> None:
         """Take frames that columns judged."""
@@ -129,17 +140,8 @@ class ShardFacts:
         """Take an entry of a ledger. ``rank``: how many blocks of this part were read before."""
         self._found.rank = self._base + rank
         batch = StatedBatch.under(head, self._lens.token(head.node, head.signed_time()))
-        shift = self._lens.shifts.get(head.node, 0)
-        match entry:
-            case Witness():
-                self._witness(entry, digest, batch, position, where)
-            case Ended():
-                name = end_name(entry.ending.correlation_id, entry.domain)
-                self._found.add(batch.said(entry, position, where, shift), name)
-            case SessionWitness() | SessionEnded() | Resumed():
-                self._found.add(batch.said(entry, position, where, shift))
-            case _:
-                pass
+        for told in statements(batch, digest, entry, position, where, self._lens.shifts.get(head.node, 0)):
+            self._found.add(*told)
 
     def ceiling(self, record: CeilingRecord, data: bytes, where: Evidence) -> None:
         """Take a ceiling record, from its file or a ledger's copy."""
@@ -155,15 +157,10 @@ class ShardFacts:
             if held.refusal is None:
                 fact = HeadFact(held.head, held.head_digest, held.token, evidence.where, in_ledger=0)
                 self._found.head(fact)
-                batch = StatedBatch.under(held.head, held.token)
-                self._witness(held.witness, held.head_digest, batch, held.signed.index, evidence.where)
-
-    def _witness(self, witness: Witness, digest: bytes, batch: StatedBatch, position: int, where: Evidence) -> None:
-        name = statement_name(digest, position)
-        if not self._found.knows(name):
-            self._found.add(batch.said(witness, position, where), name)
-            for end in batch.heard(witness, position, where):
-                self._found.add(end, *hearsay_names(end))
+                batch, place = StatedBatch.under(held.head, held.token), (held.signed.index, evidence.where)
+                if not self._found.knows(statement_name(held.head_digest, held.signed.index)):
+                    for told in statements(batch, held.head_digest, held.witness, *place):
+                        self._found.add(*told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +231,8 @@ class RackFacts:
     def closed(self, listing: BagListing, raw: bytes, where: Evidence) -> None:
         """Take the list that counts of a bag, before its files. ``raw``: the bytes of the lock file."""
         try:
-            lock, stamped = open_lock(raw, where.path)
+            lock, stamped = lock_of(raw, where.path, listing.bag, self._records.cluster_id)
         except Damaged:
-            return
-        if misplaced_lock(lock, listing.bag, self._records.cluster_id):
             return
         bag = self._lens.bag(listing.bag)
         stamp = self._stamp(Kind.LOCK, stamped, lock.closer, where, bag.due_ns)

@@ -8,7 +8,7 @@ import pytest
 
 from appliance.lease import store, wire
 from appliance.lease.ceiling import NotYet, StoppedOrderly
-from appliance.lease.client import LeaseClient, LeaseGranted, LeaseOver, LeaseUnavailable
+from appliance.lease.client import LeaseClient, LeaseGranted, LeaseUnavailable
 from appliance.lease.shard import Shard
 from appliance.lease.store import LeaseStore
 from appliance.lease.wire import (
@@ -20,6 +20,7 @@ from appliance.lease.wire import (
     Inspect,
     LeasePage,
     LeaseView,
+    Over,
     Relinquish,
     SessionGranted,
     Welcome,
@@ -97,7 +98,7 @@ def test_only_a_domain_that_is_not_remembered_has_to_wait_for_room(place: Path, 
     assert len(shown) == world.stores[0].leases > store.UNWRITTEN_MAX
     assert all(isinstance(each, LeaseGranted) for each in client.renew(list(leases.values())))
     given = [Relinquish(NO_REQUEST, each.domain, each.correlation_id) for each in list(leases.values())[:20]]
-    assert all(isinstance(each, LeaseOver) for each in client.relinquish(given))
+    assert all(isinstance(each, Over) for each in client.relinquish(given))
     assert len(domains_of(shard)) == len(shown) - 20
     assert all(isinstance(each, LeaseGranted) for each in client.acquire(KNOWN[:20]))
     assert isinstance(one(shard, acquire(world, KNOWN[0], holder=RIVAL)), Denied)

@@ -61,7 +61,7 @@ MUTANTS = {
     "answer of any length": Mutant(
         transport,
         "SocketTransport._exchange",
-        "REPLY_FRAME_BYTES_MAX",
+        "wire.REPLY_FRAME_BYTES_MAX",
         "2 ** 32",
         edges.test_answer_longer_than_an_answer_may_be_is_not_read,
     ),
@@ -457,7 +457,7 @@ AT_THE_DOOR = {
     "client: refusal is taken for damage": Mutant(
         transport,
         "SocketTransport._greet",
-        "isinstance(reply, Refused)",
+        "isinstance(reply, wire.Refused)",
         "False",
         door_tests.test_hello_that_does_not_fit_is_refused_with_the_reason,
         ({"version": 2}, "protocol-version", "version 2 was offered"),

@@ -74,7 +74,7 @@ MUTANTS = {
     "linked after a terminal record": Mutant(
         ceiling,
         "CeilingChain._before",
-        "return self._depose(f'{where} is terminal: read the map anew')",
+        "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
         "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         chain_tests.test_nobody_links_after_a_terminal_record,
     ),
@@ -196,8 +196,8 @@ MUTANTS = {
     "set asks again with another age": Mutant(
         leasing,
         "Leasing._ask",
-        "attempt.age or Age(first_try_ns=sent.now.midpoint, request_id=name)",
-        "Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "attempt.age or wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
+        "wire.Age(first_try_ns=sent.now.midpoint, request_id=name)",
         leasing_tests.test_denied_set_keeps_its_age_while_it_asks_again,
     ),
     "set writes what it has tentatively": Mutant(

@@ -60,7 +60,7 @@ MUTANTS = {
     ),
     "who waits for its turn hears of no other number": Mutant(
         exclusion,
-        "Semaphore.acquire",
+        "Semaphore._taken",
         "misfits is None",
         "False",
         lock_tests.test_who_waits_for_its_turn_is_told_that_the_numbers_differ,
@@ -82,7 +82,7 @@ MUTANTS = {
     ),
     "whoever comes first leads, whoever is nominated": Mutant(
         election,
-        "Election.acquire",
+        "Election._taken",
         "not nominations or self._own in nominations",
         "True",
         election_tests.test_lead_is_handed_over_to_the_one_who_is_named_whoever_comes_first,

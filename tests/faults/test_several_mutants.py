@@ -10,7 +10,7 @@ import pytest
 from appliance.bag import acceptance, closedbags, closing, horizon, message, packer, reader
 from appliance.bag.acceptance import Refusal
 from appliance.bag.writing import Committed, Unknown
-from appliance.formats import hints
+from appliance.formats import chains, hints
 from appliance.formats.framing import Kind
 from appliance.lease import ceiling, state
 from appliance.lease import sessions as lease_sessions
@@ -366,10 +366,10 @@ MUTANTS: dict[str, Fault] = {
         (),
     ),
     "record of another shard taken for one's own chain's": (
-        ceiling,
-        "CeilingChain._before",
+        chains,
+        "ceiling_of",
         "record.map_number, record.shard, record.number",
-        "record.map_number, mine.shard, record.number",
+        "record.map_number, shard, record.number",
         ceilings.test_record_of_another_chain_is_damage,
         ({"shard": 1},),
     ),
@@ -392,8 +392,8 @@ MUTANTS: dict[str, Fault] = {
     "first lease of a domain kept by its session": (
         lease_sessions,
         "as_of",
-        "for lease in in_sessions(state):",
-        "for lease in in_sessions(state)[:1]:",
+        "for lease, session_id in in_sessions(state):",
+        "for lease, session_id in in_sessions(state)[:1]:",
         alone.test_each_of_those_who_share_a_domain_lives_as_long_as_its_own_session_lease,
         (0,),
     ),
@@ -401,7 +401,7 @@ MUTANTS: dict[str, Fault] = {
         lease_sessions,
         "Sessions.decided",
         "lease.correlation_id in alone",
-        "alone and lease is in_sessions(before)[0]",
+        "alone and lease is in_sessions(before)[0][0]",
         alone.test_who_of_several_is_ended_alone_hears_of_it_and_the_others_do_not,
         (1,),
     ),

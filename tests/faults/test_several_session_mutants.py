@@ -253,8 +253,8 @@ MUTANTS: dict[str, Fault] = {
     "only the first obstacle counts": (
         leasing,
         "Leasing._wait_for",
-        "next((each for each in obstacles if not isinstance(each, Denied)), None)",
-        "obstacles[0] if obstacles and (not isinstance(obstacles[0], Denied)) else None",
+        "next((each for each in obstacles if not isinstance(each, wire.Denied)), None)",
+        "obstacles[0] if obstacles and (not isinstance(obstacles[0], wire.Denied)) else None",
         sessions.test_obstacle_that_no_waiting_mends_counts_beside_one_that_is_waited_for,
         ("ab",),
     ),

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from appliance.formats.framing import Kind
-from appliance.formats.policy import Policy, check_policy
-from appliance.node.records import Registers
+from appliance.node.records import RegisterRecord, Registers
 from auditor.evidence.signatures import Signatures
 from timeagent.canonical import signed_bytes
 from timeagent.keys import Signer, Verifier, key_id
@@ -21,8 +20,7 @@ from timeagent.trust import Keyring
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from appliance.formats.shardmap import ShardMap
-    from timeagent.trust import KeyEntry, TrustRecord
+    from timeagent.trust import KeyEntry
 
 
 @cache
@@ -75,34 +73,22 @@ def _keyring(keys: tuple[KeyEntry, ...]) -> FastKeyring:
     return FastKeyring(keys)
 
 
-@lru_cache(maxsize=64)
-def _checked(policy: Policy) -> Policy:
-    return check_policy(policy)
-
-
 _OPENED_MAX = 256
-_opened: dict[tuple[bytes, bytes, Kind, int, bytes], Any] = {}
+_opened: dict[tuple[bytes, bytes, Kind, int, bytes], RegisterRecord] = {}
 """Records by their bytes, and by all else that their verdict depends on: it is worked out once for all runs."""
 
 
 class FastRegisters(Registers):
     """The records of one cluster, whose keys are fast ones. Each process reads them; what comes of that is shared."""
 
-    def _opened[R: (Policy, TrustRecord, ShardMap)](
-        self, kind: Kind, number: int, form: type[R], data: bytes, path: str
-    ) -> R:
+    def _opened(self, kind: Kind, data: bytes, path: str, number: int) -> RegisterRecord:
         key = (self.cluster_id, self._root_key.id, kind, number, data)
-        known: R | None = _opened.get(key)
+        known = _opened.get(key)
         if known is None:
             if len(_opened) >= _OPENED_MAX:
                 _opened.clear()
-            known = _opened[key] = super()._opened(kind, number, form, data, path)
+            known = _opened[key] = super()._opened(kind, data, path, number)
         return known
-
-    def policy(self, number: int) -> Policy:
-        if number not in self._policies:
-            self._policies[number] = _checked(self._read(Kind.POLICY, number, Policy))
-        return self._policies[number]
 
     def keyring(self, number: int) -> Keyring:
         if number not in self._keyrings:

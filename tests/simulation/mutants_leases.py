@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from appliance.bag import reader
+from appliance.formats import chains
 from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
@@ -99,9 +100,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             leasing,
             "_giving",
-            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id, lease.watermark_ns, lease.watermark_time, "
-            "lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
-            "Relinquish(NO_REQUEST, lease.domain, lease.correlation_id)",
+            "wire.Relinquish(wire.NO_REQUEST, lease.domain, lease.correlation_id, lease.watermark_ns, "
+            "lease.watermark_time, lease.messages, lease.chain_head, lease.unsaid() or NOTHING_WRITTEN)",
+            "wire.Relinquish(wire.NO_REQUEST, lease.domain, lease.correlation_id)",
         ),
         "exclusion",
         "stalls",
@@ -214,10 +215,10 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a successor holds the newest record against the number of its own",
         one(
-            ceiling,
-            "CeilingChain._before",
-            "if found != (mine.cluster_id, mine.map_number, mine.shard, number):",
-            "if found != (mine.cluster_id, mine.map_number, mine.shard, number + 1):",
+            chains,
+            "ceiling_of",
+            "if found != (cluster_id, map_number, shard, number):",
+            "if found != (cluster_id, map_number, shard, number + 1):",
         ),
         "damage",
         "contenders",

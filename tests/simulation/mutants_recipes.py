@@ -29,7 +29,7 @@ RECIPES: tuple[Mutant, ...] = (
         "whoever wants a slot takes it without a turn",
         one(
             exclusion,
-            "Semaphore.acquire",
+            "Semaphore._taken",
             "session.acquire(self._turn, timeout_s",
             "session.acquire(self._turn, mode='S', timeout_s",
         ),
@@ -109,7 +109,7 @@ RECIPES: tuple[Mutant, ...] = (
         "the lead is shared",
         one(
             election,
-            "Election.acquire",
+            "Election._taken",
             "session.acquire(self._lead, timeout_s",
             "session.acquire(self._lead, mode=Mode.S, timeout_s",
         ),

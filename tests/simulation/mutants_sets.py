@@ -38,7 +38,7 @@ SETS: tuple[Mutant, ...] = (
         one(
             leasing,
             "Leasing._try",
-            "if obstacle is not None:\n    self.relinquish(taken)\n    return obstacle",
+            "if obstacle is not None:\n    self.relinquish(attempt.taken)\n    return obstacle",
             "if obstacle is not None:\n    return obstacle",
         ),
         "served",

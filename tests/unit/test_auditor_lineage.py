@@ -177,8 +177,8 @@ MUTANTS = [
     (reading, "_after", "conflicts(modes[-1], witness.mode)", "True"),
     (grants, "follow_checks", f"compared({GIVEN}, floor_ns, '≥', watermark)", f"compared({GIVEN}, floor_ns, '≥', 0)"),
     (grants, "_surely_past", "True if earliest > expiry_ns else False if latest <= expiry_ns else None", "True"),
-    (endings, "_watermark_above", f"compared({ABOVE}, top_ns)", f"compared({ABOVE}, 0)"),
-    (endings, "_watermark_before", f"compared({WITHIN}, expiry_ns)", f"compared({WITHIN}, 2**62)"),
+    (endings, "ending_checks", f"compared({ABOVE}, top_ns)", f"compared({ABOVE}, 0)"),
+    (endings, "_before_expiry", f"compared({WITHIN}, expiry_ns)", f"compared({WITHIN}, 2**62)"),
 ]
 
 

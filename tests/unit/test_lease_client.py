@@ -12,13 +12,22 @@ from appliance.lease.client import (
     Ask,
     LeaseClient,
     LeaseGranted,
-    LeaseOver,
     LeaseUnavailable,
     Suspect,
     contradiction,
 )
 from appliance.lease.shard import Shard
-from appliance.lease.wire import NO_REQUEST, Age, Denied, LeasePage, Refused, Relinquish, Reply, Request
+from appliance.lease.wire import (
+    NO_REQUEST,
+    Age,
+    Denied,
+    LeasePage,
+    Over,
+    Refused,
+    Relinquish,
+    Reply,
+    Request,
+)
 from tests.support.clocks import HandTime
 from tests.support.shards import HOLDER, POLICY, RIVAL, TERM, World, acquire, one
 from tests.support.transport import InProcessTransport, acquire_within
@@ -85,7 +94,7 @@ def test_many_domains_are_taken_renewed_and_given_back_in_one_call_each(world: W
             for each in renewed
         ]
     )
-    outcomes = [each.ending.watermark_ns for each in over if isinstance(each, LeaseOver) and each.ending is not None]
+    outcomes = [each.ending.watermark_ns for each in over if isinstance(each, Over) and each.ending is not None]
     assert outcomes == [NOW_NS + 1] * 3
     assert [len(call) for call in line.calls] == [3] * 4
 
@@ -103,7 +112,7 @@ def test_lost_request_or_reply_is_asked_again_under_the_same_id(world: World, fa
     granted_one(list(client.renew([lease.witness])))
     line.script = [fault] * times
     (over,) = client.relinquish([Relinquish(NO_REQUEST, "a", lease.witness.correlation_id)])
-    assert isinstance(over, LeaseOver)
+    assert isinstance(over, Over)
     assert over.outcome is LeaseOutcome.RELINQUISHED
 
 
@@ -112,12 +121,12 @@ def test_acquire_whose_outcome_stayed_unknown_is_asked_again_with_its_ask(world:
     line = Line(world.started())
     client = client_of(world, line)
     line.script = ["reply lost"] * ATTEMPTS
-    (unknown,) = client.acquire(["a"])
+    ask = client.ask("a")
+    (unknown,) = client.acquire([ask])
     assert isinstance(unknown, LeaseUnavailable)
     assert unknown.code == "no-answer"
-    assert unknown.ask is not None
     world.time.advance(2 * SECOND)
-    lease = granted_one(list(client.acquire([unknown.ask])))
+    lease = granted_one(list(client.acquire([ask])))
     assert lease.witness.fence == NOW_NS + 1
     (other,) = client.acquire(["a"])
     assert isinstance(other, Denied)
@@ -284,7 +293,6 @@ def test_damaged_witness_is_no_grant_and_keeps_no_other_from_being_one(world: Wo
         assert isinstance(each, LeaseUnavailable)
         assert (each.code, each.domain) == ("answer-damaged", domain)
         assert f"the shard's witness on {domain!r}" in each.message
-        assert each.ask is not None
 
 
 def test_witness_without_a_head_is_no_grant(world: World) -> None:
@@ -376,7 +384,7 @@ def test_who_gives_back_leaves_a_restarted_shard_time_to_come_back(
     line.script = ["request lost"] * (ATTEMPTS - 1)
     began = world.time.boot_ns()
     if giving_back:
-        assert isinstance(client.relinquish([Relinquish(NO_REQUEST, "a", held.witness.correlation_id)])[0], LeaseOver)
+        assert isinstance(client.relinquish([Relinquish(NO_REQUEST, "a", held.witness.correlation_id)])[0], Over)
     else:
         assert isinstance(client.renew([held.witness])[0], LeaseGranted)
     assert least <= world.time.boot_ns() - began <= least + POLICY.attempt_timeout_ns // 2
@@ -422,7 +430,7 @@ def test_lease_is_given_back_without_a_look_at_the_clock(world: World) -> None:
     lease = granted_one(list(client.acquire(["a"])))
     time.silent = True
     (over,) = client.relinquish([Relinquish(NO_REQUEST, "a", lease.witness.correlation_id)])
-    assert isinstance(over, LeaseOver)
+    assert isinstance(over, Over)
 
 
 # One answer is granted and cannot be judged: nobody would ever give it back, and its domain would wait for a term.

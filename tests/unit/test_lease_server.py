@@ -261,7 +261,6 @@ def test_call_without_an_answer_times_out_and_is_asked_again_on_a_new_connection
     (result,) = client.acquire(["a"])
     assert isinstance(result, LeaseUnavailable)
     assert result.code == "no-answer"
-    assert result.ask is not None
     transport.close()
     listener.close()
 

@@ -9,9 +9,9 @@ import pytest
 
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.transport import UnixTransport
-from appliance.lease.wire import Refused, Unavailable
+from appliance.lease.wire import Inspect, Refused, Unavailable
 from appliance.node import releases
-from appliance.node.routes import OwnShard, ShardRoutes, ShardWay
+from appliance.node.routes import NUMBERS, OwnShard, ShardRoutes, ShardWay
 from tests.support.values import CLUSTER
 from timeagent.errors import ShardUnavailable
 from timeagent.units import SECOND
@@ -243,7 +243,7 @@ def test_shard_that_stands_still_is_told_from_one_that_nobody_runs(
 
     def hint() -> str:
         with pytest.raises(ShardUnavailable) as told:
-            town._page(line, 0, "node-b", "", 1)
+            town._page(line, 0, "node-b", NUMBERS)
         return told.value.hint
 
     assert hint() == "no process of node-b runs it now: tenure node run, on node-b"
@@ -263,8 +263,8 @@ def test_who_runs_a_shard_in_its_owners_place_is_looked_at_first_while_it_answer
     looked: list[str] = []
     page: Any = object()
 
-    def look(shard: int, node: str, leases_max: int, domain: str | None) -> Any:  # noqa: ANN401 - no page's
-        del shard, leases_max, domain
+    def look(shard: int, node: str, question: Inspect) -> Any:  # noqa: ANN401 - no page's
+        del shard, question
         looked.append(node)
         if node not in runs:
             raise ShardUnavailable("no-answer", f"{node} stands still")
@@ -272,7 +272,7 @@ def test_who_runs_a_shard_in_its_owners_place_is_looked_at_first_while_it_answer
 
     def seen() -> list[str]:
         before = len(looked)
-        assert town._first_page(0, 1)[1] is page
+        assert town._first_page(0, NUMBERS)[1] is page
         return looked[before:]
 
     monkeypatch.setattr(town, "_page_at", look)

@@ -72,9 +72,7 @@ class Looking(ShardHost):
         settings: Any = SimpleNamespace(node="node1")
         trust: Any = SimpleNamespace(members=lambda: self.nodes)
         nothing: Any = None
-        super().__init__(
-            nothing, nothing, settings, nothing, self.hand, nothing, nothing, nothing, trust, shard_runtime=parts
-        )
+        super().__init__(nothing, nothing, settings, nothing, self.hand, nothing, nothing, nothing, trust, parts)
 
     def keys_end(self) -> str | None:
         return self.key_ends or None

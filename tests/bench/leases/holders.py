@@ -70,12 +70,11 @@ class Ours:
         return found
 
     def give(self, found: list[Any]) -> None:
-        from appliance.lease.client import LeaseOver
-        from appliance.lease.wire import NO_REQUEST, Relinquish
+        from appliance.lease.wire import NO_REQUEST, Over, Relinquish
 
         witnesses = [each.witness for each in found]
         done = self._client.relinquish([Relinquish(NO_REQUEST, each.domain, each.correlation_id) for each in witnesses])
-        assert all(isinstance(each, LeaseOver) and each.outcome == "relinquished" for each in done), done[:3]
+        assert all(isinstance(each, Over) and each.outcome == "relinquished" for each in done), done[:3]
 
     def contender(self, name: str) -> tuple[Callable[..., Any], Callable[[list[Any]], object]]:
         from appliance.lease.client import LeaseGranted

@@ -370,7 +370,7 @@ MUTANTS: dict[str, Mutant] = {
     "linked after a terminal record": Mutant(
         _in_chain(
             "CeilingChain._before",
-            "return self._depose(f'{where} is terminal: read the map anew')",
+            "return self._depose(f'record {number} of the chain is terminal: read the map anew')",
             "return _Before(number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)",
         ),
         ChainCast((contender("a"), terminator())),

@@ -391,7 +391,7 @@ def _after(earlier: LeaseTrace, told: LeaseTold, staleness: Span) -> Iterator[Ch
     if first.shard[0] != told.shard[0]:
         return
     yield fence_above(witness.fence, first.witness.fence)
-    over = earlier.session.over if earlier.session is not None else None
+    over = None if earlier.session is None else earlier.session[1]
     end = next((each for each in (earlier.ended, over) if each is not None and _said_before(each, told)), None)
     modes = [each.witness.mode for each in earlier.told if each is first or each.instant_ns <= told.instant_ns]
     if end is None and not conflicts(modes[-1], witness.mode):

@@ -382,7 +382,7 @@ class TopApp(App[None]):
         self.theme = DARK.name
         self.animation_level = "none"  # what moves four times a second need not glide
         self.push_screen(self._first)
-        self.feed.start(self._take_state, self._failed)
+        self.feed.start(lambda state: self.post_message(StateArrived(state)), self._failed)
 
     def _fatal_error(self) -> None:
         """End for what is a bug. The library would show it too: whoever starts the command does, once."""
@@ -400,9 +400,6 @@ class TopApp(App[None]):
         self.call_later(end)
 
     # -- states ----------------------------------------------------------------------------------------------------
-
-    def _take_state(self, state: ClusterState) -> None:
-        self.post_message(StateArrived(state))
 
     def on_state_arrived(self, message: StateArrived) -> None:
         if self.paused and not self._one_more:

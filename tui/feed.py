@@ -118,7 +118,7 @@ class Feed:
         self._frame = Event()
         self._instant: Instant | None = None
 
-    def start(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def start(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         """Call ``take`` with each state, from another thread; ``failed`` with what can only be a bug, and end."""
         self._thread("top", lambda: self._tell(take, failed), failed)
 
@@ -164,7 +164,7 @@ class Feed:
 
         Thread(target=guarded, daemon=True, name=name).start()
 
-    def _tell(self, take: Callable[[ClusterState], None], failed: Callable[[BaseException], None]) -> None:
+    def _tell(self, take: Callable[[ClusterState], object], failed: Callable[[BaseException], None]) -> None:
         told: ClusterState | None = None
         while not self._stop.is_set():
             for question in self.source.questions():

@@ -39,7 +39,8 @@ from ..recipes.processes import (
     program_missing,
 )
 from ..recipes.quick_run import WAIT
-from ..session.held import Lease, LossReason
+from ..session.asking import waiting_text
+from ..session.held import Lease
 from ..session.renewal import grace_ns
 from .opening import add_cluster_options, cluster_command, open_cluster
 
@@ -89,18 +90,10 @@ class Held:
 
     def lost(self) -> str | None:
         """Say which lease is over against its holder's will, and why."""
-        lease = self._lost()
-        if lease is None:
-            return None
-        return f"the lease on {lease.domain!r} is {lease.ended}" + (f" ({lease.loss})" if lease.loss else "")
-
-    def _lost(self) -> Lease | None:
-        return next((lease for lease in self._leases if lease.ended is not None), None)
+        return next(filter(None, (lease.over_text() for lease in self._leases)), None)
 
     def in_doubt(self) -> bool:
-        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
-        loss = None if (lease := self._lost()) is None else lease.loss
-        return loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
+        return any(lease.loss is not None and lease.loss.in_doubt for lease in self._leases)
 
 
 SOFTWARE: Final = 70
@@ -210,13 +203,8 @@ def _waiting() -> Iterator[Callable[[Denied], None]]:
     """Show on a terminal, for a block, who is waited for."""
     progress = Progress("waiting, place")
 
-    def show(denied: Denied) -> None:
-        who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
-        since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
-        progress.show(denied.place, f"for {denied.domain}: {who} has it since {since}, until {until} at least")
-
     try:
-        yield show
+        yield lambda denied: progress.show(denied.place, waiting_text(denied))
     finally:
         progress.done()
 

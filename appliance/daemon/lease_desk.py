@@ -38,10 +38,10 @@ from timeagent.errors import BadTime, Damaged, TenureError, TryAgain
 from timeagent.units import MS, SECOND, Span, parse_span, rfc3339
 
 from ..formats.policy import PolicyNumbers
-from ..lease.wire import Denied
 from ..node import desk_wire as wire
 from ..node.writer_wire import receive
-from ..session.held import Lease, LossReason
+from ..session.asking import waiting_text
+from ..session.held import Lease
 from ..session.renewal import grace_ns
 from ..session.session import Session
 
@@ -241,11 +241,6 @@ class LeaseDesk:
         return True
 
     def _acquired(self, place: _Place, purpose: str, line: DeskConnection, until_boot_ns: int) -> Lease:
-        def show(denied: Denied) -> None:
-            who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
-            since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
-            line.show(denied.place, f"for {place.domain}: {who} has it since {since}, until {until} at least")
-
         place.session = self._session(purpose)
         left_ns = max(0, until_boot_ns - self._time.boot_ns())
         (lease,) = place.session.acquire(
@@ -254,7 +249,7 @@ class LeaseDesk:
             timeout_s=left_ns / SECOND,
             recall="finish",
             given_up=lambda: self._stopping or line.gone(),
-            waiting=show,
+            waiting=lambda denied: line.show(denied.place, waiting_text(denied)),
         )
         return lease
 
@@ -289,15 +284,12 @@ class LeaseDesk:
         """Return for how long a lease is good from now on, and what the process is told."""
         if self._stopping:
             return 0, (wire.OVER, "the node's daemon stops", "")
-        if lease.ended is None:
+        if (over := lease.over_text()) is None:
             good = 0
             with contextlib.suppress(BadTime):
                 good = lease.outlook().good_ns
             return good, (wire.GOOD, str(good))
-        loss = lease.loss
-        doubt = loss is not None and loss.ended == "suspect" and loss.reason is LossReason.CLOCK_UNSAFE
-        why = f"the lease on {lease.domain!r} is {lease.ended}" + (f" ({loss})" if loss is not None else "")
-        return 0, (wire.OVER, why, wire.DOUBT if doubt else "")
+        return 0, (wire.OVER, over, wire.DOUBT if lease.loss is not None and lease.loss.in_doubt else "")
 
 
 class DeskConnection:

@@ -153,17 +153,13 @@ class CeilingChain:
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
         self._deposed: Deposed | None = None
-        self._number = 0
+        self.number = 0
+        """The newest record of this incarnation that was linked and seen; 0 before the first."""
         self._ceiling_ns = 0
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
         self.settle_to_ns: Instant = 0
-
-    @property
-    def number(self) -> int:
-        """The newest record of this incarnation that was linked and seen; 0 before the first."""
-        return self._number
 
     @property
     def ceiling_ns(self) -> Instant:
@@ -180,7 +176,7 @@ class CeilingChain:
 
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._pending is None and self._deposed is None:
             try:
                 before = self._find_newest()
@@ -199,7 +195,7 @@ class CeilingChain:
         has linked the next one, were it in this incarnation's name: two may have what it left, and one of them goes on.
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
-        assert self._number == 0, "a chain begins once for each incarnation"
+        assert self.number == 0, "a chain begins once for each incarnation"
         if self._newest is None and self._deposed is None:
             try:
                 numbers = self._port.list_afresh()
@@ -288,7 +284,7 @@ class CeilingChain:
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self._number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
+        self.number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         self._prune([number for number in listed if number <= record.number - RECORDS_KEPT])
         return Extended(record, data)
 

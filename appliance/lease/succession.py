@@ -39,10 +39,6 @@ type Polite = Callable[[CeilingRecord], str | None]
 """Says why a running record's owner is to be given time, or None."""
 
 
-def _at_once(_: CeilingRecord) -> str | None:
-    return None
-
-
 def newest_record(port: ChainPort) -> CeilingRecord | None:
     """Return the newest record of a chain, unjudged, or None for an empty one. Raises Environment, TryAgain, Damaged.
 
@@ -67,7 +63,7 @@ class Succession:
     signer: Signer | KeyInUse
     node: str
     incarnation: bytes
-    polite: Polite = _at_once
+    polite: Polite = lambda _: None
     _known: dict[int, Beginning] = field(default_factory=dict)
 
     def beginning(self, chain: int) -> Beginning | InDoubt:

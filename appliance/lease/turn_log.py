@@ -32,7 +32,7 @@ from timeagent.errors import BadConfiguration, Damaged, ShardUnavailable, TryAga
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.chains import CeilingKind, CeilingRecord
-from .domain import Free, Memory, SessionRecord, State, Taken
+from .domain import Free, SessionRecord, State, Taken
 from .store import FORM, LeaseStore
 from .whole_shard import Suspension
 
@@ -279,12 +279,9 @@ class TurnLog:
         memory = state.memory
         if isinstance(state, Taken) or max(memory.floor_ns, memory.settle_to_ns) > signed_ns:
             return _encode(state)
-        self._cover(memory)
-        return b""
-
-    def _cover(self, memory: Memory) -> None:
         self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.fence)
         self._settle_to_ns = max(self._settle_to_ns, memory.settle_to_ns)
+        return b""
 
     def _covering(self, said: Suspension) -> Suspension:
         """Return how whoever goes on has to begin: what is forgotten then lies below the shard's own numbers."""

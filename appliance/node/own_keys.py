@@ -134,7 +134,7 @@ class OwnKeys:
 def check_own_keys(registers: Registers, settings: Settings) -> None:
     """Raise NotTrusted unless the newest trust record knows this node's own keys. Touches the mount."""
     keyring = registers.keyring(registers.newest().trust)
-    for key in (settings.time_key(), settings.witness_key(), settings.tls_key()):
+    for key in map(settings.key, (Purpose.TIME, Purpose.WITNESS, Purpose.TLS)):
         owner = keyring.node_of(key.id)
         if owner != settings.node:
             raise NotTrusted(

@@ -103,17 +103,9 @@ class Settings:
     etcd: EtcdAccess | None = None
     """What keeps the turns of this node's shards; None: nothing does, and a crash forgets them."""
 
-    def time_key(self) -> Signer:
-        """Return the key that signs times. Raises NotTrusted, BadConfiguration."""
-        return load_node_key(self.directory, Purpose.TIME)
-
-    def witness_key(self) -> Signer:
-        """Return the key that signs witnesses and ceilings. Raises NotTrusted, BadConfiguration."""
-        return load_node_key(self.directory, Purpose.WITNESS)
-
-    def tls_key(self) -> Signer:
-        """Return the key of this node's ends of encrypted connections. Raises NotTrusted, BadConfiguration."""
-        return load_node_key(self.directory, Purpose.TLS)
+    def key(self, purpose: Purpose) -> Signer:
+        """Return one of the node's keys. Raises NotTrusted, BadConfiguration."""
+        return load_node_key(self.directory, purpose)
 
 
 def root_path(named: str | Path | None) -> Root:

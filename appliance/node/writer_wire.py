@@ -107,13 +107,10 @@ def _decoded[Message](decoder: msgspec.msgpack.Decoder[Message], body: bytes) ->
 
 
 def answer_of(number: int, outcome: Committed | NotCommitted | Unknown) -> WriterAnswer:
-    match outcome:
-        case Committed(file_name):
-            return WriterAnswer(number=number, said=WriterSaid.COMMITTED, reason="", file_name=file_name or "")
-        case NotCommitted(reason):
-            return WriterAnswer(number=number, said=WriterSaid.NOT_COMMITTED, reason=reason)
-        case Unknown(reason):
-            return WriterAnswer(number=number, said=WriterSaid.UNKNOWN, reason=reason)
+    if isinstance(outcome, Committed):
+        return WriterAnswer(number, WriterSaid.COMMITTED, "", outcome.file_name or "")
+    said = WriterSaid.NOT_COMMITTED if isinstance(outcome, NotCommitted) else WriterSaid.UNKNOWN
+    return WriterAnswer(number, said, outcome.reason)
 
 
 _CHUNK_BYTES: Final = 256 * 1024

@@ -49,13 +49,6 @@ FLUSH_S: Final = 1.0
 """How long ``put`` leaves a value in memory alone, where nothing else is said."""
 
 
-class _Raised(Exception):
-    """LeaseLost that an application's function raised: it says nothing of the lease here."""
-
-    def __init__(self, problem: LeaseLost) -> None:
-        self.problem = problem
-
-
 @dataclass(slots=True)
 class CacheCounts:
     """What came of the uses of a value so far. ``hits`` / (``hits`` + ``misses``) is the hit rate."""
@@ -147,19 +140,8 @@ class CachedValue:
 
         The function may be called more than once: it decides, and does nothing. What it raises is raised, at once.
         """
-
-        def write(kept: _Kept) -> Outcome:
-            try:
-                value = change(kept.value)
-            except LeaseLost as problem:
-                raise _Raised(problem) from None
-            return self._write(kept, value)
-
         with self._lock:
-            try:
-                return self._using(Mode.X, write)
-            except _Raised as raised:
-                raise raised.problem from None
+            return self._using(Mode.X, lambda kept: self._write(kept, change(kept.value)))
 
     def put(self, value: bytes) -> None:
         """Have a value in memory, and write it later: the latest of many within ``flush_s`` is written, no other.
@@ -188,7 +170,6 @@ class CachedValue:
                 self._give_back()
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -216,6 +197,8 @@ class CachedValue:
                 kept.uses += 1
                 found = do(kept)
             except LeaseLost:
+                if self._kept is not None and self._kept.lease.surely_held():
+                    raise  # an application's function has raised it, of another lease
                 self._give_back()
                 continue
             if self._unkept_uses > 0:

@@ -44,7 +44,7 @@ _FLAGS: Final = ("--allow-root", "--quick")
 
 
 class SubLease:
-    """A sub-lease as its process knows it: good for as long as it was told last, from when it asked."""
+    """A sub-lease as its process knows it (Holding): good for as long as it was told last, from when it asked."""
 
     def __init__(self, line: Line, grace_ns: Span) -> None:
         """Ask for the first time; the answer is waited for. Raises OSError."""
@@ -60,23 +60,18 @@ class SubLease:
 
     @staticmethod
     def boot_ns() -> int:
-        """Return nanoseconds since boot, suspended time included."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def left_ns(self) -> Span:
-        """Return how long it may still be used, were it not extended any more."""
         return self._until - self.boot_ns()
 
     def grace_ns(self) -> Span:
-        """Return how long before its end the command is told to end."""
         return self._grace_ns
 
     def lost(self) -> str | None:
-        """Say why it is over against its holder's will."""
         return self._over
 
     def in_doubt(self) -> bool:
-        """Whether the daemon's clock and a shard's contradict each other."""
         return self._doubt
 
     def exchange(self) -> None:
@@ -117,7 +112,6 @@ class Line:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return what can be waited for."""
         return self._socket.fileno()
 
     def say(self, *words: str) -> None:

@@ -35,11 +35,9 @@ class Leases(tuple["Lease", ...]):  # noqa: SLOT001 - a tuple has no room for a 
     """Their session's way to relinquish."""
 
     def __enter__(self) -> Self:
-        """Hold them for a block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Give them back, with the right watermark."""
         self.give_back(self)
 
 
@@ -154,6 +152,13 @@ def denial_text(denied: Denied) -> str:
         f"{denied.domain!r} is {denied.reason} by {holder.node}/{holder.process}{purpose} "
         f"since {rfc3339(denied.since_ns)} until {rfc3339(denied.until_ns)} at least"
     )
+
+
+def waiting_text(denied: Denied) -> str:
+    """Return for whom is waited, as a line for who waits at a terminal."""
+    who = f"{denied.holder.node}/{denied.holder.process} ({denied.holder.purpose})"
+    since, until = (f"{rfc3339(each)[11:19]}Z" for each in (denied.since_ns, denied.until_ns))
+    return f"for {denied.domain}: {who} has it since {since}, until {until} at least"
 
 
 def check_in_time(time: NodeTime, domain: str, target: Instant, until_boot_ns: int) -> None:

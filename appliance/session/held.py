@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from appliance.formats.lease import Holder
     from appliance.formats.policy import PolicyNumbers
     from appliance.formats.witness import Revoked, SessionWitness, SignedWitness, Witness
-    from appliance.lease.client import Ask, LeaseGranted
+    from appliance.lease.client import Ask
     from appliance.lease.wire import Age, Over, Relinquish
     from timeagent.clock import NodeTime
     from timeagent.units import Instant, Seconds, Span, TimeInterval
@@ -96,6 +96,11 @@ class Loss:
     by: Holder | None = None
     """Who revoked it, and as the purpose why; None where nobody did, or its shard does not remember."""
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether this clock and a shard's contradict each other: then nobody here knows when the expiry is."""
+        return self.ended == "suspect" and self.reason is LossReason.CLOCK_UNSAFE
+
     def __str__(self) -> str:
         """Return it in words, without the domain."""
         return self.reason + (f" by {self.by.node}/{self.by.process}: {self.by.purpose}" if self.by else "")
@@ -123,8 +128,6 @@ class Losses:
         self._lock = Lock()
         self._found: deque[Loss] = deque()
         self._of_all: list[Listener] = []
-        self._of_one: dict[Lease, list[Listener]] = {}
-        self._told: set[Lease] = set()
 
     def found(self, loss: Loss) -> None:
         """Take note, under whatever lock: nobody is told yet."""
@@ -136,21 +139,13 @@ class Losses:
             self._of_all.append(listener)
 
     def listen_to(self, lease: Lease, listener: Listener) -> None:
-        """Tell it if this lease is lost: at once, if others have been told already, or it is not kept any more."""
+        """Tell it if this lease is lost: at once, if others have been told already."""
         with self._lock:
-            coming = any(each.lease is lease for each in tuple(self._found))
-            told = lease in self._told or (lease.loss is not None and not coming)
-            if not told:
-                self._of_one.setdefault(lease, []).append(listener)
-        if told and lease.loss is not None:
-            _tell(listener, lease.loss)
-
-    def forget(self, leases: list[Lease]) -> None:
-        """Drop what is known of leases that were given back."""
-        with self._lock:
-            for lease in leases:
-                self._of_one.pop(lease, None)
-                self._told.discard(lease)
+            told = lease.loss if lease.loss_listeners is None else None
+            if lease.loss_listeners is not None:
+                lease.loss_listeners = (*lease.loss_listeners, listener)
+        if told is not None:
+            _tell(listener, told)
 
     def tell(self) -> None:
         """Tell everybody of what was found. Call it without any lock."""
@@ -159,8 +154,8 @@ class Losses:
                 if not self._found:
                     return
                 loss = self._found.popleft()
-                self._told.add(loss.lease)
-                listeners = [*self._of_one.pop(loss.lease, ()), *self._of_all]
+                own, loss.lease.loss_listeners = loss.lease.loss_listeners, None
+                listeners = [*(own or ()), *self._of_all]
             for listener in listeners:
                 _tell(listener, loss)
 
@@ -192,6 +187,8 @@ class Keeper:
     """The session's, never held while a shard is asked."""
     losses: Losses = field(default_factory=Losses)
     process: int = field(default_factory=os.getpid)
+    held: dict[Lease, None] = field(default_factory=dict)
+    """Those that were taken and not given back, in the order in which they were taken."""
     moved: list[Lease] = field(default_factory=list)
     """Those that have gone on with their second half alone, and are not attended for there yet."""
 
@@ -244,6 +241,8 @@ class Lease:
     recalled: bool = False
     """Whether another has asked for it, as its shard said. Not known where the answer is to ignore it."""
     recall_listeners: tuple[Callable[[Lease], object], ...] = field(default=(), repr=False)
+    loss_listeners: tuple[Listener, ...] | None = field(default=(), repr=False)
+    """None: they have been told."""
     sticky_ns: Span | None = None
     """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
     session_lease: SessionLease | None = field(default=None, repr=False)
@@ -366,10 +365,9 @@ class Lease:
         """Raise LeaseLost, by name, unless the lease is surely still valid with the margin to spare."""
         self.end_if_over(now, margin_ns)
         if self.ended is not None:
-            why = "" if self.loss is None else f" ({self.loss})"
             raise LeaseLost(
                 f"lease-{self.ended}",
-                f"the lease on {self.domain!r} (fence {self.fence}) is {self.ended}{why}: its end is "
+                f"{self.over_text()} (fence {self.fence}): its end is "
                 f"{rfc3339(self.usable_until_ns(0))}, nothing begins under it for {span_text(margin_ns)} before that, "
                 f"and the time is up to {rfc3339(now.latest)}",
                 hint="acquire it again, read what happened meanwhile, then decide anew",
@@ -393,7 +391,9 @@ class Lease:
         elif self.ended is None:
             self.ended = ended
             self.loss = Loss(self, reason, ended, None if revoked is None else revoked.by)
-            if self.keeper is not None:
+            if self.keeper is None:
+                self.loss_listeners = None  # nobody has it yet: whoever listens is told at once
+            else:
                 self.keeper.losses.found(self.loss)
 
     # -- for the holder ------------------------------------------------------------------------------------------------
@@ -434,6 +434,11 @@ class Lease:
                 f"{span_text(margin_ns)} that were asked for",
                 hint="wait for its renewal, or do less under it at once",
             )
+
+    def over_text(self) -> str | None:
+        """Say that it is over, and why; None while it is held, as far as was seen."""
+        why = "" if self.loss is None else f" ({self.loss})"
+        return None if self.ended is None else f"the lease on {self.domain!r} is {self.ended}{why}"
 
     def surely_held(self) -> bool:
         """Whether ``check`` would let it pass: for what is asked often. Asks only the clock. Raises as ``check``."""
@@ -515,25 +520,6 @@ def checked_leases(leases: Iterable[Lease]) -> list[Lease]:
         if not isinstance(each, Lease):
             check_type(Lease, lease=each)
     return list(dict.fromkeys(chosen))
-
-
-def lease_of(shard: int, granted: LeaseGranted, term_ns: Span, age: Age | None) -> Lease:
-    """Return the lease, or the half of one, that a shard has granted."""
-    witness = granted.witness
-    return Lease(
-        domain=witness.domain,
-        shard=shard,
-        own_mode=witness.mode,
-        correlation_id=witness.correlation_id,
-        fence=witness.fence,
-        own_expiry_ns=witness.expiry_ns,
-        floor_ns=witness.floor_ns,
-        settle_to_ns=witness.settle_to_ns,
-        signed=granted.signed,
-        term_ns=term_ns,
-        age=age,
-        hints=granted.hints,
-    )
 
 
 @dataclass(slots=True, eq=False)

@@ -45,7 +45,7 @@ class LeaseCache:
         if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
             return False
         with self._keeper.lock:
-            kept = replace(lease, recall_listeners=())
+            kept = replace(lease, recall_listeners=(), loss_listeners=())
             lease.ended = "relinquished"
             self._renewer.exchange(lease, kept)
             self._since[kept] = self._time.boot_ns()
@@ -147,24 +147,18 @@ class Circle:
             )
 
 
+@dataclass(eq=False)
 class RecallListener:
     """The recalls of one session."""
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        leasing: Leasing,
-        renewer: LeaseRenewer,
-        cache: LeaseCache,
-        give_back: Callable[[Sequence[Lease]], None],
-    ) -> None:
-        """Listen to nobody yet. ``give_back``: ends leases, once what was written under them is decided."""
-        self._keeper = keeper
-        self._policy = keeper.policy
-        self._leasing = leasing
-        self._renewer = renewer
-        self._cache = cache
-        self._give_back = give_back
+    _keeper: Keeper
+    _leasing: Leasing
+    _cache: LeaseCache
+    _give_back: Callable[[Sequence[Lease]], None]
+    """Ends leases, once what was written under them is decided."""
+
+    def __post_init__(self) -> None:
+        self._policy = self._keeper.policy
         self._ears: dict[int, _Ear] = {}
         self._early: dict[bytes, WantedLease] = {}
         self._stop = Event()
@@ -203,7 +197,7 @@ class RecallListener:
     def waited_for(self, age: Age) -> dict[bytes, Age]:
         """Ask the shards which leases in use here an older request waits for, by correlation id. Blocks for each."""
         with self._keeper.lock:
-            used = [each for each in self._renewer.held if each.ended is None and each not in self._cache]
+            used = [each for each in self._keeper.held if each.ended is None and each not in self._cache]
             shards = sorted({each.shard for each in used if each.outlook().state == "held"})
         answers = [self._leasing.hear(shard, bytes(8), 0, 0) for shard in shards]
         ours = {each.correlation_id for each in used}
@@ -217,7 +211,7 @@ class RecallListener:
     def give_up(self, names: Iterable[bytes]) -> list[Lease]:
         """Give back those of these leases of which that was chosen, ``Recall.YIELD``; return all that are held."""
         with self._keeper.lock:
-            mine = [each for each in self._renewer.held if each.correlation_id in names and each.ended is None]
+            mine = [each for each in self._keeper.held if each.correlation_id in names and each.ended is None]
             back = [each for each in mine if each.recall is Recall.YIELD]
             for lease in back:
                 lease.lose("recalled", LossReason.RECALLED)
@@ -238,7 +232,7 @@ class RecallListener:
 
     def _listening_for(self, shard: int) -> bool:
         with self._keeper.lock:
-            return any(lease.shard == shard and lease.recall not in KEPT for lease in self._renewer.held)
+            return any(lease.shard == shard and lease.recall not in KEPT for lease in self._keeper.held)
 
     def _listen(self, shard: int, ear: _Ear) -> None:
         while True:
@@ -269,7 +263,7 @@ class RecallListener:
         with self._keeper.lock:
             mine = [
                 lease
-                for lease in self._renewer.held
+                for lease in self._keeper.held
                 if lease.shard == shard and (recalled.stopping or lease.correlation_id in wanted)
             ]
             for lease in mine:
@@ -331,12 +325,11 @@ def _tell(lease: Lease) -> None:
 class SessionStanding:
     """One session's, for the tools that are made of sessions. Safe to share between threads."""
 
-    def __init__(self, keeper: Keeper, leasing: Leasing, renewer: LeaseRenewer, cache: LeaseCache) -> None:
+    def __init__(self, keeper: Keeper, leasing: Leasing, cache: LeaseCache) -> None:
         self._keeper = keeper
         self.time, self.policy = keeper.time, keeper.policy
         self.leases_below = leasing.leases_below
         self._leasing = leasing
-        self._renewer = renewer
         self._cache = cache
         self._due: list[tuple[int, Callable[[], None]]] = []
         """What a session without threads has to do yet, and from when on, by the boot clock."""
@@ -374,5 +367,5 @@ class SessionStanding:
     def in_use(self, domain: str) -> Lease | None:
         """Return a lease on a domain that the session has in use, or None. Asks nobody."""
         with self._keeper.lock:
-            mine = [each for each in self._renewer.held if each.domain == domain and each not in self._cache]
+            mine = [each for each in self._keeper.held if each.domain == domain and each not in self._cache]
         return next((each for each in mine if each.ended is None), None)

@@ -25,7 +25,7 @@ from timeagent.errors import BadTime, TenureError
 from timeagent.units import MS, SECOND
 
 from ..formats.witness import Half
-from .held import Keeper, Lease, LossReason, SessionLease, lease_of, part_of
+from .held import Keeper, Lease, LossReason, SessionLease, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -137,11 +137,25 @@ class SessionLeases:
 
         Where that is over here meanwhile the lease is lost already.
         """
-        lease = lease_of(shard, granted, term_ns, age)
-        if granted.witness.session_id is None:
+        witness = granted.witness
+        lease = Lease(
+            domain=witness.domain,
+            shard=shard,
+            own_mode=witness.mode,
+            correlation_id=witness.correlation_id,
+            fence=witness.fence,
+            own_expiry_ns=witness.expiry_ns,
+            floor_ns=witness.floor_ns,
+            settle_to_ns=witness.settle_to_ns,
+            signed=granted.signed,
+            term_ns=term_ns,
+            age=age,
+            hints=granted.hints,
+        )
+        if witness.session_id is None:
             return lease
         with self._keeper.lock:
-            session_lease = self.named(shard, granted.witness.session_id)
+            session_lease = self.named(shard, witness.session_id)
             if session_lease is None:
                 lease.lose("expired", LossReason.EXPIRED)
                 return lease
@@ -354,10 +368,8 @@ class LeaseRenewer:
         self._parallel = parallel
         self._seen_boot_ns = 0
         self._seen_latest: Instant = 0
-        self.held: dict[Lease, None] = {}
-        """In the order in which they were taken."""
         self._alone: dict[Lease, None] = {}
-        """Those of them that are under no session lease: each is renewed, and runs out, by itself."""
+        """Those of the held ones that are under no session lease: each is renewed, and runs out, by itself."""
 
     def adopt(self, leases: Iterable[Lease], came: ClockLook) -> None:
         """Keep these from now on. ``came``: what the clock said when they had been granted."""
@@ -381,27 +393,24 @@ class LeaseRenewer:
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
-        gone = set(leases)
         with self._keeper.lock:
-            for lease in gone:
-                self.held.pop(lease, None)
+            for lease in leases:
+                self._keeper.held.pop(lease, None)
                 self._alone.pop(lease, None)
-        self._losses.forget(list(gone))
 
     def exchange(self, old: Lease, new: Lease) -> None:
         """Keep one object for a lease in the place of another."""
         with self._keeper.lock:
-            for leases in (self.held, self._alone):
+            for leases in (self._keeper.held, self._alone):
                 leases.pop(old, None)
             self._hold(new)
             if new.second is not None:
                 new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
-        self._losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
-        self.held[lease] = None
+        self._keeper.held[lease] = None
         if lease.session_lease is None:
             self._alone[lease] = None
 

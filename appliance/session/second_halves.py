@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from appliance.formats.shardmap import ShardMap
 from appliance.lease.client import LeaseGranted, LeaseUnavailable, may_ask_again
@@ -24,21 +25,14 @@ from .renewal import SessionLeases
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
 class SecondHalves:
     """The second halves of one session's leases: how they are taken, and when a lease goes on with its own alone."""
 
-    def __init__(
-        self,
-        keeper: Keeper,
-        newest: Callable[[], ShardMap],
-        client: Callable[[int], SessionClient],
-        session_leases: SessionLeases,
-    ) -> None:
-        """Call nothing yet. ``newest``: the newest map. ``client``: the way to a shard."""
-        self._keeper = keeper
-        self._newest = newest
-        self._client = client
-        self._session_leases = session_leases
+    _keeper: Keeper
+    _newest: Callable[[], ShardMap]
+    _client: Callable[[int], SessionClient]
+    _session_leases: SessionLeases
 
     def maps_to_name(self, session_lease: SessionLease) -> list[int]:
         """Return the maps to be named in a renewal, one after the other while its shard does not go by them yet."""

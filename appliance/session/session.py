@@ -92,8 +92,8 @@ class Session:
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
         self._renewal_thread = RenewalThread(policy, self.renew_due)
         self._cache = LeaseCache(keeper, self._renewer)
-        self._recalls = RecallListener(keeper, leasing, self._renewer, self._cache, self._give_back)
-        self.standing = SessionStanding(keeper, leasing, self._renewer, self._cache)
+        self._recalls = RecallListener(keeper, leasing, self._cache, self._give_back)
+        self.standing = SessionStanding(keeper, leasing, self._cache)
 
     @property
     def incarnation(self) -> bytes:
@@ -280,13 +280,13 @@ class Session:
 
     def _give_back(self, leases: Sequence[Lease], until_boot_ns: int | None = None) -> None:
         with self._keeper.lock:
-            mine = [lease for lease in leases if lease in self._renewer.held]
+            mine = [lease for lease in leases if lease in self._keeper.held]
             for lease in mine:
                 lease.ended = lease.ended or "relinquished"
         self._resolve_before_end(mine, until_boot_ns)
         with self._keeper.lock:
             doubtful = {lease for publication in self._pending.values() for lease in publication.leases}
-            mine = [lease for lease in mine if lease in self._renewer.held]
+            mine = [lease for lease in mine if lease in self._keeper.held]
             self._renewer.forget(mine)
             for lease in doubtful.intersection(mine):
                 lease.ended = "abandoned"
@@ -306,7 +306,7 @@ class Session:
         self._renewal_thread.stop()
         self._recalls.stop()
         with self._keeper.lock:
-            held = list(self._renewer.held)
+            held = list(self._keeper.held)
         self.relinquish(held)
         self._leasing.session_leases.close()
 
@@ -405,11 +405,9 @@ class Session:
         return self._logs.opened(log).horizon.refresh()
 
     def __enter__(self) -> Self:
-        """Use it in a ``with`` block."""
         return self
 
     def __exit__(self, *problem: object) -> None:
-        """Close it."""
         self.close()
 
     # -- one attempt ---------------------------------------------------------------------------------------------------
@@ -507,7 +505,7 @@ class Session:
 
     def _refuse_foreign(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            if lease.ended is None and lease not in self._renewer.held:
+            if lease.ended is None and lease not in self._keeper.held:
                 raise BadRequest(
                     "foreign-lease", f"the lease on {lease.domain!r} is another session's", hint="use its session"
                 )

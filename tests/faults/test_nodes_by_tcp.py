@@ -22,6 +22,7 @@ from tests.support.daemons import Daemons, free_port
 from tests.support.nodes import read_answer, read_exactly
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, ShardUnavailable, TryAgain
+from timeagent.keys import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def test_stranger_and_other_versions_are_told_why(daemons: Daemons) -> None:
 
     def answer_to(hello: Hello) -> Refused:
         plain = socket.create_connection((listen.host, listen.port), timeout=20)
-        with tls.client_context(site.settings["node1"].tls_key()).wrap_socket(plain) as connection:
+        with tls.client_context(site.settings["node1"].key(Purpose.TLS)).wrap_socket(plain) as connection:
             connection.sendall(encode_call([hello]))
             (reply,) = read_answer(connection)
             assert isinstance(reply, Refused)
@@ -148,7 +149,7 @@ def test_stranger_and_other_versions_are_told_why(daemons: Daemons) -> None:
     codes = [answer_to(each).code for each in (newer, foreign, elsewhere)]
     assert codes == ["protocol-version", "other-cluster", "not-here"]
     plain = socket.create_connection((listen.host, listen.port), timeout=20)
-    with tls.client_context(site.settings["node1"].tls_key()).wrap_socket(plain) as connection:
+    with tls.client_context(site.settings["node1"].key(Purpose.TLS)).wrap_socket(plain) as connection:
         connection.sendall(encode_call([good]))
         (length,) = struct.unpack(">I", read_exactly(connection, LENGTH_BYTES))
         assert b"welcome" in read_exactly(connection, length)

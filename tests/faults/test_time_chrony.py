@@ -21,6 +21,7 @@ from timeagent.agent.discipline import STALL_NS
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
+from timeagent.keys import Purpose
 from timeagent.sources.chrony import ChronySource, parse_tracking, tracking_request
 from timeagent.sources.port import Endpoint, UdpExchange
 from timeagent.units import MS, SECOND
@@ -252,6 +253,6 @@ def accused(node: Node, peer: Node) -> list[str]:
         for exchange in record["exchanges"]:
             if exchange["peer"] == f"peer {peer.settings.node}":
                 parts = (bytes.fromhex(exchange[part]) for part in ("own", "chance", "answer", "after"))
-                keys = (Verifier(each.settings.time_key().public) for each in (node, peer))
+                keys = (Verifier(each.settings.key(Purpose.TIME).public) for each in (node, peer))
                 proven += judge_exchange(Exchanged(*parts), *keys)
     return proven

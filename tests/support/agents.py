@@ -18,7 +18,7 @@ from tests.support.warm import WarmProcess
 from timeagent.agent.page import AgentTime
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime
-from timeagent.keys import public_line
+from timeagent.keys import Purpose, public_line
 from timeagent.sources.nonce import NonceClient
 from timeagent.units import DAY
 
@@ -67,7 +67,7 @@ class Node:
         return ["--root", str(self.root), "--node-dir", str(self.directory)]
 
     def public_key(self) -> str:
-        return public_line(self.settings.time_key().public, self.settings.node)
+        return public_line(self.settings.key(Purpose.TIME).public, self.settings.node)
 
     def start(self, toml: str = SILENT, *, ahead_ns: int = 0) -> Self:
         """Start the agent; return when it says that it runs. ``ahead_ns``: of a machine whose CLOCK_REALTIME is ahead.
@@ -99,7 +99,7 @@ class Node:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def time(self, radius_ns_max: int = DAY) -> AgentTime:
-        key = self.settings.time_key().id
+        key = self.settings.key(Purpose.TIME).id
         return AgentTime(self.runtime, SystemClock(), key_id=key, radius_ns_max=radius_ns_max)
 
     def now(self, check: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - as tenure() has it

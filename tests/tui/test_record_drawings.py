@@ -397,7 +397,7 @@ def test_no_verdict_is_told_by_colour_alone() -> None:
 
 def test_chain_shows_every_check_with_its_limit_and_leads_to_the_bytes(overlap: Archive) -> None:
     link = lineage(overlap.audit.findings[0], overlap)
-    rows = chain_lines(link)
+    rows = list(chain_lines(link))
     lines = [text(list(line.cells)) for _, line, _ in rows]
     (bad,) = [line for line in lines if "✗" in line and "the lease before was over" in line]
     assert "but must be after its expiry" in bad
@@ -411,7 +411,7 @@ def test_chain_shows_every_check_with_its_limit_and_leads_to_the_bytes(overlap: 
 
 def test_closed_link_still_says_how_much_fails_inside(overlap: Archive) -> None:
     link = lineage(overlap.audit.findings[0], overlap)
-    rows = chain_lines(link, {()})
+    rows = list(chain_lines(link, {()}))
     assert len(rows) == 1
     failing = sum(check.holds is False for check in link.chain())
     assert failing

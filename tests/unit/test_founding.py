@@ -67,9 +67,9 @@ def test_new_cluster_has_a_marker_a_policy_its_founder_and_one_shard(storage: Ro
     assert registers.newest_policy() == POLICY
     assert registers.newest_map().owners == ("node1",)
     keyring = registers.keyring(1)
-    assert keyring.node_of(settings.time_key().id) == "node1"
-    assert keyring.refuses(settings.witness_key().id, Purpose.WITNESS, NOW_NS) is None
-    assert keyring.refuses(settings.witness_key().id, Purpose.TIME, NOW_NS) is not None
+    assert keyring.node_of(settings.key(Purpose.TIME).id) == "node1"
+    assert keyring.refuses(settings.key(Purpose.WITNESS).id, Purpose.WITNESS, NOW_NS) is None
+    assert keyring.refuses(settings.key(Purpose.WITNESS).id, Purpose.TIME, NOW_NS) is not None
 
 
 def _keys() -> dict[Purpose, Signer]:
@@ -85,8 +85,8 @@ def test_nodes_join_with_the_root_key(storage: Rooted, tmp_path: Path) -> None:
     second = join(storage, tmp_path)
     registers = Registers(storage, CLUSTER, _root_key(first).verifier())
     assert registers.newest().trust == 2
-    assert registers.keyring(2).node_of(second.time_key().id) == "node2"
-    assert registers.keyring(2).node_of(first.time_key().id) == "node1"
+    assert registers.keyring(2).node_of(second.key(Purpose.TIME).id) == "node2"
+    assert registers.keyring(2).node_of(first.key(Purpose.TIME).id) == "node1"
 
 
 # At every call, done or not done: what fails leaves nothing, and can be tried again.

@@ -217,7 +217,7 @@ def test_younger_set_cannot_take_what_an_older_one_has_tentatively(site: HandSit
 
     site.transports[0].before = younger_comes
     older.acquire(low, high, timeout_s=0)
-    older.check_held(list(older._renewer.held))
+    older.check_held(list(older._keeper.held))
 
 
 def test_busy_names_who_has_it_why_since_when_and_until_when(site: HandSite) -> None:

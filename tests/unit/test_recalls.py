@@ -290,7 +290,7 @@ def test_lease_with_an_undecided_attempt_is_not_kept(site: HandSite) -> None:
     session._pending[bytes(16)] = undecided
     session.relinquish([lease])
     assert lease.ended in ("relinquished", "abandoned")
-    assert session._renewer.held == {}
+    assert session._keeper.held == {}
 
 
 # -- over a socket, in threads -----------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from tests.support.storage import WrappedStorage
 from tests.support.values import TIME_KEY
 from timeagent.clock import SystemClock
 from timeagent.errors import BadTime, Environment
+from timeagent.keys import Purpose
 from timeagent.units import SECOND
 
 if TYPE_CHECKING:
@@ -46,14 +47,14 @@ class Watched:
         self.time = HandTime(TIME_KEY, SystemClock().realtime_ns())
         registers = Registers(self.mount, site.cluster_id, site.root_key.verifier())
         self.watch = TrustWatch(registers, self.time)
-        self.key = site.settings["node2"].tls_key().id
+        self.key = site.settings["node2"].key(Purpose.TLS).id
 
 
 def test_newest_record_is_found_when_it_is_looked_for(site: Site) -> None:
     watched = Watched(site)
     watch = watched.watch
     assert watch.node_of(watched.key) == "node2"
-    assert watch.node_of(site.settings["node2"].witness_key().id) is None
+    assert watch.node_of(site.settings["node2"].key(Purpose.WITNESS).id) is None
     assert watch.refuses(watched.key) is None
     assert watch.address_of("node2") is None
     move_node(site.registers, site.root_key, "node2", Address("alpha", 7))
@@ -61,7 +62,7 @@ def test_newest_record_is_found_when_it_is_looked_for(site: Site) -> None:
     watch.refresh()
     assert watch.address_of("node2") == Address("alpha", 7)
     assert watch.number == 3
-    assert "is for witness" in str(watch.refuses(site.settings["node2"].witness_key().id))
+    assert "is for witness" in str(watch.refuses(site.settings["node2"].key(Purpose.WITNESS).id))
     assert "not in the trust record" in str(watch.refuses(bytes(16)))
 
 

@@ -168,9 +168,9 @@ def test_keys_are_private_from_the_first_byte_and_never_overwritten(tmp_path: Pa
     for purpose in Purpose:
         assert stat.S_IMODE((place / f"{purpose}.key").stat().st_mode) == 0o600
     loaded = settings(place)
-    for purpose, key in ((Purpose.TIME, loaded.time_key()), (Purpose.WITNESS, loaded.witness_key())):
+    for purpose, key in ((Purpose.TIME, loaded.key(Purpose.TIME)), (Purpose.WITNESS, loaded.key(Purpose.WITNESS))):
         assert key.id == keys[purpose].id
-    assert loaded.tls_key().id == keys[Purpose.TLS].id
+    assert loaded.key(Purpose.TLS).id == keys[Purpose.TLS].id
     with pytest.raises(Environment, match="exists already"):
         make_node_keys(place)
 
@@ -179,7 +179,7 @@ def test_key_that_others_may_read_is_not_trusted(tmp_path: Path) -> None:
     make_node_keys(tmp_path / "n")
     (tmp_path / "n" / "time.key").chmod(0o644)
     with pytest.raises(NotTrusted, match="0644"):
-        settings(tmp_path / "n").time_key()
+        settings(tmp_path / "n").key(Purpose.TIME)
 
 
 def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -162,11 +162,6 @@ def _audited(state: ClusterState) -> HealthCheck:
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def title_words(state: ClusterState) -> str:
-    cluster = f"cluster {state.cluster_id[:12]}" if state.cluster_id else "cluster ?"
-    return f"{cluster}  {state.path}  {badge_words(state)}  {time_words(state)}"
-
-
 def badge_words(state: ClusterState) -> str:
     if state.view is ViewKind.RECORD:
         if state.mount.reach is not Reach.ANSWERS:
@@ -272,7 +267,8 @@ def text_snapshot(state: ClusterState, width: int) -> str:
 def _lines(state: ClusterState, width: int) -> Iterator[str]:
     now = state.clock.now
     checks = health(state)
-    yield title_words(state)
+    cluster = state.cluster_id[:12] or "?"
+    yield f"cluster {cluster}  {state.path}  {badge_words(state)}  {time_words(state)}"
     yield f"{level_cell(checks).text}  {numbers_words(state)}".rstrip()
     for check in not_well(checks):
         yield f"  {check.words}"

@@ -236,10 +236,6 @@ def instant_near(text: str, near: Instant) -> Instant:
     return parse_instant(f"{rfc3339(near)[:10]}T{hours:0>2}:{seconds}Z")
 
 
-def speed_text(speed: float) -> str:
-    return f"{speed:g}×"
-
-
 def status_words(timeline: Timeline, place: ReplayPlace) -> str:
     findings = timeline.findings_by(place.instant_ns)
     day, moment = rfc3339(place.instant_ns)[:10], clock_text(place.instant_ns, 6)

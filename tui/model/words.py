@@ -118,7 +118,9 @@ def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
     resumes = clock_text(lease.resumes_ns + SECOND, 0)  # rounded up
     match stands:
         case Condition.DYING:
-            return f"will expire in {left}: {_why_dying(lease)}"
+            silent = "restarted" if lease.origin is LeaseOrigin.EARLIER_RUN else "silent"
+            gone = lease.holder_present is False
+            return f"will expire in {left}: {'process gone' if gone else f'shard {shard_text(lease.shard)} {silent}'}"
         case Condition.RECOVERING:
             return f"expired, recovering, resumes at {resumes}"
         case Condition.OVER:
@@ -130,14 +132,6 @@ def lease_words(lease: LeaseRow, now: TimeInterval) -> str:
         case Condition.HELD:
             mark = " !" if lease.previous in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED) else ""
             return "" if lease.previous is None else f"after {lease.previous}{mark}"
-
-
-def _why_dying(lease: LeaseRow) -> str:
-    if lease.holder_present is False:
-        return "process gone"
-    if lease.origin is LeaseOrigin.EARLIER_RUN:
-        return f"shard {shard_text(lease.shard)} restarted"
-    return f"shard {shard_text(lease.shard)} silent"
 
 
 def lease_row(lease: LeaseRow, now: TimeInterval) -> tuple[Cell, ...]:

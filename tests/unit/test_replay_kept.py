@@ -394,7 +394,7 @@ MUTANTS: list[tuple[Any, str, str, str]] = [
     (kept_module, "Timeline.delivered_backwards", "> 0", ">= 0"),
     (kept_module, "Timeline.signed_by", "[::-1]", ""),
     (kept_module, "Timeline.lease_events", "until >= first", "until > first + 1000000000"),
-    (kept_module, "Timeline.lease_events", "since <= last", "since < last"),
+    (kept_module, "Timeline.lease_events", "since <= last", "since <= first"),
     (kept_module, "Timeline.ceiling", "ceiling_name(shard, number)", "ceiling_name(shard, number + 1)"),
     (kept_module, "Timeline.session", "max(initial=0)", "min(initial=0)"),
     (store_module, "StoredEvents.until", "'<='", "'<'"),

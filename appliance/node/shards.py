@@ -1,16 +1,9 @@
-"""How a machine's own shard comes to run, and how it ends.
-
-In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
-have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
-lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
-runs here.
+"""How a machine's own shard comes to run, and how it ends (docs/protocol/lease.md, "Who runs a shard").
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
-
-A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database. A shard that another
+node runs is waited for as long as it may still grant: to begin at once would be safe, and everybody would settle up to
+a ceiling for nothing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
 """A value that many read and few write, kept in memory for as long as a lease says that it is the newest.
 
-```python
-limits = CachedValue(session, "config", "limits")
-limits.get()                                 # from memory while nobody else asks to write: no message to anybody
-limits.set(b"new")                           # written through; whoever had it in memory has given that up before
-limits.update(lambda old: old + b"!")        # read, decided and written, and nobody between
-limits.put(b"newer")                         # in memory alone, written a moment later: see ``put``
-```
-
 The value is the payload of the newest message of a log that names a domain. Who reads takes the domain in mode S and
 keeps it, with what it read, until somebody asks for the domain to write; who writes takes it in X and keeps it too.
 What is in memory is used while its lease is surely held, which is asked of the clock alone: it is never older than

@@ -26,16 +26,20 @@ from timeagent.errors import BadConfiguration, BadRequest, Environment, ShardUna
 from timeagent.keys import Signer, fingerprint
 from timeagent.units import MS, SECOND, parse_span, span_text
 
-from ..admin.founding import Listen, join_cluster, read_marker, refuse_not_empty, set_up
 from ..admin.membership import (
+    Listen,
     ask,
     check_known,
     finish,
     given_away,
     has_left,
     heirs,
+    join_cluster,
     prepared,
+    read_marker,
+    refuse_not_empty,
     revoke,
+    set_up,
     shards_of,
 )
 from ..admin.moving import moved

@@ -28,9 +28,17 @@ from timeagent.roughtime.server import DELEGATIONS_MAX, make_ahead, save_delegat
 from timeagent.trust import KeyEntry
 from timeagent.units import HOUR, SECOND, parse_instant, parse_span, rfc3339, span_text
 
-from ..admin.founding import next_policy, publish_policy
 from ..admin.membership import accept, asked, let_in
-from ..admin.trust import KEY_OVERLAP_NS, check_known, issue, move_node, revoke_keys, revoke_node
+from ..admin.trust import (
+    KEY_OVERLAP_NS,
+    check_known,
+    issue,
+    move_node,
+    next_policy,
+    publish_policy,
+    revoke_keys,
+    revoke_node,
+)
 from ..bag.roots import storage_at
 from ..formats.names import parse_address
 from ..formats.policy import Policy

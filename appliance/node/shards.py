@@ -444,8 +444,7 @@ class ShardHost:
         follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
         origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
-        right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
-        chain = self._shard_runtime.chain(right, self._time, self._policy)
+        chain = self._shard_runtime.chain(stored, self._time, signer, self._policy, identity, origin)
         ledger = CountedLedger(self._storage, identity.map_number, identity.shard, identity.incarnation)
         spool = self._shard_runtime.spool(ledger)
         if log is not None:

@@ -165,7 +165,7 @@ LEASES: tuple[Mutant, ...] = (
             ceiling,
             "CeilingChain._link",
             "record, data = self._pending",
-            "record, data = self._pending\nself._number, self._ceiling_ns = (record.number, record.ceiling_ns)",
+            "record, data = self._pending\nself.number, self._ceiling_ns = (record.number, record.ceiling_ns)",
         ),
         "witnesses",
         "leases",
@@ -196,7 +196,7 @@ LEASES: tuple[Mutant, ...] = (
         "nobody looks for a higher number after linking a ceiling record",
         (
             (ceiling, "look_for", "if numbers and numbers[-1] > number:", "if not numbers:"),
-            (ceiling, "CeilingChain._link", "number <= record.number - RECORDS_KEPT", "number <= record.number - 1"),
+            (ceiling, "CeilingChain._link_and_look", "each <= number - RECORDS_KEPT", "each <= number - 1"),
         ),
         "witnesses",
         "contenders",

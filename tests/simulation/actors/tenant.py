@@ -172,6 +172,8 @@ class Queue(Spool):
 class Parts(ShardRuntime):
     """A simulated machine's."""
 
+    chain = CeilingChain
+
     def __init__(self, street: Street, process: Process) -> None:
         self._street = street
         self._world = street.world
@@ -208,11 +210,6 @@ class Parts(ShardRuntime):
     def key_values(self, settings: object, patience_ns: Span) -> Reached | None:
         del settings, patience_ns
         return None if self._street.kept is None else Reached(self._street.kept)
-
-    def chain(self, right: CeilingChain, time: object, policy: object) -> Any:  # noqa: ANN401
-        del time, policy
-        right.close = lambda: None  # type: ignore[attr-defined]
-        return right
 
     def spool(self, ledger: StoredLedger) -> Any:  # noqa: ANN401
         return Queue(self._world, ledger)

@@ -165,7 +165,7 @@ LEASES: tuple[Mutant, ...] = (
             ceiling,
             "CeilingChain._link",
             "record, data = self._pending",
-            "record, data = self._pending\nself.number, self._ceiling_ns = (record.number, record.ceiling_ns)",
+            "record, data = self._pending\nself.number, self.ceiling_ns = (record.number, record.ceiling_ns)",
         ),
         "witnesses",
         "leases",
@@ -256,8 +256,9 @@ LEASES: tuple[Mutant, ...] = (
         one(
             ceiling,
             "CeilingChain._depose",
-            "return self._deposed",
-            "gone, self._deposed = (self._deposed, None)\nreturn gone",
+            "self.deposed, self.ceiling_ns = (Deposed(f'{reason}; the right to grant {ended}'), 0)\n"
+            "return self.deposed",
+            "return Deposed(reason)",
         ),
         "witnesses",
         "contenders",

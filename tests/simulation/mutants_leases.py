@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from appliance.bag import reader
-from appliance.formats import chains
 from appliance.lease import ceiling, connection, domain, shard, state
 from appliance.lease import store as store_module
 from appliance.session import held, leasing, recalls, session, stamping
@@ -215,7 +214,7 @@ LEASES: tuple[Mutant, ...] = (
     Mutant(
         "a successor holds the newest record against the number of its own",
         one(
-            chains,
+            ceiling,
             "ceiling_of",
             "if found != (cluster_id, map_number, shard, number):",
             "if found != (cluster_id, map_number, shard, number + 1):",

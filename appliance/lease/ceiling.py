@@ -150,24 +150,16 @@ class CeilingChain:
         self._pending: tuple[CeilingRecord, bytes] | None = None
         self._must_win = False
         """Whether the next record counts only if this process linked it: others may link the very same bytes."""
-        self._deposed: Deposed | None = None
+        self.deposed: Deposed | None = None
+        """Why this incarnation may never grant again, or None."""
         self.number = 0
         """The newest record of this incarnation that was linked and seen; 0 before the first."""
-        self._ceiling_ns = 0
+        self.ceiling_ns: Instant = 0
+        """Until when grants may reach now: 0 before the first record, and once deposed."""
         self._pruned_to = 0
         self.floor_ns: Instant = 0
         """The shard floor at the start of this run: from the newest record before it."""
         self.settle_to_ns: Instant = 0
-
-    @property
-    def ceiling_ns(self) -> Instant:
-        """Until when grants may reach now: 0 before the first record, and once deposed."""
-        return 0 if self._deposed else self._ceiling_ns
-
-    @property
-    def deposed(self) -> Deposed | None:
-        """Why this incarnation may never grant again, or None."""
-        return self._deposed
 
     def begin(self) -> Extension:
         """Link the first record of this incarnation, on top of whatever is newest. Idempotent until it is linked.
@@ -175,7 +167,7 @@ class CeilingChain:
         Raises BadTime, Damaged (the newest record cannot be read), BadConfiguration (a later map, and no ``origin``).
         """
         assert self.number == 0, "a chain begins once for each incarnation"
-        if self._pending is None and self._deposed is None:
+        if self._pending is None and self.deposed is None:
             try:
                 before = self._find_newest()
             except (Environment, TryAgain) as problem:
@@ -194,7 +186,7 @@ class CeilingChain:
         Idempotent until it is linked. Raises BadTime, Damaged.
         """
         assert self.number == 0, "a chain begins once for each incarnation"
-        if self._newest is None and self._deposed is None:
+        if self._newest is None and self.deposed is None:
             try:
                 numbers = self._port.list_afresh()
                 newest = self._port.read(numbers[-1]) if numbers else None
@@ -280,8 +272,8 @@ class CeilingChain:
 
     def _link(self, kind: CeilingKind, floor_ns: Instant, settle_to_ns: Instant, *, patient: bool | None) -> Extension:
         """Link what is pending, or else the next record. ``patient``: see ``_by_mount``."""
-        if self._deposed is not None:
-            return self._deposed
+        if self.deposed is not None:
+            return self.deposed
         if self._pending is None:
             self._pending = self._next_record(kind, floor_ns, settle_to_ns)
         record, data = self._pending
@@ -292,7 +284,7 @@ class CeilingChain:
             return listed
         self._pending = None
         self._newest = _Before(record.number, record.ceiling_ns, record.floor_ns, record.settle_to_ns)
-        self.number, self._ceiling_ns, self._linked = record.number, record.ceiling_ns, data
+        self.number, self.ceiling_ns, self._linked = record.number, record.ceiling_ns, data
         return Extended(record, data)
 
     def _by_mount(self, steps: Callable[[], Listed], patient: bool | None) -> Listed:  # noqa: ARG002, FBT001
@@ -345,9 +337,9 @@ class CeilingChain:
             return
 
     def _depose(self, reason: str) -> Deposed:
-        ended = f"ended before {rfc3339(self._ceiling_ns)}" if self._ceiling_ns else "never began"
-        self._deposed = Deposed(f"{reason}; the right to grant {ended}")
-        return self._deposed
+        ended = f"ended before {rfc3339(self.ceiling_ns)}" if self.ceiling_ns else "never began"
+        self.deposed, self.ceiling_ns = Deposed(f"{reason}; the right to grant {ended}"), 0
+        return self.deposed
 
 
 class ChainPort(Protocol):

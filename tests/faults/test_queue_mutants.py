@@ -61,7 +61,7 @@ MUTANTS = {
         ceiling,
         "CeilingChain._next_record",
         "return record, sign(Kind.CEILING, record, signer)",
-        "self._ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
+        "self.ceiling_ns = ceiling\n    return (record, sign(Kind.CEILING, record, signer))",
         chain_tests.test_listing_that_does_not_show_the_own_record_does_not_count,
     ),
     "successor takes a running record's floor": Mutant(

@@ -18,7 +18,7 @@ import apsw
 
 from appliance.daemon.failover import BEAT_NS, ShardFailover
 from appliance.formats.shardmap import shard_text
-from appliance.lease.ceiling import StoppedOrderly
+from appliance.lease.ceiling import CeilingChain, StoppedOrderly
 from appliance.lease.turn_log import LogLost
 from appliance.lease.whole_shard import Suspension
 from appliance.node.hosted_shard import ShardRuntime
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from appliance.formats.shardmap import ShardMap
-    from appliance.lease.ceiling import CeilingChain
     from appliance.lease.domain import State
     from appliance.lease.shard import Shard
     from appliance.lease.store import LeaseStore

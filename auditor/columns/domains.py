@@ -115,25 +115,27 @@ class SessionColumns:
         self.suspect = np.zeros(len(known) + 1, np.bool_)
         """Whether something is told of it where more is told than once, or with numbers that are too large."""
         self.suspect[-1] = True
-        ends, position, expiry = [0], [NOTHING], [NOTHING]
-        ended: list[bytes] = []
+        words, ended = [(NOTHING, NOTHING, NOTHING)], list[bytes]()
         for number, history in enumerate(known.values()):
             highest = 0
             for told in history.told:
                 highest = max(highest, told.witness.expiry_ns)
-                position.append(self._place(told.position, number))
-                expiry.append(min(highest, NUMBER_MAX))
+                words.append((number, self._place(told.position, number), min(highest, NUMBER_MAX)))
                 ended += told.witness.ended
             self.suspect[number] |= highest >= NUMBER_MAX
-            ends.append(len(position) - 1)
             if history.over is not None:
                 self.over[number] = self._place(history.over.position, number)
-        self._ends = np.array([*ends, ends[-1]], np.int64)
-        """Where in the columns the last word of each stands that was told before the next one's first."""
-        self._position, self._expiry = np.array(position, np.int64), np.array(expiry, np.int64)
+        self._session, self._position, self._expiry = np.array(words, np.int64).T
+        """Of each word on a session lease: of which, where, and the highest expiry by then."""
+        self._positions = np.unique(self._position)
+        self._order = self._key(self._session, self._position)
         each = numbers(b"".join(ended), 2)
         self.ended = np.unique(marks(np.zeros(len(each), np.int64), each))
         """Marks of the leases that were ended alone."""
+
+    def _key(self, session: Column, position: Column) -> Column:
+        """Return a number for each session lease and position, in order of both."""
+        return session * (len(self._positions) + 1) + np.searchsorted(self._positions, position)
 
     def _place(self, position: Position, number: int) -> int:
         """Return a position as columns have it."""
@@ -156,13 +158,8 @@ class SessionColumns:
 
     def expiry_before(self, session: Column, position: Column) -> Column:
         """Return the latest expiry that was told of each session lease before a position; NOTHING where none was."""
-        low, high = self._ends[session].copy(), self._ends[session + 1].copy()
-        while (low < high).any():
-            middle = (low + high + 1) // 2
-            before = self._position[middle] < position
-            low = np.where(before & (low < high), middle, low)
-            high = np.where(~before & (low < high), middle - 1, high)
-        return np.where(low > self._ends[session], self._expiry[low], NOTHING)
+        last = np.searchsorted(self._order, self._key(session, position)) - 1
+        return np.where(self._session[last] == session, self._expiry[last], NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +184,21 @@ def judge_domains(
     without = [*odd.union(uses.names.values).difference(known)]
     bad = np.fromiter(map(odd.__contains__, known), np.bool_, len(known))
     rows = entries.rows()
-    if len(rows):
-        leases = _Leases(rows, entries, heads, bad)
-        leases.check_shape()
-        leases.check_statements(cluster)
-        leases.check_ends_told()
-        leases.check_order_of_claims()
-        leases.check_sessions(sessions)
-        leases.check_ends(cluster)
-        leases.check_conflicts()
-        leases.check_moves()
-        _check_uses(leases, uses, used, cluster)
-        witnesses = int((leases.told & ~bad[leases.name]).sum())
-    else:
-        witnesses = 0
+    if not len(rows):
+        return DomainsSeen(without, 0)
+    leases = _Leases(rows, entries, heads, bad)
+    leases.check_shape()
+    leases.check_statements(cluster)
+    leases.check_ends_told()
+    leases.check_order_of_claims()
+    leases.check_sessions(sessions)
+    leases.check_ends(cluster)
+    leases.check_conflicts()
+    leases.check_moves()
+    _check_uses(leases, uses, used, cluster)
     names = list(known)
-    return DomainsSeen([*without, *(names[n] for n in np.flatnonzero(bad).tolist())], witnesses)
+    suspects = [*without, *(names[n] for n in np.flatnonzero(bad).tolist())]
+    return DomainsSeen(suspects, int((leases.told & ~bad[leases.name]).sum()))
 
 
 class _Leases:

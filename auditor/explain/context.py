@@ -6,7 +6,7 @@ readers made of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -15,6 +15,7 @@ from typing import Any, Final
 from appliance.formats.lease import Ending, LeaseOutcome, Mode
 from appliance.formats.witness import Half, SessionEnded, Witness, WitnessKind
 from auditor.rules.finding import Finding
+from auditor.rules.history import GIVEN_BACK
 from auditor.timeline.events import (
     BagClosed,
     CeilingLinked,
@@ -47,7 +48,7 @@ FAR_NS: Final = 3600 * SECOND
 """An instant so far outside the tree's own time is no place in the picture: a floor of zero, a forged time."""
 
 
-_GIVEN_BACK: Final = frozenset({LeaseOutcome.RELINQUISHED, LeaseOutcome.DROPPED, LeaseOutcome.WITHDRAWN})
+_GIVEN_BACK: Final = GIVEN_BACK | {LeaseOutcome.WITHDRAWN}
 
 
 @dataclass
@@ -128,7 +129,7 @@ class Traces:
     """
 
     def __init__(self, timeline: Timeline) -> None:
-        self.of = lru_cache(DOMAINS_AT_HAND)(partial(_leases_of, timeline))
+        self.of = lru_cache(DOMAINS_AT_HAND)(lambda domain: leases_until(timeline, domain, timeline.end_ns))
         """Returns all leases of a domain by correlation id, with what was written under each."""
         self._stretch = lru_cache(STRETCHES_AT_HAND)(partial(_within, timeline))
 
@@ -145,10 +146,6 @@ class Traces:
 def _within(timeline: Timeline, domain: str, first: Instant, last: Instant) -> list[LeaseTrace]:
     found = _traces(timeline, timeline.lease_events(domain, first, last)).values()
     return sorted(found, key=lambda each: (each.granted_ns, each.witness.correlation_id))
-
-
-def _leases_of(timeline: Timeline, domain: str) -> Mapping[bytes, LeaseTrace]:
-    return leases_until(timeline, domain, timeline.end_ns)
 
 
 def leases_until(timeline: Timeline, domain: str, instant: Instant) -> dict[bytes, LeaseTrace]:
@@ -312,9 +309,7 @@ def context_of(finding: Finding, timeline: Timeline) -> Context:
 def _around(leases: Sequence[LeaseTrace], named: AbstractSet[bytes]) -> Iterator[LeaseTrace]:
     """Yield the leases of a domain that are concerned, and their neighbours in the chain."""
     places = [number for number, lease in enumerate(leases) if lease.witness.correlation_id in named]
-    for number, lease in enumerate(leases):
-        if any(abs(number - place) <= NEIGHBOURS for place in places):
-            yield lease
+    yield from (lease for number, lease in enumerate(leases) if any(abs(number - at) <= NEIGHBOURS for at in places))
 
 
 def _moves(timeline: Timeline, first: Instant, last: Instant) -> Iterator[MapFollowed]:

@@ -262,6 +262,10 @@ _ALL: Final = (
 RULES: Final[dict[str, Rule]] = {rule.code: rule for rule in _ALL}
 
 
+FORGED: Final = frozenset({"forged-record", "forged-time", "forged-witness", "ended-key"})
+"""What says that a signed time is nobody's, or may be."""
+
+
 def found(
     code: str,
     subject: str,

@@ -13,9 +13,6 @@ from appliance.formats.policy import Policy
 from appliance.formats.stamped import CONTEXTS, Signed, Stamped, body_digest
 from auditor.evidence.signatures import (
     EndedKey,
-    FrameEvidence,
-    HeldSession,
-    HeldWitness,
     Signatures,
     misattributed,
     refusal_code,
@@ -27,11 +24,9 @@ from timeagent.trust import KeyEntry, Keyring, TrustRecord
 from timeagent.units import INSTANT_MAX, Instant, rfc3339, span_text
 
 from .finding import (
-    Check,
     Evidence,
     Finding,
     Times,
-    clock,
     found,
     latest_expiry_ns,
     radius_allowed,
@@ -239,54 +234,3 @@ def ceiling_findings(
         code = refusal_code("forged-time", reason)
         title = title_of(code, "a ceiling record", "the signed time of a ceiling record does not verify")
         yield found(code, where.path, reason, [where], title=title)
-
-
-def signed_time(evidence: FrameEvidence) -> Check:
-    """forged-time, ended-key: a frame's signed time is one of its writer's."""
-    refusal, limit = evidence.refusal, f"signed by a time key of {evidence.frame.head.writer}"
-    if refusal is not None:
-        return Check(refusal.code, "signed time", refusal.reason, limit, holds=False)
-    return Check("forged-time", "signed time", evidence.token, limit, holds=True, words=_interval)
-
-
-def _interval(said: SignedTime | str) -> str:
-    return said if isinstance(said, str) else f"{clock(said.midpoint_ns)} ± {span_text(said.radius_ns)}"
-
-
-def is_witness(reason: str) -> Check:
-    """forged-witness: what stands in the place of a witness is one. ``reason``: why it is not."""
-    return Check("forged-witness", "a witness", reason, "bytes that are a witness", holds=False)
-
-
-def signed_by_shard(held: HeldWitness | HeldSession) -> Check:
-    """forged-witness, forged-time, ended-key: a witness is in a batch that its shard signed."""
-    what, refusal = "signed by the shard", held.refusal
-    if refusal is not None:
-        return Check(refusal.code, what, refusal.reason, "a signature that verifies", holds=False)
-    return Check("forged-witness", what, "verifies", f"a witness key of {held.head.node}", holds=True)
-
-
-def frame_findings(evidence: FrameEvidence) -> Iterator[Finding]:
-    """forged-witness, forged-time and ended-key: what a frame carries. Readers drop such a frame whole."""
-    path, where, signed = evidence.where.path, [evidence.where], signed_time(evidence)
-    if not signed.holds:
-        title = title_of(signed.code, "a frame", "the signed time of a frame is refused")
-        reason = f"the frame's signed time is refused: {signed.value}"
-        yield signed.finding(path, reason, where, {"the frame": evidence.token}, title=title)
-    for reason in evidence.unreadable:
-        yield is_witness(reason).finding(path, f"the frame carries a witness that is none: {reason}", where)
-    for held in evidence.carried:
-        check = signed_by_shard(held)
-        if check.holds:
-            continue
-        lease = lease_name(held)
-        reason = f"{path} carries a witness of {lease} that is refused: {check.value}"
-        forged = "the signed time of a witness is refused" if check.code == "forged-time" else ""
-        title = title_of(check.code, "a witness", forged)
-        yield check.finding(f"{path} under {lease}", reason, where, {"the witness": held.token}, title=title)
-
-
-def lease_name(held: HeldWitness | HeldSession) -> str:
-    if isinstance(held, HeldSession):
-        return f"session lease {held.witness.session_id.hex()}"
-    return f"lease {held.witness.correlation_id.hex()} on {held.witness.domain!r}"

@@ -180,10 +180,12 @@ class ShardWalk:
         number = 0
         for each in blocks:
             count = len(each.block.entries)
-            if (records is not None or self._is_readable(each)) and self._holds(each):
+            if (records is not None or self._is_readable(each)) and self._is_signed(each):
                 self._tell_head(each)
                 good.append(each)
                 chosen.extend(range(number, number + count))
+            else:
+                self._ledgers.damaged.add(each.file.incarnation)
             number += count
         if records is None:
             others = [(which, n) for which, each in enumerate(good) for n in range(len(each.block.entries))]
@@ -228,14 +230,8 @@ class ShardWalk:
             return False
         return True
 
-    def _holds(self, each: _Block) -> bool:
-        """Whether a block is what its shard signed; what is wrong with it is reported."""
-        holds = self._is_signed(each)
-        if not holds:
-            self._ledgers.damaged.add(each.file.incarnation)
-        return holds
-
     def _is_signed(self, each: _Block) -> bool:
+        """Whether a block is what its shard signed; what is wrong with it is reported."""
         file, block, head, where = each.file, each.block, each.head, each.where
         if (head.map_number, head.shard, head.incarnation) != (file.map_number, file.shard, file.incarnation):
             reason = f"{file.path} holds a block of run {head.incarnation.hex()} of shard {head.shard}"
@@ -246,12 +242,8 @@ class ShardWalk:
             title = "a ledger's block holds other witnesses than its shard signed"
             self._told.found("forged-witness", f"{file.path} block {head.sequence}", reason, [where], title)
             return False
-        keys = self._records.keys
-        refusal = (
-            head_refusal(self._signatures, keys, self._records.cluster_id, block.head, head, block.signature)
-            if keys is not None
-            else None
-        )
+        keys, signed = self._records.keys, (self._records.cluster_id, block.head, head, block.signature)
+        refusal = None if keys is None else head_refusal(self._signatures, keys, *signed)
         if refusal:
             reason = f"{file.path}, block {head.sequence}: {refusal.reason}"
             what = "the signed time of a batch" if refusal.code == "forged-time" else "a batch of witnesses"

@@ -169,7 +169,8 @@ class CeilingChain:
         assert self.number == 0, "a chain begins once for each incarnation"
         if self._pending is None and self.deposed is None:
             try:
-                before = self._find_newest()
+                found = newest_of(self._port)
+                before = self._empty() if found is None else self._before(*found)
             except (Environment, TryAgain) as problem:
                 return InDoubt(f"the chain cannot be read: {problem.message}")
             if not isinstance(before, _Before):
@@ -237,12 +238,6 @@ class CeilingChain:
             if not isinstance(decided, Extended):
                 return decided
         return self._link(CeilingKind.ORDERLY, floor_ns, settle_to_ns, patient=True)
-
-    def _find_newest(self) -> _Before | Extension:
-        found = newest_of(self._port)
-        if found is None:
-            return self._empty()
-        return found if isinstance(found, InDoubt) else self._before(*found)
 
     def _empty(self) -> _Before | InDoubt:
         """Return what an empty chain begins with: nothing under the first map, else what its origin says."""
@@ -373,8 +368,11 @@ type Listed = list[int] | Overtaken | InDoubt
 """A listing in which the record that was linked is the newest, or why there is none."""
 
 
-def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
-    """Return the newest record of a chain and its number, looked at afresh; None: it is empty. Raises Environment."""
+def newest_of(port: ChainPort) -> tuple[int, bytes] | None:
+    """Return the newest record of a chain and its number, looked at afresh; None: it is empty.
+
+    Raises Environment, TryAgain: it cannot be read.
+    """
     for _ in range(LOOKS_MAX):
         numbers = port.list_afresh()
         if not numbers:
@@ -382,7 +380,7 @@ def newest_of(port: ChainPort) -> tuple[int, bytes] | InDoubt | None:
         data = port.read(numbers[-1])
         if data is not None:
             return numbers[-1], data
-    return InDoubt("the newest record of the chain is listed and cannot be read")
+    raise TryAgain("chain-unread", "the newest record of the chain is listed and cannot be read", hint="try again")
 
 
 def link_record(port: ChainPort, number: int, data: bytes, *, must_win: bool = False) -> Overtaken | InDoubt | None:

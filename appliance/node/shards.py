@@ -387,8 +387,6 @@ class ShardHost:
         """Go on with the turns that are kept, in the place of one that begins; None: nobody may. Touches the mount."""
         head = log.found()
         newest = ceiling.newest_of(self._port(*chain_of(fresh.number)))
-        if isinstance(newest, ceiling.InDoubt):
-            raise ShardUnavailable("chain-in-doubt", f"shard {shard_text(fresh.number)}: {newest.reason}")
         if head is None or not head.said or newest is None:
             return None
         said, boot = decode(Suspension, head.said, "the head of a shard's log"), self._shard_runtime.boot()

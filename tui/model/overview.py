@@ -255,7 +255,6 @@ def not_known(state: ClusterState) -> str:
 
 
 def log_row(log: LogView, now: TimeInterval) -> tuple[Field, ...]:
-    """Return the fields of a log, in the order of LOG_COLUMNS."""
     return (Cell(log.name), tuple(BAG_CELLS[bag.state] for bag in log.bags), log_words(log, now))
 
 

@@ -215,7 +215,6 @@ def domains_near(
 
 
 def event_tone(event: Event) -> Tone:
-    """Say how much an event asks to be looked at; its words say why."""
     match event:
         case FrameWritten() if event.void_because:
             return Tone.BAD
@@ -311,7 +310,6 @@ def accused(timeline: Timeline) -> frozenset[bytes]:
 
 
 def _strip(state: StateAt, log: str, width: int) -> list[Cell]:
-    """Draw the newest bags of a log, the newest at the right; what is damaged has a mark of its own."""
     known = state.logs[log]
     label = f"{log}: final up to {clock_text(known.horizon_ns, 1)}, {known.delivered:,} delivered  "[: width - 8]
     cells = []

@@ -385,7 +385,6 @@ class ReplayScreen(EvidenceScreen):
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was asked for is drawn."""
         return not self._busy and self._moment is not None and self._moment.wish == self._wish()
 
     # Keys.

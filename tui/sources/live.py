@@ -337,7 +337,7 @@ class LiveRows:
                 resumes = (not answers and view.resumes_ns) or each.expiry_ns + answer.after_expiry_ns
                 as_of = None if answers else said.asked_ns
                 yield self._row(each, view.shard, origin, resumes, answer, as_of)
-            if answers and view.resumes_ns is not None and not now.surely_past(view.resumes_ns):
+            if answers and view.resumes_ns is not None and view.waits(now):
                 for each in said.earlier:
                     known.add(each.domain)
                     if answer.ledgers.fences.get(each.domain, 0) > each.fence:

@@ -7,14 +7,12 @@ looked at afresh afterwards showing that record and no higher number. The order 
 2. look     afresh: a higher number means the same (a slot that was pruned can be linked again by who slept long);
 3. use      the new ceiling, and only now.
 
-Ceilings never fall from record to record, whatever the clocks say: that, and not a clock, is what a successor's floor
-rests on. A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
+A step that failed leaves doubt, never a right: the same bytes are linked again under the same number.
 
-``CeilingExtender`` has the mount work done by a thread of its own: whoever grants never waits long for the mount. The
-steps of one extension, link and look, stay together on that thread, in their order; only their result crosses over.
-Until it has, the right to grant reaches where it reached before: granting stops at that ceiling, renewing too, and
-everything else goes on. A look that ended long before its result is taken is as good as a fresh one: what the record
-promises is kept by its being there, not by a clock.
+``CeilingExtender`` has the mount work done by a thread of its own, link and look together: whoever grants never waits
+long for the mount. Until their result has crossed over the right reaches where it reached before: granting stops at
+that ceiling, renewing too, and everything else goes on. A look that ended long before is as good as a fresh one: what
+the record promises is kept by its being there, not by a clock.
 """
 
 from __future__ import annotations

@@ -13,17 +13,8 @@ from timeagent.errors import Damaged
 from timeagent.units import Instant, Span
 
 from ..formats.witness import Revoked, SessionWitness, SignedWitness
+from . import wire
 from .client import FIRST_MAP, ClockLook, LeaseClient, LeaseUnavailable, Result, as_result, contradiction
-from .wire import (
-    PAGE_LEASES_MAX,
-    BeginSession,
-    DropSession,
-    Inspect,
-    LeasePage,
-    LeaseView,
-    RenewSession,
-    SessionGranted,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +45,7 @@ class SessionClient(LeaseClient):
     def begin_session(self, term_ns: Span, map_number: int = FIRST_MAP) -> SessionResult:
         """Ask for a session lease, going by a map. Raises BadTime."""
         sent = ClockLook.of(self._time)
-        request = BeginSession(
+        request = wire.BeginSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
             holder=self._holder,
@@ -68,7 +59,7 @@ class SessionClient(LeaseClient):
     ) -> SessionResult:
         """Move its expiry, and so that of every lease under it. Unavailable: it is what it was. Raises BadTime."""
         sent = ClockLook.of(self._time)
-        request = RenewSession(
+        request = wire.RenewSession(
             request_id=self._randomness.randbytes(16),
             map_number=map_number,
             session_id=session_id,
@@ -87,7 +78,7 @@ class SessionClient(LeaseClient):
         give_up_ns: Instant | None = None,
     ) -> SessionResult:
         """Give it back with all leases under it: they are over for the holder before this is called. Raises BadTime."""
-        request = DropSession(
+        request = wire.DropSession(
             request_id=self._randomness.randbytes(16),
             session_id=session_id,
             watermark_ns=watermark_ns,
@@ -97,31 +88,33 @@ class SessionClient(LeaseClient):
         )
         return self._ask_about_session(request, None, give_up_ns)
 
-    def leases_under(self, session_id: bytes) -> Iterator[tuple[LeaseView, ...]]:
+    def leases_under(self, session_id: bytes) -> Iterator[tuple[wire.LeaseView, ...]]:
         """Yield the leases under a session lease, unsigned, page by page; no more of them once no answer comes."""
         after, more = "", True
         while more:
-            replies = self._call([Inspect(after_domain=after, leases_max=PAGE_LEASES_MAX, session_id=session_id)])
-            if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], LeasePage):
+            replies = self._call(
+                [wire.Inspect(after_domain=after, leases_max=wire.PAGE_LEASES_MAX, session_id=session_id)]
+            )
+            if isinstance(replies, LeaseUnavailable) or not isinstance(replies[0], wire.LeasePage):
                 return
             yield replies[0].leases
             after, more = replies[0].after_domain, replies[0].more
 
     def _ask_about_session(
         self,
-        request: BeginSession | RenewSession | DropSession,
+        request: wire.BeginSession | wire.RenewSession | wire.DropSession,
         sent: ClockLook | None,
         give_up_ns: Instant | None = None,
     ) -> SessionResult:
-        replies = self._call([request], 0, give_up_ns, patient=isinstance(request, DropSession))
+        replies = self._call([request], 0, give_up_ns, patient=isinstance(request, wire.DropSession))
         if isinstance(replies, LeaseUnavailable):
             return replies
         (reply,) = replies
-        if sent is None or not isinstance(reply, SessionGranted):
+        if sent is None or not isinstance(reply, wire.SessionGranted):
             return as_result(reply, "")
-        return self._judge_session(reply, request.session_id if isinstance(request, RenewSession) else None, sent)
+        return self._judge_session(reply, request.session_id if isinstance(request, wire.RenewSession) else None, sent)
 
-    def _judge_session(self, reply: SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
+    def _judge_session(self, reply: wire.SessionGranted, session_id: bytes | None, sent: ClockLook) -> SessionResult:
         where = "the shard's witness of a session lease"
         came = ClockLook.of(self._time)
         try:

@@ -1,11 +1,8 @@
-"""Session leases: the state of one, what can become of it, and what that makes of the leases under it.
+"""Session leases: the state of one, what becomes of it, and of the leases under it (docs/protocol/lease.md).
 
 As in ``state``, the functions read no clock and no storage, and nothing in a state ever falls. A lease under a session
 lease has no expiry of its own: ``as_of`` puts the session's into its state before anything is decided about it, and
-ends it if the session is over. So a renewal costs the same, however many leases are under it; leases whose session is
-over are ended when somebody meets them, and until then the session's record says what that brings to their domains.
-
-``Sessions`` has the functions decide the requests of a shard's turns (docs/protocol/lease.md).
+ends it if the session is over. ``Sessions`` has them decide the requests of a shard's turns.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
-"""From one map's ceiling chains to the next one's (docs/protocol/lease.md, "From map to map").
+"""From one map's ceiling chains to the next one's (docs/protocol/lease.md, "From chain to chain").
 
 Whoever carries out a new map ends every chain of the maps before it with a terminal record. Any number of nodes may do
 that at once, stop at any line, and begin again: the first terminal record of a chain wins, and nobody links after it.
-The steps for one chain are:
-
-1. list     afresh; an empty chain ends with what it would have begun with;
-2. link     a terminal record after the newest one;
-3. list     afresh again: a higher number means look again. Only a listing that began when the record was seen already,
-            and shows nothing higher, says that it is the end. One look is not enough, not even for a record that
-            another linked: a listing that takes long can show a terminal record in a slot that was pruned after the
-            listing began, and not what is newest.
-
-A chain of the new map begins only when that is said of every chain of the map before, with the highest numbers of all.
-No clock occurs in this argument. ``polite`` may hold a terminal record back while an owner still stops in good order:
-that spares everybody a wait, and nothing rests on it.
+One look is not enough, not even for a record that another linked: a listing that takes long can show a terminal record
+in a slot that was pruned after the listing began, and not what is newest. ``polite`` may hold a terminal record back
+while an owner still stops in good order: that spares everybody a wait, and nothing rests on it.
 """
 
 from __future__ import annotations
@@ -37,10 +28,6 @@ LOOKS_MAX: Final = 6
 
 type Polite = Callable[[CeilingRecord], str | None]
 """Says why a running record's owner is to be given time, or None."""
-
-
-def _at_once(_: CeilingRecord) -> str | None:
-    return None
 
 
 def newest_record(port: ChainPort) -> CeilingRecord | None:
@@ -67,7 +54,7 @@ class Succession:
     signer: Signer | KeyInUse
     node: str
     incarnation: bytes
-    polite: Polite = _at_once
+    polite: Polite = lambda _: None
     _known: dict[int, Beginning] = field(default_factory=dict)
 
     def beginning(self, chain: int) -> Beginning | InDoubt:

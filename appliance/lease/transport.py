@@ -262,21 +262,17 @@ class TlsTransport(SocketTransport):
         left = until - self._clock.boot_ns()
         if left <= 0:
             raise TimeoutError("timed out")
-        plain = socket.create_connection((address.host, address.port), timeout=left / SECOND)
+        connection = socket.create_connection((address.host, address.port), timeout=left / SECOND)
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
-            self._arm(plain, until)
-            connection = self._context.wrap_socket(plain)
-        except BaseException:
-            plain.close()
-            raise
-        try:
-            self._keys[connection] = key_id(tls.peer_key(connection))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _TCP_USER_TIMEOUT_MS)
+            self._arm(connection, until)
+            connection = wrapped = self._context.wrap_socket(connection)
+            self._keys[wrapped] = key_id(tls.peer_key(wrapped))
         except BaseException:
             connection.close()
             raise
-        return connection
+        return wrapped
 
     def release(self, timeout_ns: Span) -> str:
         """Return which release the node says that it runs; empty: it does not say. A connection of its own; blocks.

@@ -1,18 +1,12 @@
-"""The turns of a shard in etcd, which outlives its machine: who goes on after a crash knows what was out.
+"""The turns of a shard in a key-value store that outlives its machine (docs/protocol/lease.md, "Turns kept in etcd").
 
 Before the replies of a turn leave, all that it changed is there, in one transaction, with the block that the ledger
-gets; so no reply rests on what another run would not find. The transaction is done only while one key, the *head*, is
-as this run wrote it last: a run that takes the head over ends all writing of the run before, be that one dead or only
-slow, and reads what it left after that. A transaction without an answer is asked for again as it is, and recognised by
-its head if it was done the first time; whether it was stays unknown only for as long as the store does not answer, and
-a run that waits no longer ends, without an answer to anybody (docs/protocol/lease.md, "Turns kept in etcd").
-
-What is kept is leases that are out, session leases, and domains whose floor or settle_to is not past yet. All other
-domains are forgotten at a crash as by an eviction: the shard's own floor and settle_to are raised above theirs.
+gets. The transaction is done only while one key, the *head*, is as this run wrote it last: a run that takes the head
+over ends all writing of the run before. One without an answer is asked for again as it is, and recognised by its head
+if it was done the first time; a run that is not answered for too long ends, without an answer to anybody.
 
 It is a log, not a table, because a transaction of etcd takes 128 operations and 1.5 MiB, and a turn may change
-thousands of domains. Each turn says again what was said longest ago, as much as it says new, and what nobody needs any
-more is deleted: so the log is about twice as long as what is out.
+thousands of domains. Each turn says again what was said longest ago, as much as it says new.
 """
 
 from __future__ import annotations
@@ -32,7 +26,7 @@ from timeagent.errors import BadConfiguration, Damaged, ShardUnavailable, TryAga
 from timeagent.units import MS, SECOND, Instant, Span
 
 from ..formats.chains import CeilingKind, CeilingRecord
-from .domain import Free, Memory, SessionRecord, State, Taken
+from .domain import Free, SessionRecord, State, Taken
 from .store import FORM, LeaseStore
 from .whole_shard import Suspension
 
@@ -279,12 +273,9 @@ class TurnLog:
         memory = state.memory
         if isinstance(state, Taken) or max(memory.floor_ns, memory.settle_to_ns) > signed_ns:
             return _encode(state)
-        self._cover(memory)
-        return b""
-
-    def _cover(self, memory: Memory) -> None:
         self._floor_ns = max(self._floor_ns, memory.floor_ns, memory.fence)
         self._settle_to_ns = max(self._settle_to_ns, memory.settle_to_ns)
+        return b""
 
     def _covering(self, said: Suspension) -> Suspension:
         """Return how whoever goes on has to begin: what is forgotten then lies below the shard's own numbers."""

@@ -33,7 +33,7 @@ from ..lease import ceiling
 from ..lease.server import ShardServer
 from ..lease.shard import Shard
 from ..lease.store import LeaseStore
-from ..lease.turn_log import KeyValues, LogLost, TurnLog
+from ..lease.turn_log import Etcd, KeyValues, LogLost, TurnLog
 from ..lease.whole_shard import Suspension
 from ..lease.witness_ledger import LedgerSpool
 from .records import StoredLedger
@@ -124,8 +124,6 @@ class ShardRuntime:
         access = settings.etcd
         if access is None:
             return None
-        from ..lease.turn_log import Etcd  # noqa: PLC0415 - HTTP, and all that it loads, is for those alone
-
         self._tries += 1  # the next who begins asks the next instance first
         first = self._tries % len(access.endpoints)
         endpoints = (*access.endpoints[first:], *access.endpoints[:first])
@@ -247,34 +245,13 @@ def kept[C: Closable](thing: C) -> Iterator[C]:
         raise
 
 
-type Start = Callable[[Shard, StoredLedger], ceiling.Extension]
-"""Has a shard begin, or go on, with the ledger of its run."""
-
-
-def from_file(said: Suspension) -> Start:
-    """Let a shard go on, if its ledger ends where the run before ended."""
-
-    def resume(shard: Shard, ledger: StoredLedger) -> ceiling.Extension:
+def resumed(shard: Shard, ledger: StoredLedger, said: Suspension, log: TurnLog | None) -> ceiling.Extension:
+    """Let a shard go on: with what its log keeps, or if its ledger ends where the run before ended."""
+    if log is None:
         last = ledger.resume(said.ledger_file, said.ledger_bytes, said.block_bytes)
         if (why := said.ledger_difference(last)) is not None:
             return ceiling.Deposed(why)
-        return shard.resume(said)
-
-    return resume
-
-
-def from_log(said: Suspension, log: TurnLog) -> Start:
-    """Let a shard go on once its ledger has what it may lack."""
-    lacks = True
-
-    def resume(shard: Shard, ledger: StoredLedger) -> ceiling.Extension:
-        nonlocal lacks
-        if lacks:
-            append_missing(ledger, log)
-            lacks = False
-        return shard.resume(said)
-
-    return resume
+    return shard.resume(said)
 
 
 def append_missing(ledger: StoredLedger, log: TurnLog) -> None:

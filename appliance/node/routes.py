@@ -1,12 +1,8 @@
-"""How a process reaches the shards of its cluster, and finds them again when they have moved.
+"""How a process reaches the shards of its cluster, and finds them again (docs/protocol/lease.md, "Who runs a shard").
 
 Another node's shard is reached over TLS at the address that the trust record names, or, if it is on this machine, over
 the Unix socket in the directory that the settings name. So is the own shard, which the daemon runs, or in a cluster of
 one node whichever process took the lock on tmpfs first (``shards.py``).
-
-A call goes to the node that answered last, first to the one that the map names. Where nobody answers there, or another
-is the owner by now, the newest map is looked for and the next call goes to the next node in the order in which they
-take over; a node that is asked for a shard that it does not run sees whether it should (``failover.py``).
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""How a machine's own shard comes to run, and how it ends.
-
-In a cluster of several nodes the node's daemon runs it, and nobody else: only a daemon answers other nodes, who would
-have no lease of the shard while an application kept it. In a cluster of one node it runs in whichever process took the
-lock on tmpfs first; the others reach it over its Unix socket (``routes.py``), and when that process ends the next call
-takes its place. An application gives its shard up as soon as it sees that the cluster has another node, or a daemon
-runs here.
+"""How a machine's own shard comes to run, and how it ends (docs/protocol/lease.md, "Who runs a shard").
 
 A shard that was stopped for a restart has left its leases in its file, and whoever takes the lock next goes on with
-them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database.
-
-A shard that another node runs is waited for as long as it may still grant: to begin at once would be safe, and
-everybody would settle up to a ceiling for nothing.
+them (``lease/whole_shard.py``). Otherwise each start is a new incarnation with an empty database. A shard that another
+node runs is waited for as long as it may still grant: to begin at once would be safe, and everybody would settle up to
+a ceiling for nothing.
 """
 
 from __future__ import annotations
@@ -54,11 +47,9 @@ from .hosted_shard import (
     HostedShard,
     Running,
     ShardRuntime,
-    Start,
     append_missing,
-    from_file,
-    from_log,
     kept,
+    resumed,
     stopping_ns,
 )
 from .own_keys import OwnKeys
@@ -365,7 +356,7 @@ class ShardHost:
         if log is not None:
             self._begin_log(log)
         with kept(self._shard_runtime.store(identity.number)) as store:
-            return self._begun(identity, shard_map, store, lambda shard, _: shard.start(), log, follows)
+            return self._begun(identity, shard_map, store, log, follows)
 
     def _fresh(self, shard: int) -> ceiling.ShardIdentity:
         incarnation = self._random.randbytes(8)
@@ -431,9 +422,7 @@ class ShardHost:
                 why = said.difference(fresh, self._shard_runtime.boot())
                 if why is None:
                     identity, shard_map = said.identity(fresh.release), self._registers.map(said.going_by)
-                    start = from_file(said) if log is None else from_log(said, log)
-                    patience = self._policy.lease_term_max_ns  # by then every lease that was left is over
-                    hosted = self._begun(identity, shard_map, store, start, log, patience_ns=patience)
+                    hosted = self._begun(identity, shard_map, store, log, said)
                     _log.info("shard-resumed shard=%d leases=%d", identity.number, store.leases)
                     return hosted
             except TenureError as problem:
@@ -447,13 +436,13 @@ class ShardHost:
         identity: ceiling.ShardIdentity,
         shard_map: ShardMap,
         store: LeaseStore,
-        start: Start,
-        log: TurnLog | None = None,
-        follows: ceiling.Beginning | None = None,
-        patience_ns: Span = START_TRIES * PAUSE_NS,
+        log: TurnLog | None,
+        after: ceiling.Beginning | Suspension,
     ) -> HostedShard:
-        """Begin a run; ``follows``: how the chains ended that its own follows, where it begins empty."""
-        origin = None if follows is None or identity.map_number == 1 else (lambda: follows)
+        """Begin a run: empty, ``after`` the chains that its own follows; or go on after what another run has said."""
+        said = after if isinstance(after, Suspension) else None
+        follows = ceiling.NOTHING_BEFORE if isinstance(after, Suspension) else after
+        origin = None if said is not None or identity.map_number == 1 else (lambda: follows)
         stored, signer = self._port(identity.map_number, identity.shard), self.keys.witness
         right = ceiling.CeilingChain(stored, self._time, signer, self._policy, identity, origin)
         chain = self._shard_runtime.chain(right, self._time, self._policy)
@@ -471,16 +460,22 @@ class ShardHost:
             signer=signer,
             ledger=spool,
             randomness=self._random,
-            follows=follows or ceiling.NOTHING_BEFORE,
+            follows=follows,
             waited=ledger.lease_counts.waited,
             log=log,
         )
-        shard, until = identity.number, self._time.boot_ns() + patience_ns
+        # By the end of the longest term every lease that was left is over.
+        patience = START_TRIES * PAUSE_NS if said is None else self._policy.lease_term_max_ns
+        shard, until = identity.number, self._time.boot_ns() + patience
+        lacks = log if said is not None else None
         while True:
             try:
-                began = start(running, ledger)
+                if lacks is not None:
+                    append_missing(ledger, lacks)
+                    lacks = None
+                began = running.start() if said is None else resumed(running, ledger, said, log)
             except (BadTime, Environment, TryAgain) as problem:
-                if follows is not None:
+                if said is None:
                     raise
                 began = ceiling.InDoubt(problem.message)
             if isinstance(began, ceiling.Extended):

@@ -1,11 +1,8 @@
 """The writer that a process uses where its node has one: hand in first, write oneself where that leaves doubt.
 
-No answer is no outcome: the writer may have written what it was handed, or may do so later. Only what was surely not
-taken (nobody listens, refused) is said to be so.
-
-The node's writer is only for speed. A process that gets no clear answer from it writes the same frame into a file of
-its own: equal frames of one bag count once, so both may be there. Only "not in the record" is harder to say then: the
-frame must be in no file of the closed bag that either of them wrote, and the bytes are looked at to know.
+No answer is no outcome: the writer may have written what it was handed, or may do so later. Who gets no clear answer
+writes the same frame into a file of its own (docs/protocol/bag.md, "The node's writer"). Only "not in the record" is
+harder to say then: the frame must be in no file of the closed bag that either of them wrote.
 """
 
 from __future__ import annotations
@@ -128,14 +125,12 @@ class NodeWriterClient:
 
     def _connect(self) -> _Link | None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
+        welcome: wire.Incoming | None = None
+        with contextlib.suppress(OSError, Damaged):
             connection.settimeout(self._policy.attempt_timeout_ns / SECOND)
             connection.connect(str(self._path))
             connection.sendall(wire.encode(self._hello))
             welcome = _receive(connection)
-        except (OSError, Damaged):
-            connection.close()
-            return None
         if not isinstance(welcome, wire.WriterWelcome):
             connection.close()
             return None

@@ -1,14 +1,9 @@
 """The node's writer: takes what several processes hand in over a Unix socket, and writes it as one file.
 
 While one file of a bag is being written, everything that comes in for that bag waits, and goes into the next: the
-slower the mount, the larger the batches. Each submission gets the outcome of the file that it went into; one that could
-not be taken is refused before anything is written.
-
-It puts no word into anybody's mouth: frames are stored as they came, each with the incarnation, the sequence and the
-witnesses of the process that made it. What it adds is one file, one publication and one pair of looks for all of them.
-
-Whoever breaks the rules of the wire, or does not read the answers, loses the connection and nothing else: what it
-handed in is written all the same, and it can find out by closing the bag.
+slower the mount, the larger the batches. Frames are stored as they came; each submission gets the outcome of the file
+that it went into (docs/protocol/bag.md, "The node's writer"). Whoever breaks the rules of the wire, or does not read
+the answers, loses the connection and nothing else: what it handed in is written all the same.
 """
 
 from __future__ import annotations

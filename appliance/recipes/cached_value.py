@@ -1,13 +1,5 @@
 """A value that many read and few write, kept in memory for as long as a lease says that it is the newest.
 
-```python
-limits = CachedValue(session, "config", "limits")
-limits.get()                                 # from memory while nobody else asks to write: no message to anybody
-limits.set(b"new")                           # written through; whoever had it in memory has given that up before
-limits.update(lambda old: old + b"!")        # read, decided and written, and nobody between
-limits.put(b"newer")                         # in memory alone, written a moment later: see ``put``
-```
-
 The value is the payload of the newest message of a log that names a domain. Who reads takes the domain in mode S and
 keeps it, with what it read, until somebody asks for the domain to write; who writes takes it in X and keeps it too.
 What is in memory is used while its lease is surely held, which is asked of the clock alone: it is never older than
@@ -47,13 +39,6 @@ UNKEPT_USES: Final = 16
 
 FLUSH_S: Final = 1.0
 """How long ``put`` leaves a value in memory alone, where nothing else is said."""
-
-
-class _Raised(Exception):
-    """LeaseLost that an application's function raised: it says nothing of the lease here."""
-
-    def __init__(self, problem: LeaseLost) -> None:
-        self.problem = problem
 
 
 @dataclass(slots=True)
@@ -147,19 +132,8 @@ class CachedValue:
 
         The function may be called more than once: it decides, and does nothing. What it raises is raised, at once.
         """
-
-        def write(kept: _Kept) -> Outcome:
-            try:
-                value = change(kept.value)
-            except LeaseLost as problem:
-                raise _Raised(problem) from None
-            return self._write(kept, value)
-
         with self._lock:
-            try:
-                return self._using(Mode.X, write)
-            except _Raised as raised:
-                raise raised.problem from None
+            return self._using(Mode.X, lambda kept: self._write(kept, change(kept.value)))
 
     def put(self, value: bytes) -> None:
         """Have a value in memory, and write it later: the latest of many within ``flush_s`` is written, no other.
@@ -215,6 +189,8 @@ class CachedValue:
                 kept.uses += 1
                 found = do(kept)
             except LeaseLost:
+                if self._kept is not None and self._kept.lease.surely_held():
+                    raise  # an application's function has raised it, of another lease
                 self._give_back()
                 continue
             if self._unkept_uses > 0:

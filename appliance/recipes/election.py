@@ -1,12 +1,4 @@
-"""``Election``: one leader at a time, of all nodes, in epochs that only grow: over a lease.
-
-```python
-session = cluster.session("api-2")                        # the candidate's name: the purpose of its session
-election = Election(session, "billing")
-with election.campaign(timeout_s=3600) as leadership:     # waits in the shard's queue, in order of coming
-    while work := next_work():
-        leadership.act(lambda: do(work, fence=leadership.epoch))     # checked before every act
-```
+"""``Election``: one leader at a time, of all nodes, in epochs that only grow: over a lease (docs/recipes/election.md).
 
 The leader is who has the lease on ``/election:billing/leader``; its **epoch** is the lease's fence, so it grows with
 every leader, also over crashes and moves of the shard. Two of them never lead at one instant of true time, as long as

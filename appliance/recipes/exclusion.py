@@ -1,24 +1,7 @@
 """``Mutex``, ``RWLock``, ``Semaphore``, and what they share: ``Tool``, which is taken, and ``Hold``, what one has then.
 
-```python
-with Mutex(session, "deploy") as hold:              # waits up to 30 s; .acquire(timeout_s=5) says how long
-    hold.check()                                    # before every act
-    storage.write(data, fence=hold.fence)           # a receiver that compares fences refuses who comes too late
-
-config = RWLock(session, "config")
-with config.reading.acquire(timeout_s=5): ...
-with config.writing: ...
-
-with Semaphore(session, "licence", 4) as hold: ...  # licences, GPU slots, connections: at most 4 holders, of all nodes
-```
-
-A **session** is one holder, whichever of its threads asks: leases exclude sessions from each other. What a session asks
-for and has already it is told at once, BadRequest, code ``held-here``: it would wait for itself. With ``reentrant``
-it gets the same lease once more, with the same fence; the last use that ends gives it back. Threads that are to exclude
-each other have a session each.
-
-The domain of a mutex is its name: ``tenure run --lease deploy``, ``tenure lock deploy`` and
-``session.acquire("deploy")`` are excluded too. What is promised is what ``Session.acquire`` promises.
+How they are used stands in docs/recipes/README.md. The domain of a mutex is its name: ``tenure run --lease deploy``,
+``tenure lock deploy`` and ``session.acquire("deploy")`` are excluded too.
 
 A **semaphore** is n slots, each a domain of its own, and one **turnstile**, all in one tree and so in one shard:
 

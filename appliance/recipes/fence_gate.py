@@ -1,11 +1,5 @@
 """``FenceGate``: a receiver that remembers the highest fence, and refuses whoever comes with a lower one.
 
-```python
-gate = FenceGate("/var/lib/billing/fences.db")            # without a path: in memory, for as long as this process lives
-with gate.passing(request.fence, name="account/7"):       # raises LeaseLost, code fence-passed: a later holder was here
-    write(request)
-```
-
 A holder that stood still after its last look at the clock, in a swapped-out process, a paused machine, a network that
 was slow, acts when its lease is long over. Nobody but the receiver can stop that: fences only grow, so the
 receiver that has seen a later holder's refuses the earlier one's. A fence is remembered, on disk, before its holder

@@ -1,13 +1,5 @@
 """Locks on the paths of a tree, for programs that rename, copy and delete whole folders (docs/recipes/paths.md).
 
-```python
-lock = PathLock(cluster)
-with lock(read=["/inbox"], write=["/archive/2026"]):
-    ...                                     # nobody else writes in /inbox, or does anything in /archive/2026
-async with PathLock(async_cluster)(write=["/a"]):
-    ...
-```
-
 Every path is a folder too: who reads or writes it does so to all that is below it. A path that is read is leased in
 mode S and one that is written in X; each path above it in IS or IX, which says that somebody works further down. Where
 one task asks for two of these on one path it takes the mode that allows both: S and IX are SIX. Two tasks wait for each

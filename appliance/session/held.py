@@ -128,8 +128,6 @@ class Losses:
         self._lock = Lock()
         self._found: deque[Loss] = deque()
         self._of_all: list[Listener] = []
-        self._of_one: dict[Lease, list[Listener]] = {}
-        self._told: set[Lease] = set()
 
     def found(self, loss: Loss) -> None:
         """Take note, under whatever lock: nobody is told yet."""
@@ -141,21 +139,13 @@ class Losses:
             self._of_all.append(listener)
 
     def listen_to(self, lease: Lease, listener: Listener) -> None:
-        """Tell it if this lease is lost: at once, if others have been told already, or it is not kept any more."""
+        """Tell it if this lease is lost: at once, if others have been told already."""
         with self._lock:
-            coming = any(each.lease is lease for each in tuple(self._found))
-            told = lease in self._told or (lease.loss is not None and not coming)
-            if not told:
-                self._of_one.setdefault(lease, []).append(listener)
-        if told and lease.loss is not None:
-            _tell(listener, lease.loss)
-
-    def forget(self, leases: list[Lease]) -> None:
-        """Drop what is known of leases that were given back."""
-        with self._lock:
-            for lease in leases:
-                self._of_one.pop(lease, None)
-                self._told.discard(lease)
+            told = lease.loss if lease.loss_listeners is None else None
+            if lease.loss_listeners is not None:
+                lease.loss_listeners = (*lease.loss_listeners, listener)
+        if told is not None:
+            _tell(listener, told)
 
     def tell(self) -> None:
         """Tell everybody of what was found. Call it without any lock."""
@@ -164,8 +154,8 @@ class Losses:
                 if not self._found:
                     return
                 loss = self._found.popleft()
-                self._told.add(loss.lease)
-                listeners = [*self._of_one.pop(loss.lease, ()), *self._of_all]
+                own, loss.lease.loss_listeners = loss.lease.loss_listeners, None
+                listeners = [*(own or ()), *self._of_all]
             for listener in listeners:
                 _tell(listener, loss)
 
@@ -251,6 +241,8 @@ class Lease:
     recalled: bool = False
     """Whether another has asked for it, as its shard said. Not known where the answer is to ignore it."""
     recall_listeners: tuple[Callable[[Lease], object], ...] = field(default=(), repr=False)
+    loss_listeners: tuple[Listener, ...] | None = field(default=(), repr=False)
+    """None: they have been told."""
     sticky_ns: Span | None = None
     """How long the session keeps it unused when its user gives it back; None: it goes back to its shard."""
     session_lease: SessionLease | None = field(default=None, repr=False)
@@ -399,7 +391,9 @@ class Lease:
         elif self.ended is None:
             self.ended = ended
             self.loss = Loss(self, reason, ended, None if revoked is None else revoked.by)
-            if self.keeper is not None:
+            if self.keeper is None:
+                self.loss_listeners = None  # nobody has it yet: whoever listens is told at once
+            else:
                 self.keeper.losses.found(self.loss)
 
     # -- for the holder ------------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Recalls on the holder's side: a session hears that others ask for its leases, and does what was chosen for them.
+"""Recalls on the holder's side (docs/protocol/lease.md, "Recall"): a session hears that others ask for its leases.
 
 For each shard from which a session has leases that may be recalled, a thread waits in a call that the shard answers
 when there is something to tell. Hearing nothing breaks nothing: the lease is kept until its user gives it back.
 
-Sticky leases stay with the session between uses (``LeaseCache``), until somebody asks for them or nobody has used them
-for long. One that is cached is held and renewed as every other, and nobody uses it: what its last user had in hand is
-over, and no attempt under it is undecided. Whoever acquires its domain next gets it, with its fence, and no shard is
-asked. ``SessionStanding`` tells tools that are made of sessions which leases a session has in use.
+Sticky leases stay with the session between uses (``LeaseCache``). One that is cached is held and renewed as every
+other, and nobody uses it: what its last user had in hand is over, and no attempt under it is undecided.
+``SessionStanding`` tells tools that are made of sessions which leases a session has in use.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class LeaseCache:
         if lease.sticky_ns is None or lease.ended is not None or lease.recalled:
             return False
         with self._keeper.lock:
-            kept = replace(lease, recall_listeners=())
+            kept = replace(lease, recall_listeners=(), loss_listeners=())
             lease.ended = "relinquished"
             self._renewer.exchange(lease, kept)
             self._since[kept] = self._time.boot_ns()

@@ -1,9 +1,8 @@
 """Keeping what a session has: which leases and session leases are renewed when, and which are lost.
 
 Whatever runs out by itself, a session lease or a lease that is under none, is renewed when it has used up the renewal
-period, and lost when it is no longer surely valid. Each shard is asked at the same time as the others, so that one that
-does not answer costs no lease of another. An attempt is never waited for beyond the end of a lease that it might have
-kept: the loss is told then. ``RenewalThread`` calls ``renew_due`` at the session's own pace.
+period, and lost when it is no longer surely valid (docs/protocol/lease.md, "The holder"). An attempt is never waited
+for beyond the end of a lease that it might have kept: the loss is told then.
 
 Leases under a session lease live as long as it is renewed. So a lease must not stay with the shard that nobody here
 knows of: what was given back without an answer is given back again, and where the shard counts more leases than are
@@ -106,16 +105,12 @@ class SessionLeases:
         Raises BadTime.
         """
         session_lease = self._of.get(shard)
-        now = self._time.now()
-        if session_lease is not None and not session_lease.over and is_due(session_lease, now.latest, self._policy):
-            self.renew(session_lease)
-            now = self._time.now()
-        if (
-            session_lease is not None
-            and not session_lease.over
-            and now.surely_before(session_lease.usable_until_ns(self._policy.holder_margin_ns))
-        ):
-            return session_lease
+        if session_lease is not None and not session_lease.over:
+            if is_due(session_lease, self._time.now().latest, self._policy):
+                self.renew(session_lease)
+            end = session_lease.usable_until_ns(self._policy.holder_margin_ns)
+            if not session_lease.over and self._time.now().surely_before(end):
+                return session_lease
         term = self._policy.lease_term_max_ns
         result = self._client(shard).begin_session(term, map_number)
         if not isinstance(result, Stands):
@@ -393,12 +388,10 @@ class LeaseRenewer:
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """Keep these no longer."""
-        gone = set(leases)
         with self._keeper.lock:
-            for lease in gone:
+            for lease in leases:
                 self._keeper.held.pop(lease, None)
                 self._alone.pop(lease, None)
-        self._losses.forget(list(gone))
 
     def exchange(self, old: Lease, new: Lease) -> None:
         """Keep one object for a lease in the place of another."""
@@ -410,7 +403,6 @@ class LeaseRenewer:
                 new.second.first = new
             if new.session_lease is not None and new.session_lease.leases.get(new.correlation_id) is old:
                 new.session_lease.leases[new.correlation_id] = new
-        self._losses.forget([old])
 
     def _hold(self, lease: Lease) -> None:
         self._keeper.held[lease] = None

@@ -26,16 +26,7 @@ from timeagent.errors import BadRequest, Damaged, NotTrusted, TenureError, check
 from timeagent.units import MS, Instant, Seconds, Span, TimeInterval, span_of
 
 from ..bag.ports import BagContext
-from .asking import (
-    Leases,
-    PendingAcquires,
-    check_in_time,
-    chosen_recall,
-    chosen_term,
-    chosen_together,
-    spans_of,
-    wanted_modes,
-)
+from . import asking
 from .held import Keeper, Lease, Listener, Recall, checked_leases
 from .leasing import Leasing, Routes
 from .open_logs import LogBook, OpenLog, hinted_reads
@@ -86,7 +77,7 @@ class Session:
             purpose=check_purpose(purpose),
         )
         leasing = self._leasing = Leasing(keeper, routes, holder, randomness)
-        self._acquires = PendingAcquires(keeper)
+        self._acquires = asking.PendingAcquires(keeper)
         self._renewer = LeaseRenewer(keeper, leasing.renew, leasing.session_leases, context.parallel)
         self._pending: dict[bytes, Publication] = {}
         """Attempts under way, and those whose outcome is unknown, by attempt id."""
@@ -116,7 +107,7 @@ class Session:
         session_lease: bool | None = None,
         given_up: Callable[[], bool] = lambda: False,
         waiting: Callable[[Denied], object] = lambda _: None,
-    ) -> Leases:
+    ) -> asking.Leases:
         """Take leases on one or several domains, all or none. ``mode``: one for all, or a mapping with each domain.
 
         X excludes everybody. S shares with other readers and may not write. SIX reads and writes, IX writes, IS does
@@ -146,17 +137,17 @@ class Session:
         ``waiting``: called, from this thread, each time that a shard says who has one of the domains: to show it.
         """
         timeout_ns = span_of(timeout_s, "timeout_s")
-        term_ns, hold_ns_max, progress_ns, sticky_ns = spans_of(
+        term_ns, hold_ns_max, progress_ns, sticky_ns = asking.spans_of(
             term_s=term_s, hold_s_max=hold_s_max, progress_within_s=progress_within_s, sticky_s=sticky_s
         )
         check_type(bool, record_only=record_only)
         check_callable(given_up=given_up, waiting=waiting)
         until = self._time.boot_ns() + timeout_ns
         self._check_open()
-        term = chosen_term(self._policy, term_ns, hold_ns_max)
-        answer = chosen_recall(recall, sticky_ns)
-        wanted = wanted_modes(domains, mode)
-        together = chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
+        term = asking.chosen_term(self._policy, term_ns, hold_ns_max)
+        answer = asking.chosen_recall(recall, sticky_ns)
+        wanted = asking.wanted_modes(domains, mode)
+        together = asking.chosen_together(session_lease, self._together, (term_ns, hold_ns_max, progress_ns))
         with self._acquires.under_way(given_up) as over:
             leases, misfits = self._cache.take(wanted)
             if misfits:
@@ -187,7 +178,7 @@ class Session:
                 now = self._wait_out(now, leases, until, over)
             if hold_ns_max is not None or progress_ns is not None:
                 self._renewer.bound(leases, now.latest, hold_ns_max, progress_ns)
-        taken = Leases(leases)
+        taken = asking.Leases(leases)
         taken.give_back = self.relinquish
         return taken
 
@@ -204,7 +195,7 @@ class Session:
         until = self._time.boot_ns() + timeout_ns
         self._check_open()
         self._checked([lease])
-        wanted = wanted_modes([lease.domain], mode)[lease.domain]
+        wanted = asking.wanted_modes([lease.domain], mode)[lease.domain]
         ending = self._recalls.in_no_circle(lambda stuck: self._leasing.strengthen(lease, wanted, timeout_ns, stuck))
         if ending is not None:
             with self._keeper.lock:
@@ -223,7 +214,7 @@ class Session:
         last = max(leases, key=lambda lease: lease.settle_to_ns)
         try:
             while not now.surely_past(last.settle_to_ns):
-                check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
+                asking.check_in_time(self._time, last.domain, last.settle_to_ns, 0 if given_up() else until_boot_ns)
                 self.check_held(leases)
                 self.renew_due()
                 self._time.sleep(max(MS, min(SLICE_NS, last.settle_to_ns - now.earliest)))

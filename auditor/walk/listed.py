@@ -134,7 +134,7 @@ class FrameJudge:
             digest = digest[:CHECKSUM_BYTES] + frames.NO_CHECK
         if self._timeline:
             twice = digest in seen
-            self._timeline.frame(frame, file, judgement, twice=twice, misplaced=bool(misplaced), rank=rank)
+            self._timeline.frame(frame, file, twice=twice, misplaced=bool(misplaced), rank=rank)
         if digest in seen:
             return
         accepted, first, last = judgement.span(frame.frame.timestamps)

@@ -263,11 +263,9 @@ def _renew(cluster: Cluster, hand: ByHand, options: Namespace) -> int:
     if witness is None:
         return _over(options)
     granted_ns = hand.granted_ns(term, now, witness.expiry_ns)
-    return (
-        _shown(witness, granted_ns, options)
-        if isinstance(witness, Witness)
-        else _all(view, witness, granted_ns, options)
-    )
+    if isinstance(witness, SessionWitness):
+        return _all(view, witness, granted_ns, options)
+    return _shown(witness, granted_ns, options)
 
 
 def _all(view: LeaseView, witness: SessionWitness, granted_ns: Span, options: Namespace) -> int:
